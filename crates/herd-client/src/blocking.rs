@@ -1,0 +1,382 @@
+//! The blocking shell: a [`Client`] that threads share, over `std::net`.
+//!
+//! Each call has a connection to itself; idle ones are kept and used again. Sockets never block: a call waits in
+//! `poll` for just what it needs, so that a node that writes while we write stops neither.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::{DOCUMENT_MAX_BYTES, TRIES_MAX};
+use crate::link::{Link, Sink, Socket, Source, Step};
+use crate::listing::{Item, PAGE_MAX_BYTES, Pager};
+use crate::reply::{Ack, Object, Reply, Stat};
+use crate::request::{PutOptions, Request};
+use crate::retry::{Failure, Next, Tries};
+use crate::shell::{Config, Pool, Progress, answer, failure_of, silence};
+use herd_core::collection::Spec;
+use herd_core::entry::{Condition, Range, Version};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+pub use pipeline::{Pipeline, Ticket};
+
+mod pipeline;
+
+impl Socket for TcpStream {
+    fn read(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        Read::read_vectored(&mut &*self, into)
+    }
+
+    fn write(&self, from: &[IoSlice<'_>]) -> io::Result<usize> {
+        Write::write_vectored(&mut &*self, from)
+    }
+}
+
+/// A client of one herd, to be shared by threads.
+pub struct Client {
+    pool: Pool<TcpStream>,
+    config: Config,
+}
+
+/// Where a request's body comes from.
+enum Upload<'a> {
+    Nothing,
+    Slice(&'a [u8]),
+    Reader(&'a mut dyn Read, Option<u64>),
+}
+
+/// Where a reply's body goes.
+enum Download<'a> {
+    Memory(u64, Vec<u8>),
+    Writer(&'a mut dyn Write, &'a mut Progress),
+}
+
+impl Client {
+    /// A client of the herd that `nodes` belong to: `HOST:PORT[,HOST:PORT..]`, tried in turn. Nothing is sent yet.
+    pub fn new(nodes: &str, config: Config) -> Result<Self> {
+        Ok(Self { pool: Pool::new(nodes)?, config })
+    }
+
+    /// The object `key`: `NAME` or `COLLECTION/NAME`.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Object> {
+        self.get_object(&Request::get(&key)?)
+    }
+
+    /// A range of an object, cut at its end.
+    pub fn get_range(&self, key: impl AsRef<[u8]>, range: Range) -> Result<Object> {
+        self.get_object(&Request::get_range(&key, range)?)
+    }
+
+    /// The object once its version is above `version`; the error `timeout` after `wait`.
+    pub fn get_newer(&self, key: impl AsRef<[u8]>, version: Version, wait: Duration) -> Result<Object> {
+        self.get_object(&Request::get_newer(&key, version, wait)?)
+    }
+
+    /// The object into `value`, whose memory is used again.
+    pub fn get_into(&self, key: impl AsRef<[u8]>, value: &mut Vec<u8>) -> Result<Stat> {
+        let into = Download::Memory(self.config.value_max_bytes, std::mem::take(value));
+        let (reply, bytes) = self.call(&Request::get(&key)?, Upload::Nothing, into)?;
+        *value = bytes;
+        reply.stat()
+    }
+
+    fn get_object(&self, request: &Request<'_>) -> Result<Object> {
+        let into = Download::Memory(self.config.value_max_bytes, Vec::new());
+        let (reply, value) = self.call(request, Upload::Nothing, into)?;
+        Ok(Object { value, stat: reply.stat()? })
+    }
+
+    /// Writes an object, or a range of it, to `out`, block by block, each checked. If a connection is lost on the way,
+    /// the rest comes from another, as long as the object is the same.
+    pub fn get_to(&self, key: impl AsRef<[u8]>, range: Option<Range>, out: &mut impl Write) -> Result<Stat> {
+        let mut progress = Progress::default();
+        let mut tries = 0;
+        while let Some(request) = progress.rest(key.as_ref(), range) {
+            let before = progress.bytes;
+            let done = self.call(&request?, Upload::Nothing, Download::Writer(out, &mut progress));
+            let Err(error) = done else { break };
+            tries = if progress.bytes > before { 1 } else { tries + 1 };
+            let lost = matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::BadReply);
+            if !lost || progress.bytes == 0 || tries >= TRIES_MAX {
+                return Err(error);
+            }
+        }
+        progress.reply.expect("an answered get has a reply").stat()
+    }
+
+    /// Writes an object.
+    pub fn put(&self, key: impl AsRef<[u8]>, value: &[u8], options: &PutOptions) -> Result<Ack> {
+        self.write(&Request::put_stream(&key, options)?, Upload::Slice(value))
+    }
+
+    /// Writes an object from `source`, of `length` bytes, or to its end if that is `None`.
+    pub fn put_from(
+        &self,
+        key: impl AsRef<[u8]>,
+        source: &mut impl Read,
+        length: Option<u64>,
+        options: &PutOptions,
+    ) -> Result<Ack> {
+        self.write(&Request::put_stream(&key, options)?, Upload::Reader(source, length))
+    }
+
+    /// Writes `value` over a part of an object, from byte `offset` on; a gap before it reads as zeros.
+    pub fn put_range(
+        &self,
+        key: impl AsRef<[u8]>,
+        offset: u64,
+        value: &[u8],
+        options: &PutOptions,
+    ) -> Result<Ack> {
+        self.write(&Request::put_range(&key, offset, value, options)?, Upload::Slice(value))
+    }
+
+    /// Removes an object.
+    pub fn remove(&self, key: impl AsRef<[u8]>, condition: Condition) -> Result<Ack> {
+        self.write(&Request::remove(&key, condition)?, Upload::Nothing)
+    }
+
+    /// What is known of an object besides its value.
+    pub fn stat(&self, key: impl AsRef<[u8]>) -> Result<Stat> {
+        let into = Download::Memory(0, Vec::new());
+        self.call(&Request::stat(&key)?, Upload::Nothing, into)?.0.stat()
+    }
+
+    /// The objects of `collection` whose names start with `prefix`, page by page.
+    pub fn list(&self, collection: &str, prefix: impl AsRef<[u8]>) -> Listing<'_> {
+        Listing { client: self, pager: Pager::new(collection, prefix.as_ref()) }
+    }
+
+    /// Creates a collection; it is no error if it exists with the same specification.
+    pub fn create_collection(&self, name: &str, spec: &Spec) -> Result<()> {
+        self.write(&Request::create(name, spec)?, Upload::Nothing).map(|_| ())
+    }
+
+    /// Destroys a collection and all its objects.
+    pub fn destroy_collection(&self, name: &str) -> Result<()> {
+        self.write(&Request::destroy(name)?, Upload::Nothing).map(|_| ())
+    }
+
+    /// The collections, as the node describes them.
+    pub fn collections(&self) -> Result<serde_json::Value> {
+        self.document("collections")
+    }
+
+    /// The state of the herd, as the node describes it.
+    pub fn status(&self) -> Result<serde_json::Value> {
+        self.document("status")
+    }
+
+    /// The node's metrics, as Prometheus text.
+    pub fn metrics(&self) -> Result<String> {
+        let text = self.system("metrics")?;
+        String::from_utf8(text).map_err(|_| Error::bad_reply("metrics are not text"))
+    }
+
+    /// A connection for requests that do not wait for each other.
+    pub fn pipeline(&self) -> Result<Pipeline<'_>> {
+        match self.connection() {
+            Ok(link) => Ok(Pipeline::new(self, link)),
+            Err(Failure::NoConnection(error)) => Err(error),
+            Err(other) => unreachable!("connecting fails in one way only: {other:?}"),
+        }
+    }
+
+    fn document(&self, name: &str) -> Result<serde_json::Value> {
+        let json = self.system(name)?;
+        serde_json::from_slice(&json).map_err(|error| Error::bad_reply(format!("{name} is no JSON")).caused_by(error))
+    }
+
+    fn system(&self, name: &str) -> Result<Vec<u8>> {
+        let into = Download::Memory(DOCUMENT_MAX_BYTES, Vec::new());
+        Ok(self.call(&Request::system(name), Upload::Nothing, into)?.1)
+    }
+
+    fn write(&self, request: &Request<'_>, upload: Upload<'_>) -> Result<Ack> {
+        Ok(self.call(request, upload, Download::Memory(0, Vec::new()))?.0.ack())
+    }
+
+    /// Does a request, again where that is safe.
+    fn call(
+        &self,
+        request: &Request<'_>,
+        mut upload: Upload<'_>,
+        mut download: Download<'_>,
+    ) -> Result<(Reply, Vec<u8>)> {
+        let mut tries = Tries::new(request.is_repeatable(), self.config.patience_ms());
+        loop {
+            let failure = match self.attempt(request, &mut upload, &mut download, &mut tries) {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure,
+            };
+            match tries.after(failure) {
+                Next::Again(pause_ms) => std::thread::sleep(Duration::from_millis(pause_ms)),
+                Next::Fail(error) => return Err(error.about(request)),
+            }
+        }
+    }
+
+    fn attempt(
+        &self,
+        request: &Request<'_>,
+        upload: &mut Upload<'_>,
+        download: &mut Download<'_>,
+        tries: &mut Tries,
+    ) -> std::result::Result<(Reply, Vec<u8>), Failure> {
+        let mut link = self.connection()?;
+        match run(&mut link, &self.config, request, upload, download, tries) {
+            Err(failure @ (Failure::Lost { .. } | Failure::Busy(_))) => {
+                self.pool.failed(link.node);
+                Err(failure)
+            }
+            result => {
+                self.pool.give_back(link);
+                result
+            }
+        }
+    }
+
+    /// An idle connection, or a new one to the first node that answers.
+    fn connection(&self) -> std::result::Result<Link<TcpStream>, Failure> {
+        if let Some(link) = self.pool.take() {
+            return Ok(link);
+        }
+        let mut last = None;
+        for node in self.pool.order() {
+            match connect(self.pool.node(node), self.config.connect_timeout) {
+                Ok(socket) => return Ok(Link::new(socket, node)),
+                Err(error) => last = Some(error),
+            }
+            self.pool.failed(node);
+        }
+        Err(self.pool.unreachable(last))
+    }
+}
+
+fn connect(node: &str, timeout: Duration) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in node.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, timeout) {
+            Ok(socket) => {
+                socket.set_nodelay(true)?;
+                socket.set_nonblocking(true)?;
+                return Ok(socket);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Does one request over one connection.
+fn run(
+    link: &mut Link<TcpStream>,
+    config: &Config,
+    request: &Request<'_>,
+    upload: &mut Upload<'_>,
+    download: &mut Download<'_>,
+    tries: &mut Tries,
+) -> std::result::Result<(Reply, Vec<u8>), Failure> {
+    let source = match upload {
+        Upload::Nothing => (Source::Nothing, None),
+        Upload::Slice(bytes) => (Source::Slice(bytes), Some(bytes.len() as u64)),
+        Upload::Reader(_, length) => (Source::Stream, *length),
+    };
+    let sink = match download {
+        Download::Memory(most, memory) => (Sink::Memory(*most), std::mem::take(memory)),
+        Download::Writer(..) => (Sink::Stream, Vec::new()),
+    };
+    let (id, source) = link.begin(request, source, sink, config.patience_ms()).map_err(Failure::Final)?;
+    loop {
+        match link.step(id, source).map_err(|error| failure_of(link, id, error))? {
+            Step::Done => break,
+            Step::Wait { write } => {
+                wait(link, write).map_err(|error| failure_of(link, id, error))?;
+                if link.timeout().is_zero()
+                    && let Some(failure) = silence(link, id)
+                {
+                    return Err(failure);
+                }
+            }
+            Step::Source(bytes) => {
+                tries.consumed();
+                read_source(link, upload, bytes).map_err(Failure::Final)?;
+            }
+            Step::Chunk => {
+                tries.consumed();
+                write_chunk(link, id, download).map_err(Failure::Final)?;
+            }
+        }
+    }
+    answer(link.finish(id))
+}
+
+/// Waits until the socket can do what is wanted, or the next deadline has come.
+fn wait(link: &Link<TcpStream>, write: bool) -> Result<()> {
+    let flags = if write { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+    let timeout = Timespec::try_from(link.timeout()).map_err(|_| Error::bad_request("the timeout is too long"))?;
+    match poll(&mut [PollFd::new(&link.socket, flags)], Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(Error::lost(error.into())),
+    }
+}
+
+fn read_source(link: &mut Link<TcpStream>, upload: &mut Upload<'_>, bytes: usize) -> Result<()> {
+    let Upload::Reader(reader, length) = upload else { unreachable!("only a reader is asked for bytes") };
+    let scratch = &mut link.scratch()[..bytes];
+    let mut filled = 0;
+    while filled < bytes {
+        match reader.read(&mut scratch[filled..]) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Error::local(error)),
+        }
+    }
+    if filled < bytes && length.is_some() {
+        return Err(Error::local(io::Error::new(io::ErrorKind::UnexpectedEof, "it is shorter than was said")));
+    }
+    link.supply(filled, filled < bytes)
+}
+
+fn write_chunk(link: &Link<TcpStream>, id: u64, download: &mut Download<'_>) -> Result<()> {
+    let Download::Writer(out, progress) = download else { unreachable!("only a writer takes chunks") };
+    let reply = link.reply(id).expect("a body comes behind its reply");
+    if !reply.is_ok() {
+        return Ok(());
+    }
+    progress.accept(reply)?;
+    out.write_all(link.chunk()).map_err(Error::local)?;
+    progress.bytes += link.chunk().len() as u64;
+    Ok(())
+}
+
+/// The objects of a collection: an iterator that asks for the next page when it needs one. It ends behind an error.
+pub struct Listing<'a> {
+    client: &'a Client,
+    pager: Pager,
+}
+
+impl Listing<'_> {
+    fn next_page(&mut self) -> Result<()> {
+        let memory = self.pager.take_memory();
+        let Some(request) = self.pager.request() else { return Ok(()) };
+        let into = Download::Memory(PAGE_MAX_BYTES, memory);
+        let (_, page) = self.client.call(&request?, Upload::Nothing, into)?;
+        self.pager.accept(page)
+    }
+}
+
+impl Iterator for Listing<'_> {
+    type Item = Result<Item>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.pager.request().is_some()
+            && let Err(error) = self.next_page()
+        {
+            self.pager.stop();
+            return Some(Err(error));
+        }
+        self.pager.next_item().map(Ok)
+    }
+}

@@ -1,0 +1,31 @@
+//! Herd's client library.
+//!
+//! Bottom up: [`connection`] is the protocol as a pure state machine; [`retry`] decides what may be sent again;
+//! a link drives a connection over a socket that never blocks; [`blocking`] and, with the feature `async`,
+//! [`nonblocking`] wait for it. What can be asked and answered is in [`Request`] and [`Reply`], shared by all.
+//!
+//! Every block of a body is checked end to end: its checksum is made from the caller's bytes on a put, and compared
+//! before a get returns. A request whose outcome is unknown says so ([`ErrorKind::OutcomeUnknown`]).
+
+pub mod blocking;
+pub mod connection;
+mod error;
+pub mod limits;
+mod link;
+mod listing;
+#[cfg(feature = "async")]
+pub mod nonblocking;
+mod reply;
+mod request;
+pub mod retry;
+mod shell;
+
+pub use error::{Error, ErrorKind, Result};
+pub use listing::Item;
+pub use reply::{Ack, Object, Reply, Stat, Welcome};
+pub use request::{PutOptions, Request};
+pub use shell::Config;
+
+pub use herd_core::attributes::Attributes;
+pub use herd_core::collection::Spec;
+pub use herd_core::entry::{Condition, Range, Version};

@@ -1,0 +1,37 @@
+//! Limits of the client, each with the reason for its number. Those of the wire are in `herd_core::limits`.
+
+use herd_core::limits::{BLOCK_BYTES, WIRE_FRAME_BODY_MAX_BYTES, WIRE_HEAD_MAX_BYTES};
+
+/// Input buffer of one connection: a few blocks, so that a block cut by the end of one read is seldom and cheaply
+/// moved, and the whole stays in a core's cache.
+pub const INPUT_BYTES: usize = 4 * BLOCK_BYTES + INPUT_ROOM_BYTES;
+
+/// Room behind what is unread in the input buffer, below which it is moved to the front: the head of any frame fits.
+pub const INPUT_ROOM_BYTES: usize = 16 * 1024;
+
+/// Bodies up to this are copied behind their head; a copy of a block costs less than keeping the caller's memory
+/// borrowed until it is sent.
+pub const COPIED_BODY_MAX_BYTES: usize = BLOCK_BYTES;
+
+/// Names asked for in one page of a listing: at most about 1 MiB of names.
+pub const LIST_PAGE: u32 = 1_000;
+
+/// Idle connections kept for reuse.
+pub const IDLE_CONNECTIONS_MAX: usize = 16;
+
+/// A connection idle for longer is asked whether the node has closed it before it is used: no node restarts faster.
+pub const IDLE_TRUSTED_MS: u64 = 10;
+
+/// Tries of one request on connections that are lost under it.
+pub const TRIES_MAX: u32 = 4;
+
+/// First pause before a request that was refused as `busy` is sent again; each further one is twice as long.
+pub const BUSY_PAUSE_MS: u64 = 10;
+
+/// Longest single pause of that kind.
+pub const BUSY_PAUSE_MAX_MS: u64 = 500;
+
+/// Largest JSON document about the node or its collections: a thousand collections of some hundred bytes each.
+pub const DOCUMENT_MAX_BYTES: u64 = 16 << 20;
+
+const _: () = assert!(72 + WIRE_HEAD_MAX_BYTES + 4 * (WIRE_FRAME_BODY_MAX_BYTES / BLOCK_BYTES) <= INPUT_ROOM_BYTES);

@@ -1,0 +1,375 @@
+//! A connection and its socket, driven together. Both shells use it; all they add is how to wait and how to read and
+//! write the caller's streams.
+//!
+//! [`Link::step`] moves all it can without waiting and then says what the shell must do. The socket never blocks.
+
+use crate::connection::{Body, BodyPart, Connection, Delivery, Event, Wanted};
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::{COPIED_BODY_MAX_BYTES, IDLE_TRUSTED_MS};
+use crate::reply::Reply;
+use crate::request::Request;
+use herd_core::limits::WIRE_FRAME_BODY_MAX_BYTES;
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::time::{Duration, Instant};
+
+/// A stream socket that does not block.
+pub(crate) trait Socket {
+    /// Reads what is there; `WouldBlock` if nothing is.
+    fn read(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
+    /// Writes what there is room for; `WouldBlock` if there is none.
+    fn write(&self, from: &[IoSlice<'_>]) -> io::Result<usize>;
+}
+
+/// Where the body of a reply goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sink {
+    /// Into memory of the call; an error if it is more than so many bytes.
+    Memory(u64),
+    /// To the shell, in pieces, by [`Step::Chunk`].
+    Stream,
+}
+
+/// Where the body of a request comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source<'a> {
+    /// It has none, or it was copied.
+    Nothing,
+    /// From memory.
+    Slice(&'a [u8]),
+    /// From the shell, in pieces, by [`Step::Source`].
+    Stream,
+}
+
+/// What the shell must do before the next step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Wait until the socket is readable, or writable too if `write`.
+    Wait {
+        /// Whether there is output the socket did not take.
+        write: bool,
+    },
+    /// Put up to so many bytes of the request's body into [`Link::scratch`], fewer only at its end, and call
+    /// [`Link::supply`].
+    Source(usize),
+    /// Take [`Link::chunk`].
+    Chunk,
+    /// The call is answered: [`Link::finish`].
+    Done,
+}
+
+/// A request under way, and then its answer.
+#[derive(Debug)]
+pub(crate) struct Call {
+    sink: Sink,
+    /// The head of the answer, once it is there.
+    pub(crate) reply: Option<Reply>,
+    /// Its body, if it goes to memory.
+    value: Vec<u8>,
+    filled: usize,
+    ended: bool,
+}
+
+impl Call {
+    fn answer(&mut self, reply: Reply, body_bytes: Option<u64>, ends: bool) -> Result<()> {
+        self.reply = Some(reply);
+        self.ended = ends;
+        match (self.sink, body_bytes) {
+            (Sink::Memory(_), Some(bytes)) if !ends => self.grow(bytes),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the value `bytes` long, within the limit. What lies behind the bytes that have arrived is of no meaning;
+    /// fresh memory costs nothing until it is filled.
+    fn grow(&mut self, bytes: u64) -> Result<()> {
+        let Sink::Memory(most) = self.sink else { return Ok(()) };
+        if bytes > most {
+            let text = format!("the answer has {bytes} bytes or more and the limit is {most}: read it in parts");
+            return Err(Error::new(ErrorKind::Refused(herd_core::ErrorKind::TooLarge), text));
+        }
+        let bytes = bytes as usize;
+        if self.filled == 0 && bytes > self.value.capacity() {
+            self.value = vec![0; bytes];
+        } else {
+            self.value.resize(bytes, 0);
+        }
+        Ok(())
+    }
+
+    /// Room for the next `bytes` of the body.
+    fn room(&mut self, bytes: usize) -> Result<&mut [u8]> {
+        let end = self.filled + bytes;
+        if end > self.value.len() {
+            self.grow(end as u64)?;
+        }
+        Ok(&mut self.value[self.filled..end])
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.room(bytes.len())?.copy_from_slice(bytes);
+        self.filled += bytes.len();
+        Ok(())
+    }
+
+    /// The body.
+    pub(crate) fn into_value(mut self) -> Vec<u8> {
+        self.value.truncate(self.filled);
+        self.value
+    }
+}
+
+/// See the module.
+pub(crate) struct Link<S> {
+    connection: Connection,
+    pub(crate) socket: S,
+    calls: BTreeMap<u64, Call>,
+    /// What the shell has read of a source; one frame at most.
+    scratch: Vec<u8>,
+    /// Bytes of it that belong to the frame under way.
+    supplied: usize,
+    started: Instant,
+    /// Index of the node in the client's list.
+    pub(crate) node: usize,
+    idle_since: Instant,
+}
+
+impl<S: Socket> Link<S> {
+    pub(crate) fn new(socket: S, node: usize) -> Self {
+        let started = Instant::now();
+        let connection = Connection::new(0);
+        let calls = BTreeMap::new();
+        Self { connection, socket, calls, scratch: Vec::new(), supplied: 0, started, node, idle_since: started }
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Opens a request; says its id and the source to hand to [`Link::step`] with it. `memory` is used for its answer.
+    pub(crate) fn begin<'a>(
+        &mut self,
+        request: &Request<'_>,
+        (source, length): (Source<'a>, Option<u64>),
+        (sink, memory): (Sink, Vec<u8>),
+        patience_ms: u64,
+    ) -> Result<(u64, Source<'a>)> {
+        let (body, source) = match source {
+            Source::Nothing => (Body::Copied(b""), Source::Nothing),
+            Source::Slice(bytes) if bytes.len() <= COPIED_BODY_MAX_BYTES => (Body::Copied(bytes), Source::Nothing),
+            Source::Slice(_) | Source::Stream => (Body::Streamed(length), source),
+        };
+        let delivery = match sink {
+            Sink::Memory(_) => Delivery::Early,
+            Sink::Stream => Delivery::Checked,
+        };
+        let id = self.connection.open(self.now_ms(), request, body, delivery, patience_ms)?;
+        let call = Call { sink, reply: None, value: memory, filled: 0, ended: false };
+        self.calls.insert(id, call);
+        Ok((id, source))
+    }
+
+    /// Moves what can be moved until the call `id` needs the shell. An error of kind `Unreachable` or `BadReply` means
+    /// that the connection is lost; after any other one, too, it is not to be used again.
+    pub(crate) fn step(&mut self, id: u64, source: Source<'_>) -> Result<Step> {
+        loop {
+            if self.drain()? {
+                return Ok(Step::Chunk);
+            }
+            if self.is_answered(id) {
+                return Ok(Step::Done);
+            }
+            if let Some(bytes) = self.feed(source)? {
+                return Ok(Step::Source(bytes));
+            }
+            let wrote = self.connection.has_output() && self.write(source)?;
+            // Right behind a request its answer can't be there; while a body goes out, credit or a refusal can.
+            let small = wrote && !self.connection.is_sending(None);
+            let read = !small && self.read()?;
+            if small && !self.connection.has_output() || !wrote && !read {
+                return Ok(Step::Wait { write: self.connection.has_output() });
+            }
+        }
+    }
+
+    /// Whether the call is answered wholly.
+    pub(crate) fn is_answered(&self, id: u64) -> bool {
+        self.calls.get(&id).is_none_or(|call| call.ended)
+    }
+
+    /// Whether the body of the call is still being sent.
+    pub(crate) fn is_sending(&self, id: u64) -> bool {
+        self.connection.is_sending(Some(id))
+    }
+
+    /// Whether not one byte of the open request was sent.
+    pub(crate) fn nothing_sent(&self, id: u64) -> bool {
+        self.connection.nothing_sent(id)
+    }
+
+    /// The head of the answer, once it is there.
+    pub(crate) fn reply(&self, id: u64) -> Option<&Reply> {
+        self.calls.get(&id)?.reply.as_ref()
+    }
+
+    /// Takes the call off, answered or not.
+    pub(crate) fn finish(&mut self, id: u64) -> Call {
+        self.idle_since = Instant::now();
+        self.calls.remove(&id).expect("it was begun")
+    }
+
+    /// How long the next wait may last.
+    pub(crate) fn timeout(&self) -> Duration {
+        let deadline_ms = self.connection.next_deadline().unwrap_or(0);
+        Duration::from_millis(deadline_ms.saturating_sub(self.now_ms()))
+    }
+
+    /// Gives up the requests whose deadline has passed; they count as ended without an answer.
+    pub(crate) fn expire(&mut self) {
+        let now_ms = self.now_ms();
+        while let Some(id) = self.connection.expire(now_ms) {
+            if let Some(call) = self.calls.get_mut(&id) {
+                (call.reply, call.ended) = (None, true);
+            }
+        }
+    }
+
+    /// Bytes that wait to be sent.
+    pub(crate) fn output_bytes(&self) -> usize {
+        self.connection.output_head().len()
+    }
+
+    /// Whether it can serve another request: nothing is under way and, after a pause, the node has not closed it.
+    pub(crate) fn is_usable(&mut self) -> bool {
+        let fresh = self.idle_since.elapsed() < Duration::from_millis(IDLE_TRUSTED_MS);
+        self.connection.is_idle() && (fresh || matches!(self.read(), Ok(false)) || self.drain_idle())
+    }
+
+    /// Whether what arrived on an idle connection leaves it usable.
+    fn drain_idle(&mut self) -> bool {
+        matches!(self.drain(), Ok(false)) && self.connection.is_idle() && matches!(self.read(), Ok(false))
+    }
+
+    /// Handles all events; whether one has bytes for the shell.
+    fn drain(&mut self) -> Result<bool> {
+        while let Some(event) = self.connection.next_event()? {
+            match event {
+                Event::Welcome(_) => {}
+                Event::Goodbye(text) => {
+                    return Err(Error::new(ErrorKind::Unreachable, format!("the node said goodbye: {text}")));
+                }
+                Event::Reply { id, reply, body_bytes, ends } => {
+                    let call = self.calls.get_mut(&id).expect("a call for each request");
+                    call.answer(reply, body_bytes, ends)?;
+                }
+                Event::Body { id, ends } => {
+                    let call = self.calls.get_mut(&id).expect("a call for each request");
+                    call.ended = ends;
+                    let bytes = self.connection.body();
+                    match call.sink {
+                        Sink::Memory(_) => call.append(bytes)?,
+                        Sink::Stream if bytes.is_empty() => {}
+                        Sink::Stream => return Ok(true),
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Starts the next frame of an outgoing body; how many bytes of a stream are wanted first.
+    fn feed(&mut self, source: Source<'_>) -> Result<Option<usize>> {
+        let Some(Wanted { id, position, bytes }) = self.connection.wanted_body() else { return Ok(None) };
+        match source {
+            Source::Nothing => Ok(None),
+            Source::Stream => Ok(Some(bytes)),
+            Source::Slice(slice) => {
+                let from = position as usize;
+                self.connection.start_frame(id, &slice[from..from + bytes], false)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Memory for [`Step::Source`]: room for one frame.
+    pub(crate) fn scratch(&mut self) -> &mut [u8] {
+        self.scratch.resize(WIRE_FRAME_BODY_MAX_BYTES, 0);
+        &mut self.scratch
+    }
+
+    /// Sends the first `bytes` of [`Link::scratch`]; `last` if the source has ended behind them.
+    pub(crate) fn supply(&mut self, bytes: usize, last: bool) -> Result<()> {
+        let Wanted { id, .. } = self.connection.wanted_body().expect("it asked for them");
+        self.supplied = bytes;
+        self.connection.start_frame(id, &self.scratch[..bytes], last)
+    }
+
+    /// The bytes of [`Step::Chunk`].
+    pub(crate) fn chunk(&self) -> &[u8] {
+        self.connection.body()
+    }
+
+    /// Writes once; whether the socket took anything.
+    fn write(&mut self, source: Source<'_>) -> Result<bool> {
+        let body = match self.connection.output_body() {
+            Some(part) => self.part_of(part, source),
+            None => &[],
+        };
+        let slices = [IoSlice::new(self.connection.output_head()), IoSlice::new(body)];
+        let Some(bytes) = moved(|| self.socket.write(&slices))? else { return Ok(false) };
+        self.connection.sent(self.now_ms(), bytes);
+        Ok(bytes > 0)
+    }
+
+    fn part_of<'a>(&'a self, part: BodyPart, source: Source<'a>) -> &'a [u8] {
+        match source {
+            Source::Slice(slice) => &slice[part.position as usize..][..part.bytes],
+            Source::Stream | Source::Nothing => {
+                &self.scratch[self.supplied - part.bytes..self.supplied]
+            }
+        }
+    }
+
+    /// Reads once, straight into a call's memory where its body comes next; whether anything was there.
+    fn read(&mut self) -> Result<bool> {
+        let now_ms = self.now_ms();
+        let Some((id, bytes)) = self.connection.expected_body() else { return self.read_input(now_ms) };
+        let call = self.calls.get_mut(&id).expect("a call for each request");
+        let into = call.room(bytes)?;
+        let mut slices = [IoSliceMut::new(into), IoSliceMut::new(self.connection.space())];
+        let Some(arrived) = arrived(|| self.socket.read(&mut slices))? else { return Ok(false) };
+        let direct = arrived.min(bytes);
+        let (start, end) = (call.filled, call.filled + direct);
+        call.ended = self.connection.take_direct(now_ms, &call.value[start..end])?;
+        call.filled = end;
+        self.connection.filled(now_ms, arrived - direct);
+        Ok(true)
+    }
+
+    fn read_input(&mut self, now_ms: u64) -> Result<bool> {
+        let space = self.connection.space();
+        let found = arrived(|| self.socket.read(&mut [IoSliceMut::new(space)]))?;
+        self.connection.filled(now_ms, found.unwrap_or(0));
+        Ok(found.is_some())
+    }
+}
+
+/// The bytes that arrived; `None` if none are there yet, and an error at the end of the stream.
+fn arrived(read: impl FnMut() -> io::Result<usize>) -> Result<Option<usize>> {
+    match moved(read)? {
+        Some(0) => Err(Error::lost(io::ErrorKind::UnexpectedEof.into())),
+        found => Ok(found),
+    }
+}
+
+/// Reads or writes without blocking, again when interrupted; `None` if it would block.
+fn moved(mut act: impl FnMut() -> io::Result<usize>) -> Result<Option<usize>> {
+    loop {
+        match act() {
+            Ok(bytes) => return Ok(Some(bytes)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(Error::lost(error)),
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What a node answers, as values.
+
+use crate::error::{Error, ErrorKind, Result};
+use herd_core::attributes::Attributes;
+use herd_core::entry::Version;
+use herd_core::wire::{Fields, Header, LENGTH_UNKNOWN, Status, WireError};
+
+/// The head of a reply; what belongs to its body comes apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reply {
+    /// Code of the status, see [`Status`].
+    pub code: u16,
+    /// Version of the object; of a removal, the version of that.
+    pub version: Version,
+    /// Bytes of the whole object; `None`: not known.
+    pub size_bytes: Option<u64>,
+    /// Where in the object the body begins.
+    pub offset: u64,
+    /// Id of the collection.
+    pub collection: u64,
+    /// Durability class: 0 cache, 1 ram, 2 log.
+    pub class: u8,
+    /// Copies there are.
+    pub copies: u8,
+    /// Opaque flags of the object.
+    pub flags: u32,
+    /// When the object expires, ms since 1970.
+    pub expires_ms: Option<u64>,
+    /// Encoded attributes; empty: none.
+    pub attributes: Vec<u8>,
+    /// What the node says of an error.
+    pub text: String,
+}
+
+impl Reply {
+    pub(crate) fn from_wire(header: &Header, fields: &Fields<'_>) -> Self {
+        let (class, copies) = header.ack();
+        Self {
+            code: header.code,
+            version: header.version,
+            size_bytes: (header.length != LENGTH_UNKNOWN).then_some(header.length),
+            offset: header.offset,
+            collection: header.collection,
+            class,
+            copies,
+            flags: fields.flags.unwrap_or(0),
+            expires_ms: fields.expires_ms,
+            attributes: fields.attributes.unwrap_or_default().to_vec(),
+            text: fields.error.unwrap_or_default().to_owned(),
+        }
+    }
+
+    /// Whether the request was done.
+    pub fn is_ok(&self) -> bool {
+        self.code == Status::Ok.code()
+    }
+
+    /// Whether the node asks to try again later; nothing was done.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.code == Status::Error(herd_core::ErrorKind::Busy).code()
+    }
+
+    /// The error the reply tells of; `None`: it was done.
+    pub(crate) fn error(&self) -> Option<Error> {
+        use herd_core::ErrorKind as Core;
+        let kind = match Status::from_code(self.code) {
+            Some(Status::Ok) => return None,
+            Some(Status::Error(Core::NotFound)) => ErrorKind::NotFound,
+            Some(Status::Error(Core::NoCollection)) => ErrorKind::NoCollection,
+            Some(Status::Error(Core::ConditionFailed)) => ErrorKind::ConditionFailed { version: self.version },
+            Some(Status::Error(kind)) => ErrorKind::Refused(kind),
+            None => return Some(Error::bad_reply(format!("status {} is unknown", self.code))),
+        };
+        let text = match (&self.text[..], kind) {
+            ("", ErrorKind::NotFound) => "no such object",
+            ("", ErrorKind::NoCollection) => "no such collection",
+            ("", ErrorKind::ConditionFailed { version: 0 }) => "condition failed: there is no such object",
+            ("", ErrorKind::ConditionFailed { version }) => {
+                return Some(Error::new(kind, format!("condition failed: it has version {version}")));
+            }
+            ("", ErrorKind::Refused(core)) => core.name(),
+            (text, _) => text,
+        };
+        Some(Error::new(kind, text))
+    }
+
+    /// What the reply says of the object.
+    pub(crate) fn stat(&self) -> Result<Stat> {
+        let attributes = Attributes::decode(&self.attributes).map_err(|error| Error::bad_reply(error.text))?;
+        Ok(Stat {
+            version: self.version,
+            size_bytes: self.size_bytes.ok_or_else(|| Error::bad_reply("the reply does not tell the object's size"))?,
+            collection: self.collection,
+            class: self.class,
+            copies: self.copies,
+            flags: self.flags,
+            expires_ms: self.expires_ms,
+            attributes,
+        })
+    }
+
+    /// What the reply says of a write.
+    pub(crate) fn ack(&self) -> Ack {
+        Ack { version: self.version, class: self.class, copies: self.copies }
+    }
+}
+
+/// What is known of an object besides its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Its version.
+    pub version: Version,
+    /// Bytes of its value.
+    pub size_bytes: u64,
+    /// Id of its collection.
+    pub collection: u64,
+    /// Durability class: 0 cache, 1 ram, 2 log.
+    pub class: u8,
+    /// Copies there are.
+    pub copies: u8,
+    /// Opaque flags.
+    pub flags: u32,
+    /// When it expires, ms since 1970.
+    pub expires_ms: Option<u64>,
+    /// Content type, mode, times and pairs.
+    pub attributes: Attributes,
+}
+
+/// An object, or a range of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// The bytes asked for.
+    pub value: Vec<u8>,
+    /// All else.
+    pub stat: Stat,
+}
+
+/// What a write was answered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ack {
+    /// The version it made.
+    pub version: Version,
+    /// Durability class it reached: 0 cache, 1 ram, 2 log.
+    pub class: u8,
+    /// Copies there are.
+    pub copies: u8,
+}
+
+/// What a node says of itself when a connection opens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Welcome {
+    /// Feature bits.
+    pub features: u64,
+    /// Highest protocol version it speaks.
+    pub highest_version: u16,
+    /// Session: high 24 bits of request ids.
+    pub session: u32,
+    /// Name and build.
+    pub node: String,
+}
+
+impl Welcome {
+    pub(crate) fn from_wire(fields: &Fields<'_>) -> Self {
+        Self {
+            features: fields.features.unwrap_or(0),
+            highest_version: fields.highest_version.unwrap_or(0),
+            session: fields.session.unwrap_or(0),
+            node: fields.node.unwrap_or_default().to_owned(),
+        }
+    }
+}
+
+impl From<WireError> for Error {
+    fn from(error: WireError) -> Self {
+        Error::bad_reply("bad frame").caused_by(error)
+    }
+}

@@ -1,0 +1,260 @@
+//! What a client can ask, as values: a [`Request`] knows its header and head, and nothing of connections.
+
+use crate::error::{Error, Result};
+use crate::limits::LIST_PAGE;
+use herd_core::attributes::Attributes;
+use herd_core::collection::Spec;
+use herd_core::entry::{Condition, Range, Version};
+use herd_core::key::{self, CollectionId};
+use herd_core::wire::{
+    CODE_NEWER, FLAG_HEAD_ONLY, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, Verb,
+};
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+
+/// What a put gives an object besides its value.
+#[derive(Clone, Debug, Default)]
+pub struct PutOptions {
+    /// What must hold for the put to be done.
+    pub condition: Condition,
+    /// Time to live; `None`: for ever (of a ranged put: as it is).
+    pub ttl: Option<Duration>,
+    /// Opaque flags, as memcached clients see them.
+    pub flags: Option<u32>,
+    /// Content type, mode, times and pairs; at most 4 KiB encoded.
+    pub attributes: Option<Attributes>,
+}
+
+/// One request. Values are borrowed until it is sent.
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    pub(crate) verb: Verb,
+    collection: Place<'a>,
+    name: &'a [u8],
+    condition: Condition,
+    newer_than: Option<(Version, u64)>,
+    pub(crate) range: Option<Range>,
+    pub(crate) head_only: bool,
+    pub(crate) value: Option<&'a [u8]>,
+    ttl_ms: Option<u64>,
+    flags: Option<u32>,
+    attributes: Option<Vec<u8>>,
+    spec: Option<String>,
+    prefix: Option<&'a [u8]>,
+    after: Option<&'a [u8]>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place<'a> {
+    Id(CollectionId),
+    Named(&'a str),
+}
+
+impl<'a> Place<'a> {
+    fn parse(name: &'a [u8]) -> Result<Self> {
+        let valid = std::str::from_utf8(name).ok().filter(|name| key::collection_name_is_valid(name));
+        match valid {
+            Some("default") => Ok(Place::Id(CollectionId::DEFAULT)),
+            Some(name) => Ok(Place::Named(name)),
+            None => {
+                let name = String::from_utf8_lossy(name);
+                Err(Error::bad_request(format!("'{name}' is no collection name: use letters, digits, '.', '-', '_'")))
+            }
+        }
+    }
+}
+
+impl<'a> Request<'a> {
+    fn new(verb: Verb, collection: Place<'a>, name: &'a [u8]) -> Self {
+        Self {
+            verb,
+            collection,
+            name,
+            condition: Condition::None,
+            newer_than: None,
+            range: None,
+            head_only: false,
+            value: None,
+            ttl_ms: None,
+            flags: None,
+            attributes: None,
+            spec: None,
+            prefix: None,
+            after: None,
+        }
+    }
+
+    /// On the object `key`: `NAME` or `COLLECTION/NAME`.
+    fn on(verb: Verb, key: &'a [u8]) -> Result<Self> {
+        let (collection, name) = key::split(key);
+        if !key::name_is_valid(name) {
+            let bytes = name.len();
+            return Err(Error::bad_request(format!("an object name has 1 to 1,024 bytes, this one {bytes}")));
+        }
+        Ok(Self::new(verb, Place::parse(collection)?, name))
+    }
+
+    /// Reads an object: `NAME` or `COLLECTION/NAME`.
+    pub fn get(key: &'a (impl AsRef<[u8]> + ?Sized)) -> Result<Self> {
+        Self::on(Verb::Get, key.as_ref())
+    }
+
+    /// Reads a part of an object.
+    pub fn get_range(key: &'a (impl AsRef<[u8]> + ?Sized), range: Range) -> Result<Self> {
+        Ok(Self { range: Some(range), ..Self::get(key)? })
+    }
+
+    /// Reads an object once its version is above `version`; after `wait` the answer is the error `timeout`.
+    pub fn get_newer(key: &'a (impl AsRef<[u8]> + ?Sized), version: Version, wait: Duration) -> Result<Self> {
+        Ok(Self { newer_than: Some((version, millis(wait))), ..Self::get(key)? })
+    }
+
+    /// Reads what is known of an object besides its value.
+    pub fn stat(key: &'a (impl AsRef<[u8]> + ?Sized)) -> Result<Self> {
+        Ok(Self { head_only: true, ..Self::get(key)? })
+    }
+
+    /// Writes an object; its value is `value`.
+    pub fn put(key: &'a (impl AsRef<[u8]> + ?Sized), value: &'a [u8], options: &PutOptions) -> Result<Self> {
+        Ok(Self { value: Some(value), ..Self::put_stream(key, options)? })
+    }
+
+    /// Writes an object whose value comes from elsewhere.
+    pub(crate) fn put_stream(key: &'a (impl AsRef<[u8]> + ?Sized), options: &PutOptions) -> Result<Self> {
+        let attributes = match &options.attributes {
+            Some(attributes) => Some(attributes.encode().map_err(|error| Error::bad_request(error.text))?),
+            None => None,
+        };
+        Ok(Self {
+            condition: options.condition,
+            ttl_ms: options.ttl.map(millis),
+            flags: options.flags,
+            attributes,
+            ..Self::on(Verb::Put, key.as_ref())?
+        })
+    }
+
+    /// Writes `value` over a part of an object, from byte `offset` on.
+    pub fn put_range(
+        key: &'a (impl AsRef<[u8]> + ?Sized),
+        offset: u64,
+        value: &'a [u8],
+        options: &PutOptions,
+    ) -> Result<Self> {
+        let range = Range { offset, length: Some(value.len() as u64) };
+        Ok(Self { range: Some(range), ..Self::put(key, value, options)? })
+    }
+
+    /// Removes an object if `condition` holds.
+    pub fn remove(key: &'a (impl AsRef<[u8]> + ?Sized), condition: Condition) -> Result<Self> {
+        Ok(Self { condition, ..Self::on(Verb::Remove, key.as_ref())? })
+    }
+
+    /// Creates the collection `name`.
+    pub(crate) fn create(name: &'a str, spec: &Spec) -> Result<Self> {
+        let json = serde_json::to_string(spec).expect("a specification is plain data");
+        let place = Place::Named(valid_collection(name)?);
+        Ok(Self { spec: Some(json), ..Self::new(Verb::Create, place, b"") })
+    }
+
+    /// Destroys the collection `name` with all its objects.
+    pub(crate) fn destroy(name: &'a str) -> Result<Self> {
+        Ok(Self::new(Verb::Destroy, Place::Named(valid_collection(name)?), b""))
+    }
+
+    /// One page of the names in `collection` that start with `prefix` and come after `after`.
+    pub(crate) fn list(collection: &'a str, prefix: &'a [u8], after: Option<&'a [u8]>) -> Result<Self> {
+        let place = Place::parse(collection.as_bytes())?;
+        Ok(Self { prefix: Some(prefix), after, ..Self::new(Verb::List, place, b"") })
+    }
+
+    /// Reads an object about the node itself.
+    pub(crate) fn system(name: &'a str) -> Self {
+        Self::new(Verb::Get, Place::Id(CollectionId::SYSTEM), name.as_bytes())
+    }
+
+    /// Whether doing it twice does no more than doing it once, so that it may be sent again whatever happened.
+    /// Creating a collection is so: with the same specification it is there already.
+    pub fn is_repeatable(&self) -> bool {
+        matches!(self.verb, Verb::Get | Verb::List | Verb::Create)
+    }
+
+    /// How much longer than usual its answer may take, ms.
+    pub(crate) fn wait_ms(&self) -> u64 {
+        self.newer_than.map_or(0, |(_, wait_ms)| wait_ms)
+    }
+
+    /// Its header; `body_bytes` is `None` for a body of unknown length, and `patience_ms` goes along as its deadline.
+    pub(crate) fn header(&self, id: u64, body_bytes: Option<u64>, patience_ms: u64) -> Header {
+        let mut header = Header::request(self.verb, id);
+        if let Place::Id(id) = self.collection {
+            header.collection = id.0;
+        }
+        header.length = match self.verb {
+            Verb::Get => self.range.and_then(|range| range.length).unwrap_or(LENGTH_UNKNOWN),
+            _ => body_bytes.unwrap_or(LENGTH_UNKNOWN),
+        };
+        if let Some(range) = self.range {
+            header.flags |= FLAG_RANGE;
+            header.offset = range.offset;
+        }
+        if self.head_only {
+            header.flags |= FLAG_HEAD_ONLY;
+        }
+        header.set_condition(self.condition);
+        header.time_ms = u32::try_from(patience_ms).unwrap_or(u32::MAX);
+        if let Some((version, wait_ms)) = self.newer_than {
+            (header.code, header.version) = (CODE_NEWER, version);
+            header.time_ms = u32::try_from(wait_ms).unwrap_or(u32::MAX);
+        }
+        header
+    }
+
+    /// The fields of its head.
+    pub(crate) fn fields(&self) -> Fields<'_> {
+        Fields {
+            name: (!self.name.is_empty()).then_some(self.name),
+            ttl_ms: self.ttl_ms,
+            flags: self.flags,
+            attributes: self.attributes.as_deref(),
+            collection: match self.collection {
+                Place::Named(name) => Some(name),
+                Place::Id(_) => None,
+            },
+            spec: self.spec.as_deref(),
+            prefix: self.prefix,
+            after: self.after,
+            limit: (self.verb == Verb::List).then_some(LIST_PAGE),
+            ..Fields::default()
+        }
+    }
+
+    fn collection_name(&self) -> Cow<'_, str> {
+        match self.collection {
+            Place::Id(CollectionId::DEFAULT) => "default".into(),
+            Place::Id(CollectionId::SYSTEM) => "system".into(),
+            Place::Id(id) => id.0.to_string().into(),
+            Place::Named(name) => name.into(),
+        }
+    }
+}
+
+/// As people read it: `put default/name`.
+impl fmt::Display for Request<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.verb.name(), self.collection_name())?;
+        match self.name {
+            b"" => Ok(()),
+            name => write!(f, "/{}", String::from_utf8_lossy(name)),
+        }
+    }
+}
+
+fn valid_collection(name: &str) -> Result<&str> {
+    Place::parse(name.as_bytes()).map(|_| name)
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,88 @@
+//! What a collection promises: its class, quota and order.
+
+use crate::error::{Error, ErrorKind};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The durability class of a collection (DESIGN §3.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// One copy; evicts when the node is full.
+    Cache,
+    /// At least this many copies in memory; refuses when full.
+    Ram(u8),
+    /// At least this many copies synced to disk.
+    Log(u8),
+}
+
+impl Class {
+    /// Parses `cache`, `ram:K` or `log:K` with K from 1 to 9.
+    pub fn parse(text: &str) -> Option<Self> {
+        let copies = |k: &str| k.parse::<u8>().ok().filter(|k| (1..=9).contains(k));
+        match text.split_once(':') {
+            None if text == "cache" => Some(Class::Cache),
+            Some(("ram", k)) => copies(k).map(Class::Ram),
+            Some(("log", k)) => copies(k).map(Class::Log),
+            _ => None,
+        }
+    }
+
+    /// Whether objects of this class may be evicted.
+    pub fn evicts(self) -> bool {
+        matches!(self, Class::Cache)
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Class::Cache => f.write_str("cache"),
+            Class::Ram(k) => write!(f, "ram:{k}"),
+            Class::Log(k) => write!(f, "log:{k}"),
+        }
+    }
+}
+
+/// The specification a collection is created with; its JSON form is what the wire carries (tag 6).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    /// `cache` or `ram:1` in this version.
+    pub class: String,
+    /// Whether listings are sorted by name.
+    #[serde(default)]
+    pub ordered: bool,
+    /// Most bytes it may hold, overhead included; `None`: no bound of its own.
+    #[serde(default)]
+    pub quota_bytes: Option<u64>,
+}
+
+impl Spec {
+    /// The class, or why it can't be had in this version.
+    pub fn class(&self) -> Result<Class, Error> {
+        let bad = || Error::new(ErrorKind::BadRequest, format!("class '{}': use cache or ram:1", self.class));
+        match Class::parse(&self.class).ok_or_else(bad)? {
+            class @ (Class::Cache | Class::Ram(1)) => Ok(class),
+            Class::Ram(k) => Err(Error::new(
+                ErrorKind::BadRequest,
+                format!("class ram:{k} needs {k} nodes and this herd has 1: use ram:1"),
+            )),
+            Class::Log(_) => Err(Error::new(ErrorKind::NotInVersion, "class log is not in this version: use ram:1")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_read_back_as_they_are_written() {
+        for text in ["cache", "ram:1", "ram:3", "log:2"] {
+            assert_eq!(Class::parse(text).expect(text).to_string(), text);
+        }
+        for text in ["", "ram", "ram:0", "ram:10", "disk", "log:x"] {
+            assert_eq!(Class::parse(text), None, "{text}");
+        }
+    }
+}

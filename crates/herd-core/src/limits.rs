@@ -1,0 +1,87 @@
+//! Every limit of Herd in one place, each with the reason for its number.
+//!
+//! A breach of a limit is its own clear error at the edge; inside, types carry the proof.
+
+/// One unit for checksums, flow-control credit, cache and re-sync (DESIGN: one block size).
+pub const BLOCK_BYTES: usize = 64 * 1024;
+
+/// Longest object name: long enough for paths and URLs, short enough to lie beside its value.
+pub const NAME_MAX_BYTES: usize = 1024;
+
+/// Longest collection name: one component of a URL path and of a file name.
+pub const COLLECTION_NAME_MAX_BYTES: usize = 255;
+
+/// Most collections of one node: each costs a log page or two in each shard.
+pub const COLLECTIONS_MAX: usize = 1024;
+
+/// Attributes of one object, encoded.
+pub const ATTRIBUTES_MAX_BYTES: usize = 4096;
+
+/// Largest value that lies in the arena beside its key and is copied under the lock: copying 4 KiB takes about as
+/// long as the lock costs to hand over; above it a reference to blocks is cheaper.
+pub const INLINE_MAX_BYTES: usize = 4096;
+
+/// Largest object unless the node is told otherwise.
+pub const OBJECT_MAX_BYTES: u64 = 1 << 30;
+
+/// Slots of a spread group, fixed for ever (DESIGN §3.2).
+pub const SLOTS: usize = 4096;
+
+/// memcached: longest key, as its protocol document has it.
+pub const MEMCACHED_KEY_MAX_BYTES: usize = 250;
+
+/// memcached: longest command line. A `get` may name thousands of keys; they are served as they arrive, so this
+/// bounds one line, not a buffer.
+pub const MEMCACHED_LINE_MAX_BYTES: usize = 256 * 1024;
+
+/// memcached: largest item unless the node is told otherwise, as memcached has it.
+pub const MEMCACHED_VALUE_MAX_BYTES: u64 = 1 << 20;
+
+/// HTTP: request line and headers together. Twice what browsers and proxies send at most in practice.
+pub const HTTP_HEAD_MAX_BYTES: usize = 16 * 1024;
+
+/// HTTP: header fields of one request.
+pub const HTTP_HEADERS_MAX: usize = 64;
+
+/// Wire: head section of a frame: a name, attributes and some fields.
+pub const WIRE_HEAD_MAX_BYTES: usize = 8192;
+
+/// Wire: body bytes of one frame, so that a frame never holds up others for long.
+pub const WIRE_FRAME_BODY_MAX_BYTES: usize = 1 << 20;
+
+/// Wire: bytes of one body that may be under way without credit.
+pub const WIRE_FIRST_CREDIT_BYTES: u64 = 4 << 20;
+
+/// Wire: requests open on one connection; beyond it the answer is `busy`.
+pub const WIRE_OPEN_REQUESTS_MAX: usize = 1024;
+
+/// Names in one page of a listing.
+pub const LIST_PAGE_MAX: u32 = 10_000;
+
+/// A connection that has sent nothing that tells its protocol is closed after this (DESIGN §3.6).
+pub const SNIFF_TIMEOUT_MS: u64 = 5_000;
+
+/// A request whose bytes stopped arriving, or a reply nobody reads, is given up after this.
+pub const STALLED_TIMEOUT_MS: u64 = 30_000;
+
+/// Replies built before the connection must take some: bounds memory of one pipelining client.
+pub const OUTPUT_HIGH_BYTES: usize = 128 * 1024;
+
+/// Bytes of one bulk transfer moved in one turn while other connections are waiting: about 10 us of copying.
+pub const TURN_SMALL_BYTES: usize = BLOCK_BYTES;
+
+/// The same while nobody waits.
+pub const TURN_LARGE_BYTES: usize = 1 << 20;
+
+/// Deferred replies (waits) of one connection.
+pub const DEFERRED_MAX: usize = 1024;
+
+/// How long a graceful stop may take (DESIGN §5: within 5 s).
+pub const STOP_MS: u64 = 4_000;
+
+/// Connections of one node unless descriptors run out first.
+pub const CONNECTIONS_MAX: usize = 65_536;
+
+const _: () = assert!(WIRE_FRAME_BODY_MAX_BYTES.is_multiple_of(BLOCK_BYTES));
+const _: () = assert!(NAME_MAX_BYTES + ATTRIBUTES_MAX_BYTES < WIRE_HEAD_MAX_BYTES);
+const _: () = assert!(INLINE_MAX_BYTES + NAME_MAX_BYTES + ATTRIBUTES_MAX_BYTES + 64 < BLOCK_BYTES);

@@ -1,0 +1,180 @@
+//! Herd's wire: frames (PROTOCOL.md §1). Pure: bytes in, views of them out.
+//!
+//! A frame is `header | head | block checksums | body`. The header checks itself, head and block checksums are checked
+//! by the header, and the body by the block checksums, so nothing is used before it is known to be what was sent.
+//!
+//! Two ways to read: [`parse_frame`] for a frame that lies whole in a buffer, and [`parse_frame_head`] for one whose
+//! body the caller takes straight from the socket to where it belongs, with [`BlockChecks`] beside it. Two ways to
+//! write: [`encode_frame`] with the body, and [`encode_frame_head`] for a body that is sent from where it lies.
+//! Node and client call this; it knows of no connection, no credit and no order of frames.
+
+mod checks;
+mod error;
+mod fields;
+mod header;
+mod list;
+#[cfg(test)]
+mod tests;
+
+pub use checks::{BlockChecks, FRAME_BLOCKS_MAX, block_checks};
+pub use error::WireError;
+pub use fields::Fields;
+pub use header::{
+    CODE_NEWER, FLAG_HEAD_ONLY, FLAG_MORE, FLAG_QUIET, FLAG_RANGE, HEADER_BYTES, Header, Kind, LENGTH_UNKNOWN, MAGIC,
+    SEQUENCE_BITS, Status, Verb, request_id,
+};
+pub use list::{LIST_ENTRY_OVERHEAD_BYTES, ListEntries, ListEntry};
+
+use crate::checksum::crc32c;
+
+/// The protocol version spoken here; the highest in hello and welcome.
+pub const PROTOCOL_VERSION: u16 = 1;
+
+/// A frame without its body: what must be read before anyone can say where the body goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameHead<'a> {
+    /// The header.
+    pub header: Header,
+    head: &'a [u8],
+    checks: &'a [u8],
+}
+
+impl<'a> FrameHead<'a> {
+    /// The fields of the head.
+    #[inline]
+    pub fn fields(&self) -> Result<Fields<'a>, WireError> {
+        Fields::decode(self.head)
+    }
+
+    /// The checksums of the body's blocks, in order.
+    pub fn block_checks(&self) -> impl Iterator<Item = u32> + 'a {
+        self.checks.as_chunks::<4>().0.iter().map(|check| u32::from_le_bytes(*check))
+    }
+
+    /// A checker for a body that arrives in pieces.
+    pub fn checker(&self) -> BlockChecks {
+        BlockChecks::new(self.body_bytes(), self.checks)
+    }
+
+    /// Bytes of header, head and block checksums: where the body starts.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        HEADER_BYTES + self.head.len() + self.checks.len()
+    }
+
+    /// Bytes of the body that follows.
+    #[inline]
+    pub fn body_bytes(&self) -> usize {
+        self.header.body_len as usize
+    }
+}
+
+/// A whole frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// All but the body.
+    pub head: FrameHead<'a>,
+    body: &'a [u8],
+}
+
+impl<'a> Frame<'a> {
+    /// The header.
+    #[inline]
+    pub fn header(&self) -> &Header {
+        &self.head.header
+    }
+
+    /// The fields of the head.
+    #[inline]
+    pub fn fields(&self) -> Result<Fields<'a>, WireError> {
+        self.head.fields()
+    }
+
+    /// The body, once its blocks have passed their checks.
+    #[inline]
+    pub fn body(&self) -> Result<&'a [u8], WireError> {
+        for (index, (expected, found)) in self.head.block_checks().zip(block_checks(self.body)).enumerate() {
+            if expected != found {
+                return Err(WireError::BadBlock(index));
+            }
+        }
+        Ok(self.body)
+    }
+
+    /// Bytes of the whole frame.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.head.bytes() + self.body.len()
+    }
+}
+
+/// The header at the start of `bytes`; `None` while it is incomplete. A wrong first byte is told at once.
+#[inline]
+pub fn parse_header(bytes: &[u8]) -> Result<Option<Header>, WireError> {
+    match (bytes.first_chunk::<HEADER_BYTES>(), bytes.first()) {
+        (Some(header), _) => Header::decode(header).map(Some),
+        (None, Some(&first)) if first != MAGIC => Err(WireError::BadMagic(first)),
+        _ => Ok(None),
+    }
+}
+
+/// The frame at the start of `bytes` up to its body; `None` while that much is not there.
+#[inline]
+pub fn parse_frame_head(bytes: &[u8]) -> Result<Option<FrameHead<'_>>, WireError> {
+    let Some(header) = parse_header(bytes)? else { return Ok(None) };
+    let Some((middle, _)) = bytes[HEADER_BYTES..].split_at_checked(header.middle_bytes()) else { return Ok(None) };
+    let crc = if middle.is_empty() { 0 } else { crc32c(middle) };
+    if crc != header.head_crc {
+        return Err(WireError::BadHeadCrc);
+    }
+    let (head, checks) = middle.split_at(usize::from(header.head_len));
+    Ok(Some(FrameHead { header, head, checks }))
+}
+
+/// The whole frame at the start of `bytes`; `None` while it is incomplete. The blocks of its body are checked by
+/// [`Frame::body`].
+#[inline]
+pub fn parse_frame(bytes: &[u8]) -> Result<Option<Frame<'_>>, WireError> {
+    let Some(head) = parse_frame_head(bytes)? else { return Ok(None) };
+    let Some((body, _)) = bytes[head.bytes()..].split_at_checked(head.body_bytes()) else { return Ok(None) };
+    Ok(Some(Frame { head, body }))
+}
+
+/// Appends header, head and block checksums of a frame whose body of `body_bytes` the caller sends right behind, with
+/// `checks` one for each of its blocks. Lengths and checksums in `header` are filled in here. On an error `out` is as
+/// it was.
+#[inline]
+pub fn encode_frame_head(
+    out: &mut Vec<u8>,
+    mut header: Header,
+    fields: &Fields<'_>,
+    body_bytes: usize,
+    checks: impl IntoIterator<Item = u32>,
+) -> Result<(), WireError> {
+    let start = out.len();
+    out.extend_from_slice(&[0; HEADER_BYTES]);
+    let middle = start + HEADER_BYTES;
+    let encoded = fields.encode(out).and_then(|()| {
+        header.body_len = u32::try_from(body_bytes).map_err(|_| WireError::BodyTooLong(body_bytes))?;
+        header.head_len = (out.len() - middle) as u16;
+        header.check_lengths()
+    });
+    if let Err(error) = encoded {
+        out.truncate(start);
+        return Err(error);
+    }
+    let before_checks = out.len();
+    checks.into_iter().for_each(|check| out.extend_from_slice(&check.to_le_bytes()));
+    assert!(out.len() - before_checks == 4 * header.blocks(), "one checksum for each block");
+    header.head_crc = if out.len() == middle { 0 } else { crc32c(&out[middle..]) };
+    out[start..middle].copy_from_slice(&header.encode());
+    Ok(())
+}
+
+/// Appends a whole frame. On an error `out` is as it was.
+#[inline]
+pub fn encode_frame(out: &mut Vec<u8>, header: Header, fields: &Fields<'_>, body: &[u8]) -> Result<(), WireError> {
+    encode_frame_head(out, header, fields, body.len(), block_checks(body))?;
+    out.extend_from_slice(body);
+    Ok(())
+}

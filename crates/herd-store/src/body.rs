@@ -1,0 +1,316 @@
+//! Values that lie outside the log: blocks of 64 KiB, reference-counted, never changed once finished.
+//!
+//! A [`BodyWriter`] receives bytes straight into its blocks and checksums each when it is full; finishing it gives a
+//! [`Body`]. Readers share a body, so a get ends on the version it began with, whatever happens to the entry. A body
+//! that replaces a range of another shares the blocks it does not change.
+
+use crate::arena::{Arena, PAGE_BYTES, Piece};
+use herd_core::checksum::crc32c;
+use herd_core::limits::BLOCK_BYTES;
+use std::sync::Arc;
+
+/// What a body costs beyond its blocks: lists, counters, allocator.
+const BODY_OVERHEAD_BYTES: u64 = 160;
+/// What a block costs beyond its memory.
+const BLOCK_OVERHEAD_BYTES: u64 = 64;
+
+/// The memory of one block; given back when the last body that shares it goes.
+struct Block {
+    arena: Arc<Arena>,
+    piece: Option<Piece>,
+}
+
+impl Block {
+    fn take(arena: &Arc<Arena>, bytes: usize) -> Option<Self> {
+        let piece = arena.take_piece(bytes)?;
+        Some(Self { arena: arena.clone(), piece: Some(piece) })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.arena.piece(self.piece.as_ref().expect("held until drop"))
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.arena.piece_mut(self.piece.as_mut().expect("held until drop"))
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        self.arena.give_piece(self.piece.take().expect("dropped once"));
+    }
+}
+
+/// A finished value in blocks.
+pub struct Body {
+    arena: Arc<Arena>,
+    blocks: Box<[Arc<Block>]>,
+    checksums: Box<[u32]>,
+    len: u64,
+    charged: u64,
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        self.arena.discharge(self.charged);
+    }
+}
+
+impl Body {
+    fn new(arena: Arc<Arena>, blocks: Vec<Arc<Block>>, checksums: Vec<u32>, len: u64) -> Self {
+        assert_eq!(blocks.len(), checksums.len(), "a checksum for every block");
+        let charged = BODY_OVERHEAD_BYTES + BLOCK_OVERHEAD_BYTES * blocks.len() as u64;
+        arena.charge(charged);
+        Self { arena, blocks: blocks.into(), checksums: checksums.into(), len, charged }
+    }
+
+    /// Bytes of the value.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// CRC-32C of each block of 64 KiB, the last one over what it holds.
+    pub fn checksums(&self) -> &[u32] {
+        &self.checksums
+    }
+
+    /// The bytes from `at` (below `len`) to the end of their block.
+    #[inline]
+    pub fn chunk(&self, at: u64) -> &[u8] {
+        let block = (at / BLOCK_BYTES as u64) as usize;
+        let held = (self.len - block as u64 * BLOCK_BYTES as u64).min(BLOCK_BYTES as u64) as usize;
+        &self.blocks[block].bytes()[(at % BLOCK_BYTES as u64) as usize..held]
+    }
+
+    /// Bytes of memory it takes, as counted for its collection.
+    pub fn memory_bytes(&self) -> u64 {
+        let piece = |block: &Arc<Block>| block.piece.as_ref().map_or(0, Piece::bytes) as u64;
+        self.blocks.iter().map(piece).sum::<u64>() + self.charged
+    }
+}
+
+/// A value on its way in. Dropping it gives its memory back.
+pub struct BodyWriter {
+    arena: Arc<Arena>,
+    /// Full blocks, some perhaps shared with an older body.
+    done: Vec<Arc<Block>>,
+    checksums: Vec<u32>,
+    /// Blocks that are being filled; the first holds `filled` bytes.
+    open: std::collections::VecDeque<Block>,
+    filled: usize,
+    len: u64,
+    expected: Option<u64>,
+}
+
+/// There was no memory for the next block.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NoRoom;
+
+impl BodyWriter {
+    /// A writer for a value of `expected` bytes, or of any size.
+    pub(crate) fn new(arena: Arc<Arena>, expected: Option<u64>) -> Self {
+        let blocks = expected.map_or(0, |n| n.div_ceil(BLOCK_BYTES as u64) as usize);
+        Self {
+            arena,
+            done: Vec::with_capacity(blocks),
+            checksums: Vec::with_capacity(blocks),
+            open: std::collections::VecDeque::new(),
+            filled: 0,
+            len: 0,
+            expected,
+        }
+    }
+
+    /// Bytes written so far.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether nothing was written yet.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Checksums of the blocks that are full.
+    pub fn checksums(&self) -> &[u32] {
+        &self.checksums
+    }
+
+    /// Makes room for up to `max` more bytes; gives how many it found room for, 0 only where none are expected.
+    pub fn reserve(&mut self, max: usize) -> Result<usize, NoRoom> {
+        let left = self.expected.map_or(max as u64, |n| n - self.len).min(max as u64) as usize;
+        while self.room() < left {
+            let Some(block) = Block::take(&self.arena, self.next_block_bytes()) else {
+                break;
+            };
+            self.open.push_back(block);
+        }
+        match self.room().min(left) {
+            0 if left > 0 => Err(NoRoom),
+            room => Ok(room),
+        }
+    }
+
+    /// The places the next bytes go to; what `reserve` made room for.
+    pub fn space(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        let mut skip = self.filled;
+        self.open.iter_mut().map(move |block| &mut block.bytes_mut()[std::mem::take(&mut skip)..])
+    }
+
+    /// Notes that `n` bytes were written into `space`.
+    pub fn advance(&mut self, n: usize) {
+        assert!(n <= self.room(), "more bytes than there was room for");
+        self.len += n as u64;
+        let mut filled = self.filled + n;
+        while filled >= BLOCK_BYTES {
+            self.close(BLOCK_BYTES);
+            filled -= BLOCK_BYTES;
+        }
+        self.filled = filled;
+    }
+
+    /// Copies `bytes` in.
+    pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), NoRoom> {
+        while !bytes.is_empty() {
+            let room = self.reserve(bytes.len().min(BLOCK_BYTES))?;
+            assert!(room > 0, "not more bytes than expected");
+            let place = self.space().next().expect("room was found");
+            let n = room.min(place.len());
+            place[..n].copy_from_slice(&bytes[..n]);
+            self.advance(n);
+            bytes = &bytes[n..];
+        }
+        Ok(())
+    }
+
+    /// Copies a range of `body` in, sharing whole blocks where both stand at a block boundary.
+    pub fn copy(&mut self, body: &Body, from: u64, to: u64) -> Result<(), NoRoom> {
+        let mut at = from;
+        while at < to {
+            let block = (at / BLOCK_BYTES as u64) as usize;
+            let aligned = self.filled == 0 && at == self.len && at.is_multiple_of(BLOCK_BYTES as u64);
+            if aligned && to - at >= BLOCK_BYTES as u64 {
+                assert!(self.open.is_empty(), "nothing is open at a block boundary");
+                self.done.push(body.blocks[block].clone());
+                self.checksums.push(body.checksums[block]);
+                self.len += BLOCK_BYTES as u64;
+                at += BLOCK_BYTES as u64;
+                continue;
+            }
+            let chunk = body.chunk(at);
+            let n = chunk.len().min((to - at) as usize);
+            self.write(&chunk[..n])?;
+            at += n as u64;
+        }
+        Ok(())
+    }
+
+    /// The finished body. A last block of unforeseen size moves into memory of its own size.
+    pub fn finish(mut self) -> Result<Body, NoRoom> {
+        let filled = self.filled;
+        if filled > 0 {
+            let tight = self.expected.is_some();
+            let last = self.open.front().expect("a block is being filled");
+            if !tight && filled + PAGE_BYTES / 8 < PAGE_BYTES {
+                let mut small = Block::take(&self.arena, filled).ok_or(NoRoom)?;
+                small.bytes_mut()[..filled].copy_from_slice(&last.bytes()[..filled]);
+                self.open[0] = small;
+            }
+            self.close(filled);
+        }
+        self.open.clear();
+        let (done, checksums) = (std::mem::take(&mut self.done), std::mem::take(&mut self.checksums));
+        Ok(Body::new(self.arena.clone(), done, checksums, self.len))
+    }
+
+    fn close(&mut self, bytes: usize) {
+        let block = self.open.pop_front().expect("a block is being filled");
+        self.checksums.push(crc32c(&block.bytes()[..bytes]));
+        self.done.push(Arc::new(block));
+    }
+
+    fn room(&self) -> usize {
+        self.open.iter().map(|block| block.bytes().len()).sum::<usize>().saturating_sub(self.filled)
+    }
+
+    /// A full block, or the rest of a value whose size is known.
+    fn next_block_bytes(&self) -> usize {
+        let held = (self.done.len() + self.open.len()) as u64 * BLOCK_BYTES as u64;
+        self.expected.map_or(BLOCK_BYTES as u64, |n| (n - held).min(BLOCK_BYTES as u64)) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arena(pages: u64) -> Arc<Arena> {
+        Arc::new(Arena::new(pages * PAGE_BYTES as u64, 1, 0).expect("maps").0)
+    }
+
+    fn bytes(n: usize) -> Vec<u8> {
+        (0..n).map(|i| (i * 31 % 251) as u8).collect()
+    }
+
+    fn all(body: &Body) -> Vec<u8> {
+        let mut out = Vec::new();
+        while (out.len() as u64) < body.len() {
+            out.extend_from_slice(body.chunk(out.len() as u64));
+        }
+        out
+    }
+
+    fn written(arena: &Arc<Arena>, data: &[u8], expected: bool) -> Body {
+        let mut writer = BodyWriter::new(arena.clone(), expected.then_some(data.len() as u64));
+        writer.write(data).expect("room");
+        writer.finish().expect("room")
+    }
+
+    #[test]
+    fn what_is_written_reads_back_and_is_checksummed_by_block() {
+        let arena = arena(64);
+        for n in [1, 5000, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 5 * BLOCK_BYTES + 77] {
+            for expected in [true, false] {
+                let data = bytes(n);
+                let body = written(&arena, &data, expected);
+                assert_eq!(all(&body), data);
+                let sums: Vec<u32> = data.chunks(BLOCK_BYTES).map(crc32c).collect();
+                assert_eq!(body.checksums(), sums);
+            }
+        }
+        assert_eq!(arena.used_bytes(), 0);
+    }
+
+    #[test]
+    fn a_value_that_does_not_fit_gives_its_memory_back() {
+        let arena = arena(4);
+        let mut writer = BodyWriter::new(arena.clone(), None);
+        assert_eq!(writer.write(&bytes(5 * BLOCK_BYTES)), Err(NoRoom));
+        drop(writer);
+        assert_eq!(arena.used_bytes(), 0);
+    }
+
+    #[test]
+    fn a_changed_range_shares_the_other_blocks() {
+        let arena = arena(64);
+        let data = bytes(10 * BLOCK_BYTES);
+        let old = written(&arena, &data, true);
+        let before = arena.used_bytes();
+        let mut writer = BodyWriter::new(arena.clone(), Some(old.len()));
+        let (from, to) = (3 * BLOCK_BYTES as u64 + 5, 3 * BLOCK_BYTES as u64 + 9);
+        writer.copy(&old, 0, from).expect("room");
+        writer.write(b"abcd").expect("room");
+        writer.copy(&old, to, old.len()).expect("room");
+        let new = writer.finish().expect("room");
+        let mut wanted = data.clone();
+        wanted[from as usize..to as usize].copy_from_slice(b"abcd");
+        assert_eq!(all(&new), wanted);
+        assert_eq!(all(&old), data, "readers of the old version see no change");
+        assert!(arena.used_bytes() - before < 2 * PAGE_BYTES as u64, "one block is new");
+    }
+}

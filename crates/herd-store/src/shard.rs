@@ -1,0 +1,287 @@
+//! A shard: an index, logs of entries for each collection, and the versions of its slots; all behind one lock.
+//!
+//! Entries of a collection are appended to pages; a page holds entries of one collection and queue only. Invariants:
+//!
+//! 1. Every live record is in the index exactly once, and every index slot points at a live record.
+//! 2. A page's `live_bytes` is the sum of its live records; a queue's `bytes` adds their bodies.
+//! 3. Pages of an older generation of their collection are in `stale`, and found by nobody.
+//!
+//! Who may call: `Store` and its `Entry`, which hold the lock. Making room is in `evict.rs`.
+
+use crate::arena::{Arena, Owner, PAGE_BYTES, PageId, PageNote};
+use crate::body::Body;
+use crate::collection::{Counts, State};
+use crate::index::{Addr, Index, Tag};
+use crate::record::{self, Draft, Record};
+use herd_core::entry::Version;
+use herd_core::key::{HashKey, ObjectId};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// The queue of entries that proved useful, and of those that are never evicted.
+pub(crate) const MAIN: u8 = 0;
+/// The queue of new entries of an evicting collection (S3-FIFO).
+pub(crate) const SMALL: u8 = 1;
+
+pub(crate) struct Shard {
+    pub(crate) arena: Arc<Arena>,
+    pub(crate) owner: Owner,
+    pub(crate) index: Index,
+    pub(crate) logs: Vec<Option<Box<Logs>>>,
+    pub(crate) stale: Vec<PageId>,
+    pub(crate) ghost: Vec<u32>,
+    /// Bodies of large entries, by the number in their record.
+    bodies: Vec<Option<Arc<Body>>>,
+    free_bodies: Vec<u32>,
+    /// Bodies whose entry is gone; dropped once the lock is released.
+    pub(crate) trash: Vec<Arc<Body>>,
+    /// The last version of each of this shard's slots.
+    versions: Box<[Version]>,
+    /// Where the sweep for expired entries stands: collection, queue, page.
+    pub(crate) sweep_at: (usize, usize, usize),
+    hash_key: HashKey,
+}
+
+/// The entries of one collection in one shard.
+#[derive(Default)]
+pub(crate) struct Logs {
+    pub(crate) queues: [Queue; 2],
+    pub(crate) generation: u32,
+    pub(crate) counts: Counts,
+    /// Change of bytes not yet reported to the collection.
+    unreported: i64,
+}
+
+/// A queue of pages: entries are appended at the back and leave at the front.
+#[derive(Default)]
+pub(crate) struct Queue {
+    pub(crate) pages: VecDeque<PageId>,
+    /// Where eviction stands in the front page.
+    pub(crate) head: usize,
+    /// Bytes of live entries and their bodies.
+    pub(crate) bytes: u64,
+    /// Bytes of dead entries in the pages.
+    pub(crate) garbage: u64,
+}
+
+/// There was no page for an entry.
+pub(crate) struct NoPage;
+
+impl Shard {
+    pub(crate) fn new(arena: Arc<Arena>, owner: Owner, hash_key: HashKey, slots: usize, first: Version) -> Self {
+        Self {
+            arena,
+            owner,
+            index: Index::new(),
+            logs: Vec::new(),
+            stale: Vec::new(),
+            ghost: Vec::new(),
+            bodies: Vec::new(),
+            free_bodies: Vec::new(),
+            trash: Vec::new(),
+            versions: vec![first; slots].into(),
+            sweep_at: (0, 0, 0),
+            hash_key,
+        }
+    }
+
+    /// The next version of a slot.
+    pub(crate) fn next_version(&mut self, slot: usize) -> Version {
+        self.versions[slot] += 1;
+        self.versions[slot]
+    }
+
+    /// The logs of a collection, emptied if it began a new generation.
+    #[inline]
+    pub(crate) fn logs(&mut self, c: &State, now_ms: u64) -> &mut Logs {
+        let at = usize::from(c.index);
+        let generation = c.generation(now_ms);
+        let current = self.logs.get(at).and_then(Option::as_ref).is_some_and(|logs| logs.generation == generation);
+        if !current {
+            self.renew(c, generation);
+        }
+        self.logs[at].as_mut().expect("renewed above")
+    }
+
+    #[cold]
+    fn renew(&mut self, c: &State, generation: u32) {
+        let at = usize::from(c.index);
+        if at >= self.logs.len() {
+            self.logs.resize_with(at + 1, || None);
+        }
+        let mut logs = Box::new(Logs { generation, ..Logs::default() });
+        if let Some(old) = self.logs[at].take() {
+            let held = old.counts.bytes as i64;
+            c.report_now(old.unreported - held);
+            logs.counts = Counts { objects: 0, bytes: 0, ..old.counts };
+            self.stale.extend(old.queues.into_iter().flat_map(|queue| queue.pages));
+        }
+        self.logs[at] = Some(logs);
+    }
+
+    /// Position and address of an entry.
+    #[inline]
+    pub(crate) fn find(&self, c: &State, generation: u32, tag: Tag, name: &[u8]) -> Option<(usize, Addr)> {
+        let at = self.index.find(tag, |addr| {
+            let note = self.arena.note(&self.owner, PageId(addr.page()));
+            note.collection == c.index && note.generation == generation && self.record(addr).name() == name
+        })?;
+        Some((at, self.index.addr(at)))
+    }
+
+    /// The entry at an address.
+    #[inline]
+    pub(crate) fn record(&self, addr: Addr) -> Record<'_> {
+        Record::at(&self.arena.page(&self.owner, PageId(addr.page()))[addr.offset()..])
+    }
+
+    /// The bytes of the entry at an address and what follows it in its page.
+    #[inline]
+    pub(crate) fn bytes_mut(&mut self, addr: Addr) -> &mut [u8] {
+        &mut self.arena.page_mut(&mut self.owner, PageId(addr.page()))[addr.offset()..]
+    }
+
+    /// The tag of the entry at an address.
+    pub(crate) fn tag(&self, c: &State, addr: Addr) -> Tag {
+        Tag::new(ObjectId::of(&self.hash_key, c.id, self.record(addr).name()).tag_bits())
+    }
+
+    /// Index position of the live entry at an address.
+    pub(crate) fn position(&self, c: &State, addr: Addr) -> usize {
+        self.index.find(self.tag(c, addr), |there| there == addr).expect("a live entry is in the index")
+    }
+
+    /// The body a large record refers to.
+    pub(crate) fn body(&self, number: u32) -> &Arc<Body> {
+        self.bodies[number as usize].as_ref().expect("a live record's body is kept")
+    }
+
+    /// Keeps a body; gives its number.
+    pub(crate) fn keep_body(&mut self, body: Arc<Body>) -> u32 {
+        match self.free_bodies.pop() {
+            Some(number) => {
+                self.bodies[number as usize] = Some(body);
+                number
+            }
+            None => {
+                self.bodies.push(Some(body));
+                (self.bodies.len() - 1) as u32
+            }
+        }
+    }
+
+    /// Lets a body go.
+    pub(crate) fn drop_body(&mut self, number: u32) {
+        let body = self.bodies[number as usize].take().expect("a body is dropped once");
+        self.free_bodies.push(number);
+        self.trash.push(body);
+    }
+
+    /// Bytes of an entry as counted: its record and its body.
+    pub(crate) fn weight(&self, record: Record<'_>) -> u64 {
+        record.len_bytes() as u64 + record.body().map_or(0, |number| self.body(number).memory_bytes())
+    }
+
+    /// Room for an entry of `len` bytes at the end of a queue; `reserved` may take the last pages. The caller writes
+    /// the record there before anything else happens to the shard.
+    pub(crate) fn append(&mut self, c: &State, queue: u8, len: usize, reserved: bool) -> Result<Addr, NoPage> {
+        let logs = self.logs[usize::from(c.index)].as_mut().expect("logs are made before entries");
+        let log = &mut logs.queues[usize::from(queue)];
+        let last = log.pages.back().copied();
+        let room = last.filter(|id| self.arena.note(&self.owner, *id).used_bytes as usize + len <= PAGE_BYTES);
+        let page = match room {
+            Some(page) => page,
+            None => {
+                let note = PageNote { collection: c.index, queue, generation: logs.generation, ..Default::default() };
+                let page = self.arena.take_page(&mut self.owner, note, reserved).ok_or(NoPage)?;
+                log.pages.push_back(page);
+                page
+            }
+        };
+        let note = self.arena.note_mut(&mut self.owner, page);
+        let offset = note.used_bytes as usize;
+        note.used_bytes += len as u32;
+        note.live_bytes += len as u32;
+        Ok(Addr::new(page.0, offset))
+    }
+
+    /// Notes that an entry of this page expires, so that sweeps look at it.
+    pub(crate) fn note_expiry(&mut self, page: PageId, expires_ms: u64) {
+        if expires_ms != 0 {
+            let seconds = (expires_ms / 1000).clamp(1, u64::from(u32::MAX)) as u32;
+            let note = self.arena.note_mut(&mut self.owner, page);
+            note.first_expiry_s = if note.first_expiry_s == 0 { seconds } else { note.first_expiry_s.min(seconds) };
+        }
+    }
+
+    /// Counts a new live entry of `weight` bytes in `queue`.
+    pub(crate) fn count_in(&mut self, c: &State, queue: u8, weight: u64) {
+        let logs = self.logs[usize::from(c.index)].as_mut().expect("has entries");
+        logs.queues[usize::from(queue)].bytes += weight;
+        logs.counts.objects += 1;
+        logs.change(c, weight as i64);
+    }
+
+    /// Removes the entry at index position `at`: marks it dead, uncounts it, lets its body go.
+    pub(crate) fn kill(&mut self, c: &State, at: usize, addr: Addr) {
+        self.index.remove(at);
+        self.bury(c, addr);
+    }
+
+    /// As `kill`, for an entry whose index slot is used for its successor.
+    pub(crate) fn bury(&mut self, c: &State, addr: Addr) {
+        let record = self.record(addr);
+        let (len, weight, body) = (record.len_bytes(), self.weight(record), record.body());
+        if let Some(number) = body {
+            self.drop_body(number);
+        }
+        record::mark_dead(self.bytes_mut(addr));
+        let note = self.arena.note_mut(&mut self.owner, PageId(addr.page()));
+        note.live_bytes -= len as u32;
+        let queue = usize::from(note.queue);
+        let logs = self.logs[usize::from(c.index)].as_mut().expect("has entries");
+        logs.queues[queue].bytes -= weight;
+        logs.queues[queue].garbage += len as u64;
+        logs.counts.objects -= 1;
+        logs.change(c, -(weight as i64));
+    }
+
+    /// Overwrites an entry with one of the same length in the page.
+    pub(crate) fn overwrite(&mut self, c: &State, addr: Addr, draft: &Draft<'_>, weight: u64) {
+        let record = self.record(addr);
+        let (old_weight, body, freq) = (self.weight(record), record.body(), record.freq());
+        if let Some(number) = body {
+            self.drop_body(number);
+        }
+        draft.write(self.bytes_mut(addr), (freq + 1).min(3));
+        self.note_expiry(PageId(addr.page()), draft.head.expires_ms);
+        let queue = usize::from(self.arena.note(&self.owner, PageId(addr.page())).queue);
+        let logs = self.logs[usize::from(c.index)].as_mut().expect("has entries");
+        logs.queues[queue].bytes = logs.queues[queue].bytes + weight - old_weight;
+        logs.change(c, weight as i64 - old_weight as i64);
+    }
+
+    /// Gives a page whose live entries are gone back to the pool.
+    pub(crate) fn give_page(&mut self, page: PageId) {
+        self.arena.give_page(&mut self.owner, page);
+    }
+
+    /// The addresses of all records of a page, dead ones included, from `offset` on.
+    pub(crate) fn records(&self, page: PageId, from: usize) -> impl Iterator<Item = Addr> + '_ {
+        let used = self.arena.note(&self.owner, page).used_bytes as usize;
+        let mut offset = from;
+        std::iter::from_fn(move || {
+            let addr = (offset < used).then(|| Addr::new(page.0, offset))?;
+            offset += self.record(addr).len_bytes();
+            Some(addr)
+        })
+    }
+}
+
+impl Logs {
+    #[inline]
+    fn change(&mut self, c: &State, bytes: i64) {
+        self.counts.bytes = self.counts.bytes.checked_add_signed(bytes).expect("bytes are never negative");
+        self.unreported = c.report(self.unreported + bytes);
+    }
+}

@@ -1,0 +1,335 @@
+//! The store against a model, and under memory pressure.
+
+use super::*;
+use herd_core::key::HashKey;
+use std::collections::HashMap;
+
+fn store(memory_bytes: u64) -> Arc<Store> {
+    let config = Config {
+        memory_bytes,
+        threads: 2,
+        object_max_bytes: 1 << 30,
+        hash_key: HashKey([3; 16]),
+        start_ms: 1_800_000_000_000,
+    };
+    Store::new(&config).expect("maps")
+}
+
+fn spec(class: &str) -> Spec {
+    Spec { class: class.into(), ordered: false, quota_bytes: None }
+}
+
+fn at(unix_ms: u64) -> Now {
+    Now { unix_ms, uptime_s: (unix_ms / 1000) as u32 }
+}
+
+fn put(store: &Arc<Store>, c: &Collection, name: &[u8], value: &[u8], now: Now) -> Result<u64, Error> {
+    if value.len() <= herd_core::limits::INLINE_MAX_BYTES {
+        return store.entry(c, name, now).put(&NewObject::of(NewValue::Inline(value)));
+    }
+    let body = Arc::new(store.body_of(c, &[value], now)?);
+    store.entry(c, name, now).put(&NewObject::of(NewValue::Body(body)))
+}
+
+fn bytes_of(found: &Found<'_>) -> Vec<u8> {
+    match found.value {
+        Value::Inline(bytes, crc) => {
+            assert_eq!(crc, herd_core::checksum::crc32c(bytes));
+            bytes.to_vec()
+        }
+        Value::Body(body) => {
+            let mut out = Vec::new();
+            while (out.len() as u64) < body.len() {
+                out.extend_from_slice(body.chunk(out.len() as u64));
+            }
+            out
+        }
+    }
+}
+
+fn get(store: &Store, c: &Collection, name: &[u8], now: Now) -> Option<Vec<u8>> {
+    store.get(c, name, now, bytes_of)
+}
+
+fn value(seed: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|i| (seed.wrapping_mul(i + 7) >> 5) as u8).collect()
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+
+    fn size(&mut self) -> usize {
+        let bits = self.below(18);
+        (self.below(1 << bits) + 1) as usize
+    }
+}
+
+#[test]
+fn agrees_with_a_map_where_nothing_is_evicted() {
+    let store = store(64 << 20);
+    let c = store.create("r", spec("ram:1")).expect("new");
+    let mut model: HashMap<Vec<u8>, (Vec<u8>, u64)> = HashMap::new();
+    let mut random = Random(42);
+    let mut last_version = 0;
+    for round in 0..30_000u64 {
+        let name = format!("name-{}", random.below(900)).into_bytes();
+        match random.below(10) {
+            0..5 => {
+                let value = value(round, random.size().min(40_000));
+                let version = put(&store, &c, &name, &value, at(1)).expect("fits");
+                assert!(model.get(&name).is_none_or(|(_, old)| *old < version), "versions rise");
+                last_version = last_version.max(version);
+                model.insert(name, (value, version));
+            }
+            5 => {
+                let removed = store.entry(&c, &name, at(1)).remove();
+                assert_eq!(removed.is_some(), model.remove(&name).is_some());
+            }
+            6 => {
+                let memcached = herd_core::entry::Memcached { cas: round, ..Default::default() };
+                store.entry(&c, &name, at(1)).amend(0, round as u32, memcached).expect("fits");
+            }
+            _ => assert_eq!(get(&store, &c, &name, at(1)), model.get(&name).map(|(value, _)| value.clone())),
+        }
+    }
+    let counts = store.counts(&c);
+    assert_eq!(counts.objects as usize, model.len());
+    assert_eq!(counts.evictions, 0);
+    for (name, (value, version)) in &model {
+        let head = store.entry(&c, name, at(1)).found().expect("there").head;
+        assert_eq!((head.version, head.size_bytes), (*version, value.len() as u64));
+    }
+    for name in model.keys() {
+        store.entry(&c, name, at(1)).remove();
+    }
+    assert_eq!(store.counts(&c).bytes, 0, "nothing is left counted");
+}
+
+#[test]
+fn a_full_ram_collection_refuses_and_loses_nothing() {
+    let store = store(8 << 20);
+    let c = store.create("r", spec("ram:1")).expect("new");
+    let mut kept = Vec::new();
+    let refused = (0u64..).find_map(|i| {
+        let name = i.to_le_bytes();
+        match put(&store, &c, &name, &value(i, 500), at(1)) {
+            Ok(_) => kept.push(name),
+            Err(error) => return Some(error),
+        }
+        None
+    });
+    assert_eq!(refused.map(|e| e.kind), Some(ErrorKind::Full));
+    assert!(kept.len() * 550 > (8 << 20) / 3 * 2, "most of the memory holds objects: {}", kept.len());
+    for (i, name) in kept.iter().enumerate() {
+        assert_eq!(get(&store, &c, name, at(1)), Some(value(i as u64, 500)));
+    }
+    for name in kept.iter().step_by(2) {
+        store.entry(&c, name, at(1)).remove();
+    }
+    for i in 0..kept.len() as u64 / 3 {
+        put(&store, &c, &(i + (1 << 40)).to_le_bytes(), &value(i, 500), at(1)).expect("garbage is compacted");
+    }
+    for (i, name) in kept.iter().enumerate().filter(|(i, _)| i % 2 == 1) {
+        assert_eq!(get(&store, &c, name, at(1)), Some(value(i as u64, 500)), "compaction keeps what lives");
+    }
+}
+
+#[test]
+fn a_full_cache_evicts_and_stays_within_its_memory() {
+    let store = store(16 << 20);
+    let c = store.create("c", spec("cache")).expect("new");
+    let mut random = Random(7);
+    for i in 0..60_000u64 {
+        let len = random.size();
+        put(&store, &c, &i.to_le_bytes(), &value(i, len), at(1 + i / 100)).expect("evicts");
+        let (budget, used) = store.memory();
+        assert!(used <= budget, "{used} of {budget}");
+        if let Some(got) = get(&store, &c, &random.below(i + 1).to_le_bytes(), at(1)) {
+            assert!(!got.is_empty());
+        }
+    }
+    let counts = store.counts(&c);
+    assert!(counts.evictions > 1000);
+    assert_eq!(counts.objects + counts.evictions, 60_000);
+    assert!(counts.bytes > 8 << 20, "the memory is used: {}", counts.bytes);
+}
+
+#[test]
+fn what_is_used_again_and_again_survives_a_scan() {
+    let store = store(16 << 20);
+    let c = store.create("c", spec("cache")).expect("new");
+    let hot: Vec<[u8; 8]> = (0..500u64).map(|i| (i + (1 << 50)).to_le_bytes()).collect();
+    for name in &hot {
+        put(&store, &c, name, &[1; 1000], at(1)).expect("fits");
+        get(&store, &c, name, at(1));
+    }
+    for i in 0..100_000u64 {
+        put(&store, &c, &i.to_le_bytes(), &[2; 1000], at(1)).expect("evicts");
+        get(&store, &c, &hot[i as usize % hot.len()], at(1));
+    }
+    let left = hot.iter().filter(|name| get(&store, &c, *name, at(1)).is_some()).count();
+    assert!(left > 490, "{left} of 500 hot objects survived a scan of 100 MB");
+}
+
+#[test]
+fn the_collection_over_its_share_gives_way() {
+    let store = store(32 << 20);
+    let big = store.create("big", spec("cache")).expect("new");
+    let small = store.create("small", spec("cache")).expect("new");
+    for i in 0..4_000u64 {
+        put(&store, &small, &i.to_le_bytes(), &[1; 1000], at(1)).expect("fits");
+    }
+    for i in 0..100_000u64 {
+        put(&store, &big, &i.to_le_bytes(), &[2; 1000], at(1)).expect("evicts");
+    }
+    assert_eq!(store.counts(&small).evictions, 0, "small is under its share");
+    assert!(store.counts(&big).evictions > 50_000);
+}
+
+#[test]
+fn expired_objects_are_gone_and_their_memory_is_given_back() {
+    let store = store(8 << 20);
+    let c = store.create("r", spec("ram:1")).expect("new");
+    for i in 0..5_000u64 {
+        let new = NewObject { expires_ms: 5_000, ..NewObject::of(NewValue::Inline(&[1; 1000])) };
+        store.entry(&c, &i.to_le_bytes(), at(1)).put(&new).expect("fits");
+    }
+    assert!(get(&store, &c, &0u64.to_le_bytes(), at(4_999)).is_some());
+    assert!(get(&store, &c, &0u64.to_le_bytes(), at(5_000)).is_none());
+    store.maintain(at(6_000));
+    assert_eq!(store.counts(&c).objects, 0);
+    for i in 0..5_000u64 {
+        put(&store, &c, &(i + 90_000).to_le_bytes(), &[1; 1000], at(7_000)).expect("their memory is free again");
+    }
+}
+
+#[test]
+fn flush_and_destroy_remove_everything_at_once() {
+    let store = store(32 << 20);
+    let c = store.create("r", spec("ram:1")).expect("new");
+    for i in 0..5_000u64 {
+        put(&store, &c, &i.to_le_bytes(), &value(i, 3000), at(1)).expect("fits");
+    }
+    store.flush(&c, Some(100));
+    assert!(get(&store, &c, &1u64.to_le_bytes(), at(99)).is_some());
+    assert!(get(&store, &c, &1u64.to_le_bytes(), at(100)).is_none());
+    assert_eq!(store.counts(&c).objects, 0);
+    put(&store, &c, b"later", b"v", at(101)).expect("fits");
+    store.maintain(at(102));
+    assert_eq!(get(&store, &c, b"later", at(103)), Some(b"v".to_vec()));
+    store.destroy(&c);
+    assert!(get(&store, &c, b"later", at(103)).is_none());
+    assert_eq!(put(&store, &c, b"x", b"v", at(1)).err().map(|e| e.kind), Some(ErrorKind::NoCollection));
+    store.maintain(at(104));
+    store.maintain(at(105));
+    assert!(store.memory().1 < 1 << 20, "all pages came back: {}", store.memory().1);
+}
+
+#[test]
+fn quotas_refuse_or_evict_by_class() {
+    let store = store(64 << 20);
+    let quota = |class| Spec { quota_bytes: Some(1 << 20), ..spec(class) };
+    let (ram, cache) = (store.create("r", quota("ram:1")), store.create("c", quota("cache")));
+    let (ram, cache) = (ram.expect("new"), cache.expect("new"));
+    let fits = (0..2_000u64).take_while(|i| put(&store, &ram, &i.to_le_bytes(), &[1; 1000], at(1)).is_ok()).count();
+    assert!((950..1050).contains(&fits), "{fits} objects of 1 KB in 1 MiB");
+    for i in 0..5_000u64 {
+        put(&store, &cache, &i.to_le_bytes(), &[1; 1000], at(1)).expect("evicts its own");
+        assert!(store.counts(&cache).bytes <= 1 << 20);
+    }
+    assert_eq!(store.counts(&ram).objects as usize, fits);
+    let error = store.admit(&ram, Some(2 << 20)).err().expect("refused at its header");
+    assert_eq!(error.kind, ErrorKind::Quota);
+}
+
+#[test]
+fn what_can_not_fit_is_refused_before_it_arrives() {
+    let store = store(16 << 20);
+    let c = store.create("r", spec("ram:1")).expect("new");
+    assert_eq!(store.admit(&c, Some(2 << 30)).err().map(|e| e.kind), Some(ErrorKind::TooLarge));
+    let error = store.admit(&c, Some(20 << 20)).err().expect("refused");
+    assert_eq!(error.kind, ErrorKind::Full);
+    assert!(error.text.contains("20.0 MiB") && error.text.contains("15.0 MiB"), "{}", error.text);
+    let first = store.admit(&c, Some(10 << 20)).expect("fits");
+    assert!(store.admit(&c, Some(10 << 20)).is_err(), "what is admitted is promised");
+    drop(first);
+    assert!(store.admit(&c, Some(10 << 20)).is_ok());
+}
+
+#[test]
+fn a_reader_keeps_the_version_it_began_with() {
+    let store = store(16 << 20);
+    let c = store.create("c", spec("cache")).expect("new");
+    put(&store, &c, b"n", &value(1, 300_000), at(1)).expect("fits");
+    let held = store.get(&c, b"n", at(1), |found| match found.value {
+        Value::Body(body) => body.clone(),
+        Value::Inline(..) => unreachable!("it is large"),
+    });
+    let held = held.expect("there");
+    for i in 0..200u64 {
+        put(&store, &c, b"n", &value(i, 300_000), at(1)).expect("fits");
+    }
+    let mut out = Vec::new();
+    while (out.len() as u64) < held.len() {
+        out.extend_from_slice(held.chunk(out.len() as u64));
+    }
+    assert_eq!(out, value(1, 300_000));
+}
+
+#[test]
+fn listings_name_every_object_once() {
+    let store = store(64 << 20);
+    for ordered in [false, true] {
+        let name = if ordered { "sorted" } else { "hashed" };
+        let c = store.create(name, Spec { ordered, ..spec("ram:1") }).expect("new");
+        let mut names: Vec<String> = (0..5_000).map(|i| format!("{}/{i}", ["a", "b"][i % 2])).collect();
+        for name in &names {
+            put(&store, &c, name.as_bytes(), b"v", at(1)).expect("fits");
+        }
+        let (mut seen, mut after) = (Vec::new(), None::<Vec<u8>>);
+        loop {
+            let page = store.list(&c, b"a/", after.as_deref(), 77, at(1));
+            seen.extend(page.iter().map(|item| String::from_utf8(item.name.to_vec()).expect("text")));
+            after = page.last().map(|item| item.name.to_vec());
+            if page.len() < 77 {
+                break;
+            }
+        }
+        names.retain(|name| name.starts_with("a/"));
+        names.sort();
+        if ordered {
+            assert_eq!(seen, names);
+        }
+        seen.sort();
+        assert_eq!(seen, names);
+    }
+}
+
+#[test]
+fn threads_may_share_it() {
+    let store = store(16 << 20);
+    let c = store.create("c", spec("cache")).expect("new");
+    std::thread::scope(|scope| {
+        for t in 0..4u64 {
+            let (store, c) = (&store, &c);
+            scope.spawn(move || {
+                let mut random = Random(t);
+                for i in 0..20_000 {
+                    let name = random.below(5_000).to_le_bytes();
+                    match random.below(3) {
+                        0 => drop(get(store, c, &name, at(i))),
+                        1 => drop(store.entry(c, &name, at(i)).remove()),
+                        _ => drop(put(store, c, &name, &value(i, random.size()), at(i)).expect("evicts")),
+                    }
+                }
+            });
+        }
+    });
+    let (budget, used) = store.memory();
+    assert!(used <= budget);
+}

@@ -1,0 +1,2 @@
+//! herd.
+fn main() {}

@@ -1,0 +1,236 @@
+//! Line c: small gets and sets of 256 B, server CPU per request beside peers and null servers.
+//!
+//! Phases: saturated (closed loop, pipeline 1 and 50), then one fixed rate for all arms (70 % of memcached's saturated
+//! rate, open loop), then two server threads with nobody pinned.
+
+use std::collections::BTreeMap;
+
+use crate::bench::{Arm, Bench, GROSS, rotated, small};
+use crate::error::{Error, Result};
+use crate::hist::Latencies;
+use crate::peers::{Kind, Server, Setup};
+use crate::proto::{Op, Proto};
+use crate::report::Sample;
+use crate::spec::{Outcome, Spec};
+
+const LINE: &str = "c";
+const KEYS: u32 = 100_000;
+const VALUE_BYTES: usize = 256;
+/// Share of memcached's saturated rate in the fixed-rate phase.
+const SHARE: f64 = 0.7;
+const DOORS: [(&str, Proto, &str); 2] =
+    [("herd text", Proto::Memcached, "null text"), ("herd wire", Proto::Herd, "null wire")];
+const PEERS: [&str; 3] = ["memcached text", "redis", "pogocache text"];
+
+/// What the arms of one group have in common.
+#[derive(Clone, Debug)]
+struct Case {
+    op: Op,
+    conns: usize,
+    pipeline: usize,
+    rate_per_s: Option<f64>,
+    /// Threads of the server and no pinning; `None`: one, pinned.
+    unpinned_threads: Option<usize>,
+}
+
+impl Case {
+    fn group(&self) -> String {
+        let mode = match (self.unpinned_threads, self.rate_per_s, self.pipeline) {
+            (Some(threads), ..) => format!("{threads} server threads, nobody pinned"),
+            (None, Some(_), _) => "fixed rate".to_owned(),
+            (None, None, 1) => "saturated".to_owned(),
+            (None, None, pipeline) => format!("pipeline {pipeline}"),
+        };
+        format!("{}, {} connections, {mode}", self.op.name(), self.conns)
+    }
+}
+
+/// Measures the line and judges it.
+pub(crate) fn run(bench: &mut Bench) -> Result<()> {
+    let conns: &[usize] = if bench.options.short { &[64] } else { &[64, 256] };
+    let cases = |pipeline: usize, unpinned_threads: Option<usize>| -> Vec<Case> {
+        let both = |&conns: &usize| {
+            [Op::Get, Op::Set].map(|op| Case { op, conns, pipeline, rate_per_s: None, unpinned_threads })
+        };
+        conns.iter().flat_map(both).collect()
+    };
+    let saturated = [cases(1, None), cases(50, None)].concat();
+    phase(bench, &saturated, &arms(bench))?;
+    let mut fixed = cases(1, None);
+    for case in &mut fixed {
+        let rate = bench.report.summary(LINE, &case.group(), "memcached text", "per_s");
+        case.rate_per_s = rate.map(|summary| summary.median * SHARE);
+    }
+    if fixed.iter().all(|case| case.rate_per_s.is_some()) {
+        phase(bench, &fixed, &arms(bench))?;
+    }
+    for threads in [1, 2] {
+        phase(bench, &cases(1, Some(threads)), &unpinned_arms(bench))?;
+    }
+    bench.report.print_tables(LINE, &["cpu_us", "per_s", "p50_us", "p99_us", "p999_us"]);
+    judge(bench, conns)?;
+    bench.report.print_verdicts(LINE);
+    draw(bench)?;
+    refuse_gross(bench)
+}
+
+fn arms(bench: &Bench) -> Vec<Arm> {
+    let null = |proto, op| Kind::Null(proto, op);
+    let all = [
+        bench.arm("memcached text", Kind::Memcached, Proto::Memcached),
+        bench.arm("redis", Kind::Redis, Proto::Resp),
+        bench.arm("pogocache text", Kind::Pogocache, Proto::Memcached),
+        bench.arm("herd text", Kind::Herd, Proto::Memcached),
+        bench.arm("herd wire", Kind::Herd, Proto::Herd),
+        bench.arm("null text", null(Proto::Memcached, Op::Get), Proto::Memcached),
+        bench.arm("null text", null(Proto::Memcached, Op::Set), Proto::Memcached),
+        bench.arm("null wire", null(Proto::Herd, Op::Get), Proto::Herd),
+        bench.arm("null wire", null(Proto::Herd, Op::Set), Proto::Herd),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+fn unpinned_arms(bench: &Bench) -> Vec<Arm> {
+    let wanted = ["memcached text", "herd text", "herd wire"];
+    arms(bench).into_iter().filter(|arm| wanted.contains(&arm.name.as_str())).collect()
+}
+
+/// Runs all cases over all arms, round by round, with fresh servers in each round.
+fn phase(bench: &mut Bench, cases: &[Case], arms: &[Arm]) -> Result<()> {
+    let unpinned = cases[0].unpinned_threads;
+    for round in 0..bench.options.rounds {
+        let mut running = Vec::new();
+        for arm in arms {
+            match start(bench, arm, unpinned) {
+                Ok(server) => running.push((arm, server)),
+                Err(error) => bench.report.failure(format!("[{LINE}] {}: {error}", arm.name))?,
+            }
+        }
+        for (index, case) in cases.iter().enumerate() {
+            for (arm, server) in rotated(&running, round + index) {
+                if serves(arm, case.op) {
+                    measure(bench, case, arm, server, round)?;
+                }
+            }
+        }
+        println!("[{LINE}] {}: round {} of {}", cases[0].group(), round + 1, bench.options.rounds);
+    }
+    Ok(())
+}
+
+/// A null server answers one operation only.
+fn serves(arm: &Arm, op: Op) -> bool {
+    !matches!(arm.peer.kind, Kind::Null(_, answered) if answered != op)
+}
+
+fn start(bench: &mut Bench, arm: &Arm, unpinned: Option<usize>) -> Result<Server> {
+    let mut setup = Setup { value_bytes: VALUE_BYTES, ..Setup::default() };
+    if let Some(threads) = unpinned {
+        (setup.threads, setup.core) = (threads, None);
+    }
+    let server = arm.peer.start(&setup)?;
+    bench.started(&arm.name, &server)?;
+    if !matches!(arm.peer.kind, Kind::Null(..)) {
+        bench.preload(&server, arm.proto, KEYS, VALUE_BYTES)?;
+    }
+    Ok(server)
+}
+
+fn measure(bench: &mut Bench, case: &Case, arm: &Arm, server: &Server, round: usize) -> Result<()> {
+    let spec = Spec {
+        conns: case.conns,
+        pipeline: case.pipeline,
+        rate_per_s: case.rate_per_s,
+        keys: KEYS,
+        value_bytes: VALUE_BYTES,
+        run_ms: bench.options.window_ms,
+        fixed_reply: matches!(arm.peer.kind, Kind::Null(..)),
+        core: case.unpinned_threads.is_none().then_some(super::CLIENT_CORE),
+        seed: round as u64 + 1,
+        ..small(server, arm.proto, case.op)
+    };
+    match bench.engine(&spec).and_then(|outcome| values(&outcome)) {
+        Ok(values) => {
+            let (group, arm) = (case.group(), arm.name.clone());
+            bench.report.sample(Sample { line: LINE, group, arm, round, values })
+        }
+        Err(error) => bench.report.failure(format!("[{LINE}] {}, {}: {error}", case.group(), arm.name)),
+    }
+}
+
+/// An outcome as the report's metrics.
+pub(super) fn values(outcome: &Outcome) -> Result<BTreeMap<&'static str, f64>> {
+    if outcome.ops == 0 || outcome.unanswered > 0 {
+        return Err(Error::new(format!("{} replies, {} requests unanswered", outcome.ops, outcome.unanswered)));
+    }
+    let mut latencies = Latencies::new();
+    latencies.merge(&outcome.latencies);
+    let per_op_us = |cpu_ns: u64| cpu_ns as f64 / 1e3 / outcome.ops as f64;
+    Ok(BTreeMap::from([
+        ("cpu_us", per_op_us(outcome.server_cpu_ns)),
+        ("client_cpu_us", per_op_us(outcome.client_cpu_ns)),
+        ("server_busy", outcome.server_cpu_ns as f64 / 1e9 / outcome.seconds),
+        ("per_s", outcome.ops as f64 / outcome.seconds),
+        ("p50_us", latencies.percentile_us(50.0)),
+        ("p99_us", latencies.percentile_us(99.0)),
+        ("p999_us", latencies.percentile_us(99.9)),
+    ]))
+}
+
+/// The peer with the smallest median CPU per request in a group.
+fn best_peer(bench: &Bench, group: &str) -> Option<&'static str> {
+    let cpu = |peer: &str| bench.report.summary(LINE, group, peer, "cpu_us").map(|summary| summary.median);
+    let measured = PEERS.into_iter().filter_map(|peer| Some((peer, cpu(peer)?)));
+    measured.min_by(|(_, one), (_, other)| one.total_cmp(other)).map(|(peer, _)| peer)
+}
+
+fn judge(bench: &mut Bench, conns: &[usize]) -> Result<()> {
+    for (door, _, null) in DOORS {
+        for &conns in conns {
+            for op in [Op::Get, Op::Set] {
+                let case = |pipeline, rate_per_s, unpinned_threads| {
+                    Case { op, conns, pipeline, rate_per_s, unpinned_threads }.group()
+                };
+                for group in [case(1, None, None), case(1, Some(1.0), None)] {
+                    if let Some(peer) = best_peer(bench, &group) {
+                        bench.judge_ratio(LINE, (&group, door), (&group, peer), "cpu_us", 1.03)?;
+                    }
+                    bench.judge_ratio(LINE, (&group, door), (&group, null), "cpu_us", 1.10)?;
+                }
+                let fixed = case(1, Some(1.0), None);
+                bench.judge_ratio(LINE, (&fixed, door), (&fixed, "memcached text"), "p99_us", 1.1)?;
+                let pipelined = case(50, None, None);
+                bench.judge_ratio(LINE, (&pipelined, door), (&pipelined, "memcached text"), "cpu_us", 0.65)?;
+                let (one, two) = (case(1, None, Some(1)), case(1, None, Some(2)));
+                bench.judge_ratio(LINE, (&two, door), (&one, door), "cpu_us", 1.10)?;
+                bench.judge_ratio(LINE, (&two, door), (&two, "memcached text"), "cpu_us", 1.0)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn draw(bench: &mut Bench) -> Result<()> {
+    let unit = "microseconds of server CPU per request";
+    let pipelined = |group: &str| group.contains("pipeline");
+    let title = "Server CPU per request, 256 B values";
+    bench.chart(LINE, "cpu", title, unit, "cpu_us", |group| !pipelined(group))?;
+    let title = "Server CPU per request, 256 B values, pipeline 50";
+    bench.chart(LINE, "cpu-pipelined", title, unit, "cpu_us", pipelined)?;
+    let title = "p99 latency at one fixed rate (70 % of memcached's saturated rate)";
+    bench.chart(LINE, "p99", title, "microseconds", "p99_us", |group| group.contains("fixed rate"))
+}
+
+/// The short form fails on ratios that no noise explains.
+fn refuse_gross(bench: &mut Bench) -> Result<()> {
+    for group in bench.report.groups(LINE) {
+        for (door, ..) in DOORS {
+            let ratio = bench.report.ratio(LINE, (&group, door), (&group, "memcached text"), "cpu_us");
+            if let Some(summary) = ratio.filter(|summary| bench.options.short && summary.median > GROSS) {
+                let what = format!("[{LINE}] {group}, {door}: {:.2}x memcached's CPU", summary.median);
+                bench.report.failure(what)?;
+            }
+        }
+    }
+    Ok(())
+}

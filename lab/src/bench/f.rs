@@ -1,0 +1,120 @@
+//! Line f: memory. Resident bytes beyond payload of ten million small objects, and resident memory under churn with
+//! eviction against the limit that was asked for.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
+use crate::bench::{Arm, Bench, CLIENT_CORE, small};
+use crate::churn::{ChurnOutcome, ChurnSpec};
+use crate::error::{Error, Result};
+use crate::peers::{Kind, Setup};
+use crate::proc;
+use crate::proto::{Op, Proto};
+use crate::report::{Sample, Summary};
+use crate::spec::Spec;
+use crate::values::KEY_BYTES;
+
+const LINE: &str = "f";
+const VALUE_BYTES: usize = 64;
+const CHURN_MIB: u64 = 1_024;
+const CHURN_KEYS: u64 = 20_000;
+const MIB: f64 = 1_048_576.0;
+
+fn group(bench: &Bench) -> String {
+    format!("{} objects of 16 B key and 64 B value", bench.options.objects)
+}
+
+/// Measures the line and judges it.
+pub(crate) fn run(bench: &mut Bench) -> Result<()> {
+    let arms = [
+        bench.arm("memcached", Kind::Memcached, Proto::Memcached),
+        bench.arm("redis", Kind::Redis, Proto::Resp),
+        bench.arm("pogocache", Kind::Pogocache, Proto::Memcached),
+        bench.arm("herd", Kind::Herd, Proto::Memcached),
+    ];
+    for arm in arms.into_iter().flatten() {
+        if let Err(error) = overhead(bench, &arm) {
+            bench.report.failure(format!("[{LINE}] {}: {error}", arm.name))?;
+        }
+        println!("[{LINE}] objects loaded and read back: {}", arm.name);
+    }
+    for arm in [bench.arm("herd http", Kind::Herd, Proto::Http)].into_iter().flatten() {
+        if let Err(error) = churn(bench, &arm) {
+            bench.report.failure(format!("[{LINE}] churn, {}: {error}", arm.name))?;
+        }
+    }
+    let metrics = ["beyond_payload_bytes", "resident_mib", "limit_mib", "puts", "hits", "misses"];
+    bench.report.print_tables(LINE, &metrics);
+    let group = group(bench);
+    bench.judge_ratio(LINE, (&group, "herd"), (&group, "memcached"), "beyond_payload_bytes", 1.0)?;
+    bench.report.print_verdicts(LINE);
+    let title = format!("Resident bytes beyond payload, {group}");
+    bench.chart(LINE, "overhead", &title, "bytes per object", "beyond_payload_bytes", |each| each == group)
+}
+
+/// Loads all objects, reads each back, and divides what is resident beyond their keys and values.
+fn overhead(bench: &mut Bench, arm: &Arm) -> Result<()> {
+    let objects = bench.options.objects;
+    let setup = Setup { memory_mib: 4_096, ..Setup::default() };
+    let server = arm.peer.start(&setup)?;
+    bench.started(&arm.name, &server)?;
+    let empty_bytes = proc::resident_bytes(server.pid())? as f64;
+    bench.preload(&server, arm.proto, objects, VALUE_BYTES)?;
+    let all = Spec {
+        conns: 16,
+        pipeline: 50,
+        sequential: true,
+        keys: objects,
+        value_bytes: VALUE_BYTES,
+        ..small(&server, arm.proto, Op::Get)
+    };
+    let found = bench.engine(&all)?.ops;
+    if found != u64::from(objects) {
+        return Err(Error::new(format!("{found} of {objects} objects came back")));
+    }
+    thread::sleep(Duration::from_secs(1));
+    let resident_bytes = proc::resident_bytes(server.pid())? as f64;
+    let payload_bytes = f64::from(objects) * (KEY_BYTES + VALUE_BYTES) as f64;
+    let values = BTreeMap::from([
+        ("beyond_payload_bytes", (resident_bytes - payload_bytes) / f64::from(objects)),
+        ("resident_mib", resident_bytes / MIB),
+        ("empty_mib", empty_bytes / MIB),
+        ("peak_mib", proc::peak_resident_bytes(server.pid())? as f64 / MIB),
+    ]);
+    let (group, arm) = (group(bench), arm.name.clone());
+    bench.report.sample(Sample { line: LINE, group, arm, round: 0, values })
+}
+
+fn churn(bench: &mut Bench, arm: &Arm) -> Result<()> {
+    let setup = Setup { memory_mib: CHURN_MIB, evict: true, ..Setup::default() };
+    let server = arm.peer.start(&setup)?;
+    bench.started(&format!("{} churn", arm.name), &server)?;
+    let spec = ChurnSpec {
+        addr: server.addr,
+        proto: arm.proto,
+        keys: CHURN_KEYS,
+        run_s: bench.options.churn_seconds,
+        server_pid: server.pid(),
+        core: Some(CLIENT_CORE),
+    };
+    let outcome: ChurnOutcome = bench.client("churn", &spec)?;
+    bench.report.write("churn", &outcome)?;
+    let limit_mib = CHURN_MIB as f64 * 1.1 + 64.0;
+    let series: Vec<f64> = outcome.resident_bytes.iter().map(|&bytes| bytes as f64 / MIB).collect();
+    let highest = series.iter().copied().fold(0.0, f64::max);
+    let values = BTreeMap::from([
+        ("resident_mib", highest),
+        ("limit_mib", limit_mib),
+        ("puts", outcome.puts as f64),
+        ("hits", outcome.hits as f64),
+        ("misses", outcome.misses as f64),
+        ("put_gib", outcome.put_bytes as f64 / MIB / 1_024.0),
+    ]);
+    let group = format!("churn of 16 B to 4 MiB for {} s, eviction", bench.options.churn_seconds);
+    bench.report.sample(Sample { line: LINE, group, arm: arm.name.clone(), round: 0, values })?;
+    let highest = Summary { median: highest, low: highest, high: highest };
+    let what = "highest resident MiB under churn".to_owned();
+    bench.report.judge(LINE, what, Some(highest), limit_mib, true)?;
+    bench.line_chart("churn", "Resident memory under churn, --memory 1g", &series, limit_mib)
+}

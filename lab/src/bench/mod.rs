@@ -1,0 +1,328 @@
+//! `herd-lab bench`: the lines of the first milestone, each in a file of its own, and what they share.
+//!
+//! Arms of a comparison are alternated within each round, the order rotated from round to round; servers are started
+//! anew in each round, so that one unlucky memory layout does not stand for a server. The server has core 0, the
+//! client core 1, unless a line says otherwise.
+
+pub(crate) mod c;
+pub(crate) mod d;
+pub(crate) mod e;
+pub(crate) mod f;
+pub(crate) mod g;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use clap::{Args, ValueEnum};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use crate::error::{Context, Error, Result};
+use crate::netns::{self, Network};
+use crate::peers::{Kind, Peer, Server, find_program};
+use crate::plot::{self, Bar, Chart};
+use crate::proto::{Op, Proto};
+use crate::report::{Report, Summary};
+use crate::spec::{Outcome, Spec};
+use crate::sys;
+
+/// Core of the servers.
+pub(crate) const SERVER_CORE: usize = 0;
+/// Core of the clients.
+pub(crate) const CLIENT_CORE: usize = 1;
+/// Above this multiple of memcached's CPU per request the short form fails.
+pub(crate) const GROSS: f64 = 1.5;
+
+/// A line of the milestone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Line {
+    /// Small get and put: server CPU per request.
+    C,
+    /// Large objects: GB/s and CPU seconds per GB.
+    D,
+    /// The tail of small gets beside large transfers.
+    E,
+    /// Memory: bytes per small object, and under churn.
+    F,
+    /// Connections: idle ones, and a crowd that reconnects.
+    G,
+}
+
+impl Line {
+    const ALL: [Self; 5] = [Self::C, Self::D, Self::E, Self::F, Self::G];
+}
+
+/// Options of `bench`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// Herd's binary; without it only the peers are measured.
+    #[arg(long)]
+    pub(crate) herd: Option<PathBuf>,
+    /// memcached's binary [default: the one on PATH].
+    #[arg(long)]
+    pub(crate) memcached: Option<PathBuf>,
+    /// redis-server's binary [default: the one on PATH].
+    #[arg(long)]
+    pub(crate) redis: Option<PathBuf>,
+    /// pogocache's binary; without it there is no such arm.
+    #[arg(long)]
+    pub(crate) pogocache: Option<PathBuf>,
+    /// Lines to measure.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Line::ALL)]
+    pub(crate) lines: Vec<Line>,
+    /// Rounds of each comparison.
+    #[arg(long, default_value_t = 7)]
+    pub(crate) rounds: usize,
+    /// Measured window of one run, in milliseconds.
+    #[arg(long, default_value_t = 1_000)]
+    pub(crate) window_ms: u64,
+    /// Objects of line f's first part.
+    #[arg(long, default_value_t = 10_000_000, value_parser = clap::value_parser!(u32).range(1..=16_000_000))]
+    pub(crate) objects: u32,
+    /// Length of line f's churn.
+    #[arg(long, default_value_t = 600)]
+    pub(crate) churn_seconds: u64,
+    /// About one minute: line c at 64 connections and 16 MiB of line d; fails on wrong replies and gross ratios only.
+    #[arg(long)]
+    pub(crate) short: bool,
+    /// Where JSON lines and plots go.
+    #[arg(long, default_value = "lab/results")]
+    pub(crate) out: PathBuf,
+}
+
+/// One server of a comparison and the door it is asked by.
+#[derive(Clone, Debug)]
+pub(crate) struct Arm {
+    /// As printed.
+    pub(crate) name: String,
+    /// The server.
+    pub(crate) peer: Peer,
+    /// The door.
+    pub(crate) proto: Proto,
+}
+
+/// A bench in progress.
+pub(crate) struct Bench {
+    /// As given, the short form's changes applied.
+    pub(crate) options: Options,
+    /// What it found.
+    pub(crate) report: Report,
+    own_program: PathBuf,
+    options_seen: Vec<String>,
+    memcached: Option<PathBuf>,
+    redis: Option<PathBuf>,
+    /// iperf3's program.
+    pub(crate) iperf3: Option<PathBuf>,
+}
+
+/// Runs a bench; an error when the run as a whole failed, by the short form's measure or by a failed arm.
+pub(crate) fn run(mut options: Options) -> Result<()> {
+    let network = netns::enter();
+    sys::raise_open_files()?;
+    if options.short {
+        (options.rounds, options.window_ms) = (2, 250);
+        options.lines = vec![Line::C, Line::D];
+    }
+    let mut bench = Bench::open(options, &network)?;
+    for line in bench.options.lines.clone() {
+        match line {
+            Line::C => c::run(&mut bench)?,
+            Line::D => d::run(&mut bench)?,
+            Line::E => e::run(&mut bench)?,
+            Line::F => f::run(&mut bench)?,
+            Line::G => g::run(&mut bench)?,
+        }
+    }
+    bench.conclude()
+}
+
+impl Bench {
+    fn open(options: Options, network: &Network) -> Result<Self> {
+        let own_program = std::env::current_exe().during(|| "find the own program".into())?;
+        let memcached = options.memcached.clone().or_else(|| find_program("memcached"));
+        let redis = options.redis.clone().or_else(|| find_program("redis-server"));
+        let iperf3 = find_program("iperf3");
+        let named = [("herd", &options.herd), ("memcached", &memcached), ("redis", &redis)];
+        let rest = [("pogocache", &options.pogocache), ("iperf3", &iperf3)];
+        let mut versions = serde_json::Map::new();
+        for (name, program) in named.into_iter().chain(rest) {
+            let version = program.as_ref().map(|program| Peer::new(Kind::Herd, program).version());
+            println!("{name:<10} {}", version.as_deref().unwrap_or("absent"));
+            versions.insert(name.into(), json!(version));
+        }
+        println!("network    {network:?}");
+        let environment = environment(&options, network, versions);
+        let report = Report::create(&options.out, &environment)?;
+        let options_seen = Vec::new();
+        Ok(Self { options, report, own_program, options_seen, memcached, redis, iperf3 })
+    }
+
+    /// The arms of small operations; null servers answer `ops`, one arm each.
+    pub(crate) fn arm(&self, name: &str, kind: Kind, proto: Proto) -> Option<Arm> {
+        let program = match kind {
+            Kind::Herd => self.options.herd.clone(),
+            Kind::Memcached => self.memcached.clone(),
+            Kind::Redis => self.redis.clone(),
+            Kind::Pogocache => self.options.pogocache.clone(),
+            Kind::Null(..) | Kind::NullBulk => Some(self.own_program.clone()),
+        }?;
+        Some(Arm { name: name.to_owned(), peer: Peer::new(kind, program), proto })
+    }
+
+    /// Runs the small-operation engine as a process.
+    pub(crate) fn engine(&self, spec: &Spec) -> Result<Outcome> {
+        self.client("engine", spec)
+    }
+
+    /// Runs one of our client subcommands with a specification.
+    pub(crate) fn client<T: DeserializeOwned>(&self, subcommand: &str, spec: &impl Serialize) -> Result<T> {
+        let mut command = Command::new(&self.own_program);
+        command.arg(subcommand).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        sys::tie(&mut command, None);
+        let mut child = command.spawn().during(|| format!("start {subcommand}"))?;
+        let text = serde_json::to_string(spec)?;
+        child.stdin.take().expect("its stdin is piped").write_all(text.as_bytes())?;
+        let output = child.wait_with_output()?;
+        if !output.status.success() {
+            return Err(Error::new(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+        }
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+
+    /// Stores all keys of `spec` through its door, pipelined, and checks that each was stored.
+    pub(crate) fn preload(&self, server: &Server, proto: Proto, keys: u32, value_bytes: usize) -> Result<()> {
+        let mut spec = small(server, proto, Op::Set);
+        (spec.conns, spec.pipeline, spec.sequential) = (16, 50, true);
+        (spec.keys, spec.value_bytes) = (keys, value_bytes);
+        let outcome = self.engine(&spec)?;
+        if outcome.ops == u64::from(keys) {
+            return Ok(());
+        }
+        Err(Error::new(format!("{} of {keys} keys were stored", outcome.ops)))
+    }
+
+    /// Writes down how an arm's server was started, once for each way.
+    pub(crate) fn started(&mut self, arm: &str, server: &Server) -> Result<()> {
+        let line = format!("{arm}: {}", server.options_without_port());
+        if self.options_seen.contains(&line) {
+            return Ok(());
+        }
+        self.report.write("options", &line)?;
+        self.options_seen.push(line);
+        Ok(())
+    }
+
+    /// Judges the ratio of a metric between two (group, arm): at most `bar`.
+    pub(crate) fn judge_ratio(
+        &mut self,
+        line: &'static str,
+        over: (&str, &str),
+        under: (&str, &str),
+        metric: &str,
+        bar: f64,
+    ) -> Result<()> {
+        let ratio = self.report.ratio(line, over, under, metric);
+        let other_group = if over.0 == under.0 { String::new() } else { format!(" ({})", under.0) };
+        let what = format!("{metric}: {}, {} / {}{other_group}", over.0, over.1, under.1);
+        self.report.judge(line, what, ratio, bar, true)
+    }
+
+    /// Draws a metric of a line's groups as bars.
+    pub(crate) fn chart(
+        &mut self,
+        line: &'static str,
+        name: &str,
+        title: &str,
+        unit: &str,
+        metric: &str,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<()> {
+        let mut groups = Vec::new();
+        for group in self.report.groups(line).into_iter().filter(|group| wanted(group)) {
+            let bar = |arm: String| {
+                let Summary { median, low, high } = self.report.summary(line, &group, &arm, metric)?;
+                Some(Bar { arm, median, low, high })
+            };
+            let bars: Vec<Bar> = self.report.arms(line, &group).into_iter().filter_map(bar).collect();
+            if !bars.is_empty() {
+                groups.push((group, bars));
+            }
+        }
+        self.draw(name, &Chart::Bars { title: title.into(), unit: unit.into(), groups })
+    }
+
+    /// Draws resident MiB over seconds and the limit.
+    pub(crate) fn line_chart(&mut self, name: &str, title: &str, values: &[f64], limit: f64) -> Result<()> {
+        let unit = "resident MiB".to_owned();
+        self.draw(name, &Chart::Line { title: title.into(), unit, values: values.to_vec(), limit })
+    }
+
+    fn draw(&mut self, name: &str, chart: &Chart) -> Result<()> {
+        let path = |ending: &str| self.report.path(&format!("-{name}.{ending}"));
+        let (svg, png) = (path("svg"), path("png"));
+        match plot::write(chart, &svg, &png)? {
+            None => println!("  figure: {} and .png", svg.display()),
+            Some(reason) => println!("  figure: {} (no PNG: {reason})", svg.display()),
+        }
+        Ok(())
+    }
+
+    fn conclude(mut self) -> Result<()> {
+        let (met, judged) = self.report.score();
+        let failed = self.report.failures().len();
+        println!("\n{met} of {judged} bars met, {failed} runs failed; {}", self.report.path(".jsonl").display());
+        self.report.write("score", &json!({ "met": met, "judged": judged, "failed": failed }))?;
+        if failed == 0 { Ok(()) } else { Err(Error::new(format!("{failed} runs failed, see above"))) }
+    }
+}
+
+/// A specification of small operations with the bench's usual values.
+pub(crate) fn small(server: &Server, proto: Proto, op: Op) -> Spec {
+    Spec {
+        addr: server.addr,
+        proto,
+        op,
+        conns: 64,
+        pipeline: 1,
+        keys: 100_000,
+        value_bytes: 256,
+        rate_per_s: None,
+        warm_ms: 200,
+        run_ms: 1_000,
+        sequential: false,
+        fixed_reply: false,
+        core: Some(CLIENT_CORE),
+        server_pids: vec![server.pid()],
+        seed: 1,
+        side: None,
+    }
+}
+
+/// `items`, starting with another one each round.
+pub(crate) fn rotated<T>(items: &[T], round: usize) -> impl Iterator<Item = &T> {
+    let start = if items.is_empty() { 0 } else { round % items.len() };
+    items[start..].iter().chain(&items[..start])
+}
+
+fn first_line(path: &str) -> String {
+    std::fs::read_to_string(path).map_or_else(|error| error.to_string(), |text| text.trim().to_owned())
+}
+
+fn environment(options: &Options, network: &Network, versions: serde_json::Map<String, Value>) -> Value {
+    let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpus.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown");
+    json!({
+        "kernel": first_line("/proc/sys/kernel/osrelease"),
+        "cpu": model.trim_start_matches([' ', '\t', ':']),
+        "cores": cpus.lines().filter(|line| line.starts_with("processor")).count(),
+        "network": network,
+        "versions": versions,
+        "rounds": options.rounds,
+        "window_ms": options.window_ms,
+        "short": options.short,
+        "lines": options.lines,
+        "lab": env!("CARGO_PKG_VERSION"),
+    })
+}

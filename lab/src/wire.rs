@@ -1,0 +1,276 @@
+//! Herd's wire, version 1, from the client's side, written from PROTOCOL.md §1: headers, heads and checksums.
+//!
+//! No state and no sockets. Used by the small-operation client ([`crate::proto::herd`]), the bulk client
+//! ([`crate::bulk`]) and the null server.
+
+use crc_fast::{CrcAlgorithm, checksum};
+
+/// Bytes of a frame header.
+pub(crate) const HEADER_BYTES: usize = 72;
+/// Bytes a block checksum covers.
+pub(crate) const BLOCK_BYTES: usize = 65_536;
+/// Largest body of one frame.
+pub(crate) const FRAME_BODY_MAX: usize = 1 << 20;
+/// Body bytes that may be sent before any credit.
+pub(crate) const FIRST_CREDIT_BYTES: u64 = 4 << 20;
+/// "Unknown", "to the end", "the whole rest".
+pub(crate) const ALL: u64 = u64::MAX;
+const MAGIC: u8 = 0xce;
+const HEAD_MAX: usize = 8_192;
+
+/// Frame kinds the lab sends or expects.
+pub(crate) mod kind {
+    pub(crate) const HELLO: u8 = 1;
+    pub(crate) const WELCOME: u8 = 2;
+    pub(crate) const REQUEST: u8 = 3;
+    pub(crate) const REPLY: u8 = 4;
+    pub(crate) const DATA: u8 = 5;
+    pub(crate) const CREDIT: u8 = 6;
+    pub(crate) const GOODBYE: u8 = 8;
+}
+
+/// Verbs the lab uses.
+pub(crate) mod verb {
+    pub(crate) const GET: u8 = 1;
+    pub(crate) const PUT: u8 = 2;
+}
+
+/// Flag bits the lab uses.
+pub(crate) mod flag {
+    pub(crate) const MORE: u8 = 1;
+    pub(crate) const HEAD_ONLY: u8 = 2;
+}
+
+/// Head fields the lab uses.
+pub(crate) mod tag {
+    pub(crate) const NAME: u8 = 1;
+    pub(crate) const COLLECTION: u8 = 5;
+    pub(crate) const ERROR: u8 = 7;
+    pub(crate) const FEATURES: u8 = 12;
+    pub(crate) const VERSION: u8 = 13;
+    pub(crate) const SESSION: u8 = 14;
+}
+
+/// The header's fields that the lab sets or reads; the others are zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) kind: u8,
+    pub(crate) verb: u8,
+    pub(crate) flags: u8,
+    pub(crate) id: u64,
+    pub(crate) code: u16,
+    pub(crate) head_len: u16,
+    pub(crate) body_len: u32,
+    pub(crate) collection: u64,
+    pub(crate) version: u64,
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+    pub(crate) head_crc: u32,
+}
+
+/// CRC-32C of `bytes`.
+pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
+    checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// CRC-32C of the header's bytes 0..4 and 8..72 (of `bytes`, a whole header).
+fn header_crc(bytes: &[u8]) -> u32 {
+    let mut covered = [0; HEADER_BYTES - 4];
+    covered[..4].copy_from_slice(&bytes[..4]);
+    covered[4..].copy_from_slice(&bytes[8..HEADER_BYTES]);
+    crc32c(&covered)
+}
+
+fn le16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn le32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn le64(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+impl Header {
+    /// The header's bytes with their checksum.
+    pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut out = [0; HEADER_BYTES];
+        out[..4].copy_from_slice(&[MAGIC, self.kind, self.verb, self.flags]);
+        out[8..16].copy_from_slice(&self.id.to_le_bytes());
+        out[16..18].copy_from_slice(&self.code.to_le_bytes());
+        out[18..20].copy_from_slice(&self.head_len.to_le_bytes());
+        out[20..24].copy_from_slice(&self.body_len.to_le_bytes());
+        out[24..32].copy_from_slice(&self.collection.to_le_bytes());
+        out[32..40].copy_from_slice(&self.version.to_le_bytes());
+        out[40..48].copy_from_slice(&self.offset.to_le_bytes());
+        out[48..56].copy_from_slice(&self.length.to_le_bytes());
+        out[68..72].copy_from_slice(&self.head_crc.to_le_bytes());
+        let crc = header_crc(&out);
+        out[4..8].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Reads the header at the start of `bytes` (at least 72), checking magic and limits but not the checksum.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
+        if bytes[0] != MAGIC {
+            return Err(format!("frame starts with {:#04x}, not the magic", bytes[0]));
+        }
+        let header = Self {
+            kind: bytes[1],
+            verb: bytes[2],
+            flags: bytes[3],
+            id: le64(bytes, 8),
+            code: le16(bytes, 16),
+            head_len: le16(bytes, 18),
+            body_len: le32(bytes, 20),
+            collection: le64(bytes, 24),
+            version: le64(bytes, 32),
+            offset: le64(bytes, 40),
+            length: le64(bytes, 48),
+            head_crc: le32(bytes, 68),
+        };
+        if header.head_len as usize > HEAD_MAX || header.body_len as usize > FRAME_BODY_MAX {
+            return Err(format!("frame over its limits: head {}, body {}", header.head_len, header.body_len));
+        }
+        Ok(header)
+    }
+
+    /// Block checksums in this frame.
+    pub(crate) fn blocks(&self) -> usize {
+        (self.body_len as usize).div_ceil(BLOCK_BYTES)
+    }
+
+    /// Bytes of header, head and block checksums: where the body starts.
+    pub(crate) fn body_start(&self) -> usize {
+        HEADER_BYTES + self.head_len as usize + 4 * self.blocks()
+    }
+
+    /// True when further data frames of this body follow.
+    pub(crate) fn more(&self) -> bool {
+        self.flags & flag::MORE != 0
+    }
+}
+
+/// Checks both checksums of a frame's start: `bytes` holds at least header, head and block checksums.
+pub(crate) fn check_start(header: &Header, bytes: &[u8]) -> Result<(), String> {
+    if header_crc(bytes) != le32(bytes, 4) {
+        return Err("header checksum is wrong".into());
+    }
+    let covered = &bytes[HEADER_BYTES..header.body_start()];
+    let head_crc = if covered.is_empty() { 0 } else { crc32c(covered) };
+    if head_crc == header.head_crc { Ok(()) } else { Err("head checksum is wrong".into()) }
+}
+
+/// The checksum of block `index` of a frame, from its start as for [`check_start`].
+pub(crate) fn block_crc(header: &Header, bytes: &[u8], index: usize) -> u32 {
+    le32(bytes, HEADER_BYTES + header.head_len as usize + 4 * index)
+}
+
+/// Appends one head field.
+pub(crate) fn append_field(out: &mut Vec<u8>, tag: u8, value: &[u8]) {
+    let len = u16::try_from(value.len()).expect("head fields are below 64 KiB");
+    out.push(tag);
+    out.extend_from_slice(&len.to_le_bytes());
+    out.extend_from_slice(value);
+}
+
+/// The value of the first field `tag` of a head.
+pub(crate) fn find_field(mut head: &[u8], wanted: u8) -> Option<&[u8]> {
+    while head.len() >= 3 {
+        let len = le16(head, 1) as usize;
+        let value = head.get(3..3 + len)?;
+        if head[0] == wanted {
+            return Some(value);
+        }
+        head = &head[3 + len..];
+    }
+    None
+}
+
+/// Appends a frame's header, `head` and `block_crcs`; the caller appends the body of `header.body_len` bytes.
+pub(crate) fn append_start(out: &mut Vec<u8>, mut header: Header, head: &[u8], block_crcs: &[u32]) {
+    header.head_len = u16::try_from(head.len()).expect("heads are at most 8,192 bytes");
+    debug_assert_eq!(header.blocks(), block_crcs.len());
+    let start = out.len();
+    out.resize(start + HEADER_BYTES, 0);
+    out.extend_from_slice(head);
+    for crc in block_crcs {
+        out.extend_from_slice(&crc.to_le_bytes());
+    }
+    let covered = &out[start + HEADER_BYTES..];
+    header.head_crc = if covered.is_empty() { 0 } else { crc32c(covered) };
+    out[start..start + HEADER_BYTES].copy_from_slice(&header.encode());
+}
+
+/// The opener's first frame.
+pub(crate) fn hello() -> Vec<u8> {
+    let mut head = Vec::new();
+    append_field(&mut head, tag::FEATURES, &0u64.to_le_bytes());
+    append_field(&mut head, tag::VERSION, &1u16.to_le_bytes());
+    let mut out = Vec::new();
+    append_start(&mut out, Header { kind: kind::HELLO, ..Header::default() }, &head, &[]);
+    out
+}
+
+/// What a frame that is not an ok reply says, for messages.
+pub(crate) fn explain(header: &Header, head: &[u8]) -> String {
+    let text = find_field(head, tag::ERROR).map_or_else(String::new, |text| String::from_utf8_lossy(text).into_owned());
+    match header.kind {
+        kind::GOODBYE => format!("goodbye: {text}"),
+        kind::REPLY => format!("status {} {text}", header.code),
+        other => format!("unexpected frame of kind {other}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crc_is_castagnoli() {
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+    }
+
+    #[test]
+    fn headers_round_trip_and_lie_where_the_protocol_says() {
+        let header = Header {
+            kind: kind::REQUEST,
+            verb: verb::PUT,
+            flags: flag::MORE,
+            id: 0x0102_0304_0506_0708,
+            code: 2,
+            body_len: 70_000,
+            length: 9,
+            ..Header::default()
+        };
+        let mut out = Vec::new();
+        append_start(&mut out, header, b"\x01\x01\x00k", &[7, 8]);
+        let read = Header::decode(&out).expect("a good header");
+        assert_eq!((read.head_len, read.blocks(), read.body_start()), (4, 2, 84));
+        assert_eq!(Header { head_len: 0, head_crc: 0, ..read }, header);
+        check_start(&read, &out).expect("good checksums");
+        assert_eq!((out[0], out[2], out[8], out[20], out[48]), (0xce, 2, 8, 0x70, 9));
+        assert_eq!(block_crc(&read, &out, 1), 8);
+        out[50] ^= 1;
+        assert!(check_start(&read, &out).is_err());
+    }
+
+    #[test]
+    fn fields_are_found_behind_unknown_ones() {
+        let mut head = Vec::new();
+        append_field(&mut head, 200, b"later");
+        append_field(&mut head, tag::NAME, b"k");
+        assert_eq!(find_field(&head, tag::NAME), Some(&b"k"[..]));
+        assert_eq!(find_field(&head, tag::ERROR), None);
+        assert_eq!(find_field(&head[..6], 200), None);
+    }
+
+    #[test]
+    fn limits_are_checked() {
+        let bytes = Header { body_len: (1 << 20) + 1, ..Header::default() }.encode();
+        assert!(Header::decode(&bytes).is_err());
+        assert!(Header::decode(&[0; HEADER_BYTES]).is_err());
+    }
+}
