@@ -413,9 +413,8 @@ fn parse_frame(op: Op, bytes: &[u8]) -> Result<Option<Piece>, String> {
     let piece = Piece { last: !header.more(), ..Piece::whole(head_bytes, u64::from(header.body_len), 0) };
     match (header.kind, header.code, op) {
         (kind::CREDIT, _, Op::Set) => Ok(Some(Piece { last: false, credit: header.length, ..piece })),
-        (kind::REPLY | kind::DATA, 0, _) if header.verb == (if op == Op::Get { verb::GET } else { verb::PUT }) => {
-            Ok(Some(piece))
-        }
+        (kind::DATA, _, Op::Get) => Ok(Some(piece)),
+        (kind::REPLY, 0, _) if header.verb == (if op == Op::Get { verb::GET } else { verb::PUT }) => Ok(Some(piece)),
         (kind::REPLY, 1, Op::Get) => Ok(Some(Piece { found: false, ..piece })),
         _ => {
             let head = &bytes[wire::HEADER_BYTES..wire::HEADER_BYTES + header.head_len as usize];

@@ -45,6 +45,8 @@ struct Arguments {
 enum Command {
     /// Measures Herd beside its peers and judges the milestone's bars.
     Bench(bench::Options),
+    /// Lists the lines that can be measured and the servers that are there.
+    List(bench::Programs),
     /// A server that answers every request with one fixed reply: the limit for small operations.
     NullServer {
         /// Protocol of the reply.
@@ -87,6 +89,10 @@ fn print_outcome(outcome: &impl Serialize) -> Result<()> {
 fn run(command: Command) -> Result<()> {
     match command {
         Command::Bench(options) => bench::run(options),
+        Command::List(programs) => {
+            bench::list(&programs);
+            Ok(())
+        }
         Command::NullServer { proto, op, value_bytes } => null::serve(proto, op, value_bytes),
         Command::NullBulk => null::serve_bulk(),
         Command::Engine => print_outcome(&engine::run(read_specification()?)?),

@@ -6,7 +6,8 @@
 //! with the last of them. Where no namespace can be made, the bench runs in place and the report says so.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 
 use serde::Serialize;
 
@@ -77,16 +78,16 @@ impl Allowed {
     fn with(algorithm: &str) -> io::Result<Self> {
         let mut before = String::new();
         File::open(ALLOWED)?.read_to_string(&mut before)?;
-        let mut file = OpenOptions::new().write(true).open(ALLOWED)?;
+        let file = OpenOptions::new().write(true).open(ALLOWED)?;
         if before.split_ascii_whitespace().any(|name| name == algorithm) {
             return Ok(Self { file, before: None });
         }
-        file.write_all(format!("{} {algorithm}", before.trim()).as_bytes())?;
+        file.write_all_at(format!("{} {algorithm}", before.trim()).as_bytes(), 0)?;
         Ok(Self { file, before: Some(before) })
     }
 
     /// Puts the list back as it was.
-    fn restore(mut self) -> io::Result<()> {
-        self.before.as_ref().map_or(Ok(()), |before| self.file.write_all(before.trim().as_bytes()))
+    fn restore(self) -> io::Result<()> {
+        self.before.as_ref().map_or(Ok(()), |before| self.file.write_all_at(before.trim().as_bytes(), 0))
     }
 }

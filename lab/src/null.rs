@@ -5,7 +5,7 @@
 //! a trivial protocol: a request word (verb in the low byte, length above), for a get the length and the body, for a
 //! put the body and then the length back. Both are processes of their own, end with their parent, and trust the lab.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use crate::bulk::NULL_HEAD_BYTES;
@@ -197,8 +197,8 @@ fn transfer(stream: &mut TcpStream, body: &mut [u8]) -> Result<bool> {
     let mut sent = 0;
     while sent < total {
         let head = &len_word[sent.min(NULL_HEAD_BYTES)..];
-        let slices = [std::io::IoSlice::new(head), std::io::IoSlice::new(&body[sent.saturating_sub(NULL_HEAD_BYTES)..])];
-        sent += stream.write_vectored(&slices)?;
+        let rest = &body[sent.saturating_sub(NULL_HEAD_BYTES)..];
+        sent += stream.write_vectored(&[IoSlice::new(head), IoSlice::new(rest)])?;
     }
     Ok(true)
 }

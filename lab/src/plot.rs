@@ -70,9 +70,16 @@ pub(crate) fn write(chart: &Chart, svg: &Path, png: &Path) -> Result<Option<Stri
     Ok(to_png(chart, png).err())
 }
 
+/// By the first python3 of PATH or the system's that can.
 fn to_png(chart: &Chart, png: &Path) -> Result<(), String> {
-    let mut command = Command::new("/usr/bin/env");
-    command.args(["python3", "-c", include_str!("plot.py")]).arg(png);
+    run_python("python3", chart, png).or_else(|reason| {
+        run_python("/usr/bin/python3", chart, png).map_err(|_| reason)
+    })
+}
+
+fn run_python(python: &str, chart: &Chart, png: &Path) -> Result<(), String> {
+    let mut command = Command::new(python);
+    command.args(["-c", include_str!("plot.py")]).arg(png);
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let text = |error: std::io::Error| error.to_string();
     let mut child = command.spawn().map_err(text)?;
@@ -170,7 +177,8 @@ fn bars_svg(title: &str, unit: &str, groups: &[(String, Vec<Bar>)]) -> String {
 fn draw_bar(out: &mut String, bar: &Bar, y: f64, scale: f64) {
     let (width, middle, fill) = (bar.median.max(0.0) * scale, y + ROW / 2.0, colour(&bar.arm));
     text(out, LEFT - 8.0, middle + 4.0, "end", 12, &bar.arm);
-    writeln!(out, "<rect x=\"{LEFT}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{}\" fill=\"{fill}\"/>", y + 3.0, ROW - 6.0)
+    let (top, height) = (y + 3.0, ROW - 6.0);
+    writeln!(out, "<rect x=\"{LEFT}\" y=\"{top}\" width=\"{width:.1}\" height=\"{height}\" fill=\"{fill}\"/>")
         .expect("a String takes all text");
     let (low, high) = (LEFT + bar.low.max(0.0) * scale, LEFT + bar.high.max(0.0) * scale);
     stroke(out, (low, middle), (high, middle), "stroke=\"#222\"");
@@ -227,7 +235,8 @@ mod tests {
     #[test]
     fn figures_name_their_unit_and_arms() {
         let bar = Bar { arm: "herd <wire>".into(), median: 2.0, low: 1.0, high: 3.0 };
-        let bars = Chart::Bars { title: "t".into(), unit: "microseconds".into(), groups: vec![("g".into(), vec![bar])] };
+        let groups = vec![("g".into(), vec![bar])];
+        let bars = Chart::Bars { title: "t".into(), unit: "microseconds".into(), groups };
         let svg = to_svg(&bars);
         assert!(svg.contains(">microseconds<") && svg.contains(">herd &lt;wire&gt;<") && svg.contains(OURS));
         let line = Chart::Line { title: "t".into(), unit: "MiB".into(), values: vec![1.0, 2.0], limit: 3.0 };

@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     fn report() -> Report {
-        let dir = std::env::temp_dir().join(format!("herd-lab-test-{}-{:?}", std::process::id(), std::thread::current().id()));
+        let dir = std::env::temp_dir().join(format!("herd-lab-report-{}", std::process::id()));
         Report::create(&dir, &json!({})).expect("a temporary directory")
     }
 

@@ -3,8 +3,8 @@
 //! Each call has a connection to itself; idle ones are kept and used again. Sockets never block: a call waits in
 //! `poll` for just what it needs, so that a node that writes while we write stops neither.
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::limits::{DOCUMENT_MAX_BYTES, TRIES_MAX};
+use crate::error::{Error, Result};
+use crate::limits::DOCUMENT_MAX_BYTES;
 use crate::link::{Link, Sink, Socket, Source, Step};
 use crate::listing::{Item, PAGE_MAX_BYTES, Pager};
 use crate::reply::{Ack, Object, Reply, Stat};
@@ -93,12 +93,12 @@ impl Client {
         let mut tries = 0;
         while let Some(request) = progress.rest(key.as_ref(), range) {
             let before = progress.bytes;
-            let done = self.call(&request?, Upload::Nothing, Download::Writer(out, &mut progress));
-            let Err(error) = done else { break };
-            tries = if progress.bytes > before { 1 } else { tries + 1 };
-            let lost = matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::BadReply);
-            if !lost || progress.bytes == 0 || tries >= TRIES_MAX {
-                return Err(error);
+            match self.call(&request?, Upload::Nothing, Download::Writer(out, &mut progress)) {
+                Ok((reply, _)) => {
+                    progress.accept(&reply)?;
+                    break;
+                }
+                Err(error) => progress.after(error, before, &mut tries)?,
             }
         }
         progress.reply.expect("an answered get has a reply").stat()
@@ -288,7 +288,7 @@ fn run(
     };
     let (id, source) = link.begin(request, source, sink, config.patience_ms()).map_err(Failure::Final)?;
     loop {
-        match link.step(id, source).map_err(|error| failure_of(link, id, error))? {
+        match link.step(Some(id), source).map_err(|error| failure_of(link, id, error))? {
             Step::Done => break,
             Step::Wait { write } => {
                 wait(link, write).map_err(|error| failure_of(link, id, error))?;

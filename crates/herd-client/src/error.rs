@@ -22,6 +22,8 @@ pub enum ErrorKind {
     Unreachable,
     /// The request was sent and the answer never came: it may have been done.
     OutcomeUnknown,
+    /// A connection was lost in the middle of a get to a stream, and the object is another by now.
+    Changed,
     /// A node's answer breaks the protocol or fails its checksums.
     BadReply,
     /// The caller's own reader or writer failed.

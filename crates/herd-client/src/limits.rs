@@ -13,6 +13,9 @@ pub const INPUT_ROOM_BYTES: usize = 16 * 1024;
 /// borrowed until it is sent.
 pub const COPIED_BODY_MAX_BYTES: usize = BLOCK_BYTES;
 
+/// Output gathered by a pipeline before it is sent: one system call for some hundred requests.
+pub const PIPELINE_OUTPUT_BYTES: usize = 64 * 1024;
+
 /// Names asked for in one page of a listing: at most about 1 MiB of names.
 pub const LIST_PAGE: u32 = 1_000;
 

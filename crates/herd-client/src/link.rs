@@ -112,6 +112,11 @@ impl Call {
         Ok(())
     }
 
+    /// Whether the answer is there wholly; `false` of one that was given up.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.ended && self.reply.is_some()
+    }
+
     /// The body.
     pub(crate) fn into_value(mut self) -> Vec<u8> {
         self.value.truncate(self.filled);
@@ -169,14 +174,14 @@ impl<S: Socket> Link<S> {
         Ok((id, source))
     }
 
-    /// Moves what can be moved until the call `id` needs the shell. An error of kind `Unreachable` or `BadReply` means
+    /// Moves what can be moved until the call `id` (or, if `None`, no more) needs the shell. An error of kind `Unreachable` or `BadReply` means
     /// that the connection is lost; after any other one, too, it is not to be used again.
-    pub(crate) fn step(&mut self, id: u64, source: Source<'_>) -> Result<Step> {
+    pub(crate) fn step(&mut self, id: Option<u64>, source: Source<'_>) -> Result<Step> {
         loop {
             if self.drain()? {
                 return Ok(Step::Chunk);
             }
-            if self.is_answered(id) {
+            if id.is_some_and(|id| self.is_answered(id)) {
                 return Ok(Step::Done);
             }
             if let Some(bytes) = self.feed(source)? {
@@ -242,7 +247,7 @@ impl<S: Socket> Link<S> {
     /// Whether it can serve another request: nothing is under way and, after a pause, the node has not closed it.
     pub(crate) fn is_usable(&mut self) -> bool {
         let fresh = self.idle_since.elapsed() < Duration::from_millis(IDLE_TRUSTED_MS);
-        self.connection.is_idle() && (fresh || matches!(self.read(), Ok(false)) || self.drain_idle())
+        self.calls.is_empty() && self.connection.is_idle() && (fresh || matches!(self.read(), Ok(false)) || self.drain_idle())
     }
 
     /// Whether what arrived on an idle connection leaves it usable.

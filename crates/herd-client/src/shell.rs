@@ -1,7 +1,7 @@
 //! What the two shells share: settings, the pool of connections, and how an answer or a loss becomes a result.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::limits::IDLE_CONNECTIONS_MAX;
+use crate::limits::{IDLE_CONNECTIONS_MAX, TRIES_MAX};
 use crate::link::{Call, Link, Socket};
 use crate::reply::Reply;
 use crate::request::Request;
@@ -154,13 +154,25 @@ impl Progress {
         match &self.reply {
             Some(first) if first.version != reply.version => {
                 let text = format!("the object changed after {} bytes had been read", self.bytes);
-                Err(Error::new(ErrorKind::Unreachable, text))
+                Err(Error::new(ErrorKind::Changed, text))
             }
             Some(_) => Ok(()),
             None => {
                 self.reply = Some(reply.clone());
                 Ok(())
             }
+        }
+    }
+
+    /// Whether it may go on after `error`, where `before` bytes had been given out by the tries before. `tries` counts
+    /// those that brought nothing.
+    pub(crate) fn after(&self, error: Error, before: u64, tries: &mut u32) -> Result<()> {
+        use herd_core::ErrorKind::BadRange;
+        *tries = if self.bytes > before { 0 } else { *tries + 1 };
+        match error.kind() {
+            ErrorKind::Unreachable | ErrorKind::BadReply if self.bytes > 0 && *tries < TRIES_MAX => Ok(()),
+            ErrorKind::NotFound | ErrorKind::Refused(BadRange) if before > 0 => Err(error.with_kind(ErrorKind::Changed)),
+            _ => Err(error),
         }
     }
 

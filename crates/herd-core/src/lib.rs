@@ -15,3 +15,15 @@ pub mod size;
 pub mod wire;
 
 pub use error::{Error, ErrorKind};
+
+/// Bytes that lie in pieces, to be sent without being put together.
+pub trait Chunks {
+    /// The bytes from `at` to the end of their piece; not empty while `at` is below the end.
+    fn chunk(&self, at: u64) -> &[u8];
+}
+
+impl<T: Chunks> Chunks for std::sync::Arc<T> {
+    fn chunk(&self, at: u64) -> &[u8] {
+        (**self).chunk(at)
+    }
+}

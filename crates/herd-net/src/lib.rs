@@ -1,1 +1,18 @@
-//! herd-net.
+//! Herd's sockets: event loops and their connections.
+//!
+//! One loop per thread, readiness-driven and edge-triggered (epoll, kqueue). A loop owns its connections; a request is
+//! read, served and answered without leaving its thread. What a connection says is the business of a [`Service`]; this
+//! crate knows bytes, turns and deadlines only. Reading order: `event_loop.rs`, `conn.rs`, `output.rs`.
+
+mod conn;
+mod event_loop;
+mod listen;
+mod output;
+mod service;
+mod stats;
+
+pub use event_loop::{EventLoop, LoopHandle, Remote};
+pub use listen::listen;
+pub use output::{Output, Ticket};
+pub use service::{Next, Service, Step, Why};
+pub use stats::LoopStats;

@@ -1,1 +1,98 @@
-//! herd-node.
+//! The daemon as a library: event loops over one store, and the doors between them.
+//!
+//! Reading order: `service.rs` (which door), `memcached/`, `context.rs`.
+
+mod bulk;
+mod config;
+mod context;
+pub mod memcached;
+mod metrics;
+mod service;
+
+pub use config::Config;
+
+use context::Shared;
+use herd_core::collection::Spec;
+use herd_core::key::HashKey;
+use herd_net::{EventLoop, LoopHandle, listen};
+use herd_store::Store;
+use metrics::Metrics;
+use service::NodeService;
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// A running node.
+pub struct Node {
+    shared: Arc<Shared>,
+    addrs: Vec<SocketAddr>,
+    loops: LoopHandle,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+}
+
+impl Node {
+    /// Starts a node; it serves when this returns. Errors: an address can't be had, memory is too little.
+    pub fn start(config: Config) -> io::Result<Self> {
+        let listeners = config.listen.iter().map(|addr| listen(*addr)).collect::<io::Result<Vec<_>>>()?;
+        let addrs = listeners.iter().map(|listener| listener.local_addr()).collect::<io::Result<Vec<_>>>()?;
+        let shared = Arc::new(shared(config)?);
+        let services = (0..shared.config.threads).map(|n| NodeService::new(shared.clone(), n)).collect();
+        let (handle, group) = EventLoop::group(listeners, services, shared.config.connections_max)?;
+        shared.loops.set(handle.clone()).ok();
+        let spawn = |(n, event_loop): (usize, EventLoop<NodeService>)| {
+            std::thread::Builder::new().name(format!("loop-{n}")).spawn(move || event_loop.run())
+        };
+        let threads = group.into_iter().enumerate().map(spawn).collect::<io::Result<Vec<_>>>()?;
+        Ok(Self { shared, addrs, loops: handle, threads })
+    }
+
+    /// The addresses it listens on.
+    pub fn addrs(&self) -> &[SocketAddr] {
+        &self.addrs
+    }
+
+    /// Finishes what is under way and stops, within 5 s. An error is that of a loop.
+    pub fn stop(self) -> io::Result<()> {
+        self.shared.stopping.store(true, Relaxed);
+        self.loops.stop();
+        for thread in self.threads {
+            thread.join().map_err(|_| io::Error::other("an event loop panicked"))??;
+        }
+        Ok(())
+    }
+}
+
+fn shared(config: Config) -> io::Result<Shared> {
+    let start_unix_ms = context::unix_ms();
+    let store = Store::new(&herd_store::Config {
+        memory_bytes: config.memory_bytes,
+        threads: config.threads,
+        object_max_bytes: config.object_max_bytes,
+        hash_key: random_key()?,
+        start_ms: start_unix_ms,
+    })?;
+    let class = if config.evict { "cache" } else { "ram:1" };
+    let spec = Spec { class: class.into(), ordered: false, quota_bytes: None };
+    let default = store.create("default", spec).map_err(|error| io::Error::other(error.text))?;
+    Ok(Shared {
+        store,
+        default,
+        metrics: (0..config.threads).map(|_| Metrics::default()).collect(),
+        config,
+        loops: OnceLock::new(),
+        stopping: AtomicBool::new(false),
+        start: Instant::now(),
+        start_unix_ms,
+        debug_time_ms: AtomicI64::new(0),
+    })
+}
+
+/// A key nobody outside can guess.
+fn random_key() -> io::Result<HashKey> {
+    let mut key = [0; 16];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut key)?;
+    Ok(HashKey(key))
+}

@@ -5,6 +5,7 @@
 //! that replaces a range of another shares the blocks it does not change.
 
 use crate::arena::{Arena, PAGE_BYTES, Piece};
+use herd_core::Chunks;
 use herd_core::checksum::crc32c;
 use herd_core::limits::BLOCK_BYTES;
 use std::sync::Arc;
@@ -91,6 +92,13 @@ impl Body {
     pub fn memory_bytes(&self) -> u64 {
         let piece = |block: &Arc<Block>| block.piece.as_ref().map_or(0, Piece::bytes) as u64;
         self.blocks.iter().map(piece).sum::<u64>() + self.charged
+    }
+}
+
+impl Chunks for Body {
+    #[inline]
+    fn chunk(&self, at: u64) -> &[u8] {
+        Body::chunk(self, at)
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::bench::gib;
 use crate::bench::{Arm, Bench, CLIENT_CORE, SERVER_CORE, rotated};
 use crate::bulkrun::{BulkOutcome, BulkSpec};
 use crate::error::{Context, Error, Result};
@@ -48,6 +49,9 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     }
     bench.report.print_tables(LINE, &["gb_per_s", "cpu_s_per_gb", "client_cpu_s_per_gb"]);
     judge(bench, sizes_mib)?;
+    if !bench.options.short {
+        gib::run(bench)?;
+    }
     bench.report.print_verdicts(LINE);
     bench.chart(LINE, "large", "Large objects, one stream", "GB/s", "gb_per_s", |_| true)?;
     let unit = "seconds of server CPU per GB";

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::thread;
+use std::time::Duration;
 
 use crate::bench::c::values;
 use crate::bench::{Arm, Bench, CLIENT_CORE, small};
@@ -27,7 +28,9 @@ const QUIET: &str = "64 active, no idle connection";
 const BESIDE: &str = "64 active beside 10,000 idle";
 const STORM: &str = "5,000 clients reconnect at once";
 /// Time for the crowd to connect the first time.
-const PREPARE_NS: u64 = 6_000_000_000;
+const PREPARE_NS: u64 = 10_000_000_000;
+/// The established clients start so long before the crowd reconnects.
+const LEAD_NS: u64 = 2_500_000_000;
 const BEFORE_NS: u64 = 1_500_000_000;
 const BOUND_NS: u64 = 3_000_000_000;
 
@@ -110,10 +113,11 @@ fn run_storm(bench: &Bench, arm: &Arm, server: &Server, active: &Spec) -> Result
         at_ns,
         core: Some(CLIENT_CORE),
     };
-    let run_ms = (PREPARE_NS + BOUND_NS) / 1_000_000 + 500;
+    let run_ms = (LEAD_NS + BOUND_NS) / 1_000_000 + 500;
     let established = Spec { run_ms, warm_ms: 0, ..active.clone() };
     let (crowd, established) = thread::scope(|scope| {
         let crowd = scope.spawn(|| bench.client::<StormOutcome>("storm", &crowd));
+        thread::sleep(Duration::from_nanos(PREPARE_NS - LEAD_NS));
         let established = bench.engine(&established);
         (crowd.join(), established)
     });

@@ -9,6 +9,7 @@ pub(crate) mod d;
 pub(crate) mod e;
 pub(crate) mod f;
 pub(crate) mod g;
+mod gib;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -54,9 +55,9 @@ impl Line {
     const ALL: [Self; 5] = [Self::C, Self::D, Self::E, Self::F, Self::G];
 }
 
-/// Options of `bench`.
+/// The servers' programs.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct Programs {
     /// Herd's binary; without it only the peers are measured.
     #[arg(long)]
     pub(crate) herd: Option<PathBuf>,
@@ -69,6 +70,50 @@ pub(crate) struct Options {
     /// pogocache's binary; without it there is no such arm.
     #[arg(long)]
     pub(crate) pogocache: Option<PathBuf>,
+}
+
+impl Programs {
+    /// Each program's name and path, those on PATH found.
+    fn found(&self) -> [(&'static str, Option<PathBuf>); 5] {
+        let or_path = |given: &Option<PathBuf>, name: &str| given.clone().or_else(|| find_program(name));
+        [
+            ("herd", self.herd.clone()),
+            ("memcached", or_path(&self.memcached, "memcached")),
+            ("redis", or_path(&self.redis, "redis-server")),
+            ("pogocache", self.pogocache.clone()),
+            ("iperf3", find_program("iperf3")),
+        ]
+    }
+
+    fn path(&self, wanted: &str) -> Option<PathBuf> {
+        self.found().into_iter().find(|(name, _)| *name == wanted).and_then(|(_, path)| path)
+    }
+}
+
+/// Prints what could be measured here.
+pub(crate) fn list(programs: &Programs) {
+    for line in Line::value_variants() {
+        let value = line.to_possible_value().expect("no line is hidden");
+        println!("line {}: {}", value.get_name(), value.get_help().map(ToString::to_string).unwrap_or_default());
+    }
+    print_versions(programs);
+    println!("{:<10} built in: null-server (memcached text, Herd's wire), null-bulk", "null");
+}
+
+fn print_versions(programs: &Programs) -> serde_json::Map<String, Value> {
+    let version = |(name, program): (&'static str, Option<PathBuf>)| {
+        let version = program.map(|program| Peer::new(Kind::Herd, program).version());
+        println!("{name:<10} {}", version.as_deref().unwrap_or("absent"));
+        (name.to_owned(), json!(version))
+    };
+    programs.found().into_iter().map(version).collect()
+}
+
+/// Options of `bench`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    pub(crate) programs: Programs,
     /// Lines to measure.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Line::ALL)]
     pub(crate) lines: Vec<Line>,
@@ -141,17 +186,9 @@ pub(crate) fn run(mut options: Options) -> Result<()> {
 impl Bench {
     fn open(options: Options, network: &Network) -> Result<Self> {
         let own_program = std::env::current_exe().during(|| "find the own program".into())?;
-        let memcached = options.memcached.clone().or_else(|| find_program("memcached"));
-        let redis = options.redis.clone().or_else(|| find_program("redis-server"));
-        let iperf3 = find_program("iperf3");
-        let named = [("herd", &options.herd), ("memcached", &memcached), ("redis", &redis)];
-        let rest = [("pogocache", &options.pogocache), ("iperf3", &iperf3)];
-        let mut versions = serde_json::Map::new();
-        for (name, program) in named.into_iter().chain(rest) {
-            let version = program.as_ref().map(|program| Peer::new(Kind::Herd, program).version());
-            println!("{name:<10} {}", version.as_deref().unwrap_or("absent"));
-            versions.insert(name.into(), json!(version));
-        }
+        let versions = print_versions(&options.programs);
+        let (memcached, redis) = (options.programs.path("memcached"), options.programs.path("redis"));
+        let iperf3 = options.programs.path("iperf3");
         println!("network    {network:?}");
         let environment = environment(&options, network, versions);
         let report = Report::create(&options.out, &environment)?;
@@ -162,10 +199,10 @@ impl Bench {
     /// The arms of small operations; null servers answer `ops`, one arm each.
     pub(crate) fn arm(&self, name: &str, kind: Kind, proto: Proto) -> Option<Arm> {
         let program = match kind {
-            Kind::Herd => self.options.herd.clone(),
+            Kind::Herd => self.options.programs.herd.clone(),
             Kind::Memcached => self.memcached.clone(),
             Kind::Redis => self.redis.clone(),
-            Kind::Pogocache => self.options.pogocache.clone(),
+            Kind::Pogocache => self.options.programs.pogocache.clone(),
             Kind::Null(..) | Kind::NullBulk => Some(self.own_program.clone()),
         }?;
         Some(Arm { name: name.to_owned(), peer: Peer::new(kind, program), proto })

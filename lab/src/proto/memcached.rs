@@ -105,7 +105,8 @@ mod tests {
     fn wrong_replies_are_wrong() {
         let values = Values::new(64);
         let bytes = reply(5, &values);
-        let wrong = |op, bytes: &[u8]| matches!(read_reply(op, Care::Content, Some(6), &values, bytes), Reply::Wrong(_));
+        let read = |op, bytes: &[u8]| read_reply(op, Care::Content, Some(6), &values, bytes);
+        let wrong = |op, bytes: &[u8]| matches!(read(op, bytes), Reply::Wrong(_));
         assert!(wrong(Op::Get, &bytes), "another key's value");
         assert!(wrong(Op::Get, b"END\r\n"), "a miss");
         assert!(wrong(Op::Get, b"VALUE k 0 63\r\n"), "another length");

@@ -5,27 +5,113 @@
 
 use super::{Client, wait};
 use crate::error::{Error, ErrorKind, Result};
-use crate::limits::COPIED_BODY_MAX_BYTES;
+use crate::limits::PIPELINE_OUTPUT_BYTES;
 use crate::link::{Link, Sink, Source, Step};
 use crate::reply::Reply;
 use crate::request::Request;
-use crate::retry::{Failure, Next, Tries};
-use crate::shell::{answer, failure_of};
-use herd_core::limits::WIRE_OPEN_REQUESTS_MAX;
-use std::collections::HashMap;
+use crate::retry::Failure;
+use crate::shell::answer;
 use std::net::TcpStream;
 
 /// A connection for requests that do not wait for each other. Dropping it gives up what is not answered.
+///
+/// Answers are kept in memory until they are waited for.
 pub struct Pipeline<'a> {
     client: &'a Client,
+    /// `None` only while it is dropped.
     link: Option<Link<TcpStream>>,
-    /// Per request not waited for: whether it may be repeated, and what it was.
-    open: HashMap<u64, (bool, String)>,
-    /// Requests that failed before they were waited for.
-    failed: HashMap<u64, Error>,
+    /// Why the connection is lost.
+    lost: Option<String>,
 }
 
-/// A request under way; hand it to [`Pipeline::wait`].
+/// A request under way; hand it to [`Pipeline::wait`] of the pipeline that gave it.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "an answer that is not waited for keeps its memory"]
-pub struct Ticket(u64);
+pub struct Ticket {
+    id: u64,
+    repeatable: bool,
+}
+
+impl<'a> Pipeline<'a> {
+    pub(super) fn new(client: &'a Client, link: Link<TcpStream>) -> Self {
+        Self { client, link: Some(link), lost: None }
+    }
+
+    /// Sends a request. Small ones are gathered and go out with a later one, [`Pipeline::wait`] or
+    /// [`Pipeline::flush`]; a put over 64 KiB returns when its value has been taken.
+    pub fn send(&mut self, request: &Request<'_>) -> Result<Ticket> {
+        if let Some(lost) = &self.lost {
+            return Err(Error::new(ErrorKind::Unreachable, lost.clone()));
+        }
+        let value = request.value.unwrap_or_default();
+        let source = (Source::Slice(value), Some(value.len() as u64));
+        let sink = (Sink::Memory(self.client.config.value_max_bytes), Vec::new());
+        let patience_ms = self.client.config.patience_ms();
+        let (id, source) = self.link().begin(request, source, sink, patience_ms)?;
+        while self.lost.is_none() && self.must_drain(id) {
+            self.turn(Some(id), source);
+        }
+        Ok(Ticket { id, repeatable: request.is_repeatable() })
+    }
+
+    /// Waits for the answer: its head, and the value of a get.
+    pub fn wait(&mut self, ticket: Ticket) -> Result<(Reply, Vec<u8>)> {
+        while self.lost.is_none() && !self.link().is_answered(ticket.id) {
+            self.turn(Some(ticket.id), Source::Nothing);
+        }
+        let nothing_sent = self.link().nothing_sent(ticket.id);
+        let call = self.link().finish(ticket.id);
+        if call.is_answered() {
+            return answer(call).map_err(|failure| match failure {
+                Failure::Busy(error) | Failure::Final(error) => error,
+                other => unreachable!("an answer is not a loss: {other:?}"),
+            });
+        }
+        let harmless = ticket.repeatable || (nothing_sent && self.lost.is_some());
+        let kind = if harmless { ErrorKind::Unreachable } else { ErrorKind::OutcomeUnknown };
+        Err(Error::new(kind, self.lost.clone().unwrap_or_else(|| "no answer in time".to_owned())))
+    }
+
+    /// Hands all that was gathered to the system.
+    pub fn flush(&mut self) {
+        while self.lost.is_none() && self.link().output_bytes() > 0 {
+            self.turn(None, Source::Nothing);
+        }
+    }
+
+    fn link(&mut self) -> &mut Link<TcpStream> {
+        self.link.as_mut().expect("it is there until it is dropped")
+    }
+
+    /// Whether a streamed value is not yet sent, or too much output has gathered.
+    fn must_drain(&mut self, id: u64) -> bool {
+        let link = self.link();
+        (link.is_sending(id) && !link.is_answered(id)) || link.output_bytes() > PIPELINE_OUTPUT_BYTES
+    }
+
+    /// Moves bytes, and waits when none can be moved.
+    fn turn(&mut self, id: Option<u64>, source: Source<'_>) {
+        if let Err(error) = self.try_turn(id, source) {
+            self.lost = Some(error.to_string());
+        }
+    }
+
+    fn try_turn(&mut self, id: Option<u64>, source: Source<'_>) -> Result<()> {
+        let link = self.link();
+        if let Step::Wait { write } = link.step(id, source)? {
+            wait(link, write)?;
+            if link.timeout().is_zero() {
+                link.expire();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Pipeline<'_> {
+    fn drop(&mut self) {
+        if let (Some(link), None) = (self.link.take(), &self.lost) {
+            self.client.pool.give_back(link);
+        }
+    }
+}

@@ -158,9 +158,11 @@ fn has_other_version(seen: &[u8]) -> bool {
 }
 
 /// What follows the empty lines that may precede a request.
-fn request_line(seen: &[u8]) -> &[u8] {
-    let start = seen.iter().position(|b| !matches!(b, b'\r' | b'\n')).unwrap_or(seen.len());
-    &seen[start..]
+fn request_line(mut seen: &[u8]) -> &[u8] {
+    while let Some(rest) = seen.strip_prefix(b"\r\n").or_else(|| seen.strip_prefix(b"\n")) {
+        seen = rest;
+    }
+    seen
 }
 
 fn understand<'a>(parsed: &httparse::Request<'_, 'a>) -> Result<Request<'a>, Refusal> {

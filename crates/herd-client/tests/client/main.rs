@@ -1,0 +1,9 @@
+//! The client against a node for tests, over real sockets on the loopback device.
+
+mod blocking;
+mod bulk;
+mod memory;
+#[cfg(feature = "async")]
+mod nonblocking;
+mod server;
+mod speed;

@@ -1,0 +1,81 @@
+//! What a loop asks of the protocol above it.
+
+use crate::output::{Output, Ticket};
+use herd_core::Chunks;
+use std::io::IoSliceMut;
+use std::net::SocketAddr;
+
+/// What is to happen after bytes were served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// More bytes are needed.
+    Read,
+    /// The next that many bytes belong straight into [`Service::space`].
+    Bulk(u64),
+    /// Output is high: flush, then serve the rest of the same bytes again.
+    Again,
+    /// Send what is queued, then close.
+    Close,
+}
+
+/// What a service made of the bytes it was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Bytes consumed.
+    pub used: usize,
+    /// What is to happen next.
+    pub next: Next,
+}
+
+/// Why a connection is being closed by the loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The peer closed it, or an error of the socket did.
+    Gone,
+    /// The service asked for it.
+    Asked,
+    /// It said nothing that tells its protocol, stopped within a request, or did not read its replies.
+    Slow,
+    /// The node stops.
+    Stopping,
+}
+
+/// A protocol served by a loop. One value per loop, so it may keep state without locks.
+pub trait Service {
+    /// State of one connection.
+    type Session;
+    /// Large bodies sent without being copied.
+    type Bulk: Chunks;
+
+    /// A batch of events begins; a good time to read the clock.
+    fn begin(&mut self);
+
+    /// A connection was opened.
+    fn open(&mut self, peer: SocketAddr) -> Self::Session;
+
+    /// Serves the bytes that have arrived and were not consumed yet; replies go to `out`. What is not used is handed
+    /// in again, followed by what arrives.
+    fn serve(&mut self, session: &mut Self::Session, input: &[u8], out: &mut Output<'_, Self::Bulk>) -> Step;
+
+    /// Where up to `max` bytes of a body go, after `Next::Bulk`. None: the service gave up the body and wants its
+    /// bytes through [`Service::serve`].
+    fn space<'a>(&'a mut self, session: &'a mut Self::Session, max: usize) -> Vec<IoSliceMut<'a>>;
+
+    /// `n` bytes were received into that space. `used` of the answer is not looked at.
+    fn filled(&mut self, session: &mut Self::Session, n: usize, out: &mut Output<'_, Self::Bulk>) -> Step;
+
+    /// A deferred reply may be ready: another loop or the clock said so.
+    fn resume(&mut self, session: &mut Self::Session, ticket: Ticket, out: &mut Output<'_, Self::Bulk>);
+
+    /// Called about four times a second; gives tickets whose time has come.
+    fn tick(&mut self, due: &mut Vec<Ticket>);
+
+    /// Whether the connection is between requests, so that it may wait for ever or be closed by a stop.
+    fn is_idle(&self, session: &Self::Session) -> bool;
+
+    /// Whether the connection has told its protocol.
+    fn is_known(&self, session: &Self::Session) -> bool;
+
+    /// The connection is closed.
+    fn close(&mut self, session: Self::Session, why: Why);
+}

@@ -1,0 +1,24 @@
+//! What a loop counts; written by the loop alone, read by anyone.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Counters of one loop.
+#[derive(Default)]
+pub struct LoopStats {
+    /// Connections accepted into this loop.
+    pub opened: AtomicU64,
+    /// Connections closed.
+    pub closed: AtomicU64,
+    /// Connections closed because they were too slow, or refused because there were too many.
+    pub shed: AtomicU64,
+    /// Bytes read.
+    pub read_bytes: AtomicU64,
+    /// Bytes written.
+    pub written_bytes: AtomicU64,
+}
+
+/// Adds to a counter that only this thread writes: no locked instruction is needed.
+#[inline]
+pub(crate) fn add(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
+}

@@ -1,0 +1,181 @@
+//! What a loop counts of its requests: by door and verb, with errors by kind and a latency histogram.
+//!
+//! Each loop writes its own counters and nobody else's, so counting needs no locked instruction; `/metrics` adds the
+//! loops up. Latency is that of the server: from the moment the loop learned of the bytes to the reply being built,
+//! taken once for all requests that arrived together.
+
+use herd_core::ErrorKind;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A protocol, as counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DoorName {
+    /// memcached text and meta.
+    Memcached,
+    /// HTTP/1.1.
+    Http,
+    /// Herd's wire.
+    Wire,
+    /// Anything that was turned away.
+    Other,
+}
+
+/// What was asked, as counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VerbName {
+    /// Read an object.
+    Get,
+    /// Write an object.
+    Put,
+    /// Remove an object.
+    Remove,
+    /// Change expiry.
+    Touch,
+    /// Add to a number.
+    Arithmetic,
+    /// List objects.
+    List,
+    /// Create or destroy a collection.
+    Collection,
+    /// Status, statistics and the like.
+    Admin,
+}
+
+impl DoorName {
+    /// All doors, in the order of their counters.
+    pub const ALL: [DoorName; 4] = [DoorName::Memcached, DoorName::Http, DoorName::Wire, DoorName::Other];
+
+    /// As a label.
+    pub fn name(self) -> &'static str {
+        ["memcached", "http", "wire", "other"][self as usize]
+    }
+}
+
+impl VerbName {
+    /// All verbs, in the order of their counters.
+    pub const ALL: [VerbName; 8] = [
+        VerbName::Get,
+        VerbName::Put,
+        VerbName::Remove,
+        VerbName::Touch,
+        VerbName::Arithmetic,
+        VerbName::List,
+        VerbName::Collection,
+        VerbName::Admin,
+    ];
+
+    /// As a label.
+    pub fn name(self) -> &'static str {
+        ["get", "put", "remove", "touch", "arithmetic", "list", "collection", "admin"][self as usize]
+    }
+}
+
+const DOORS: usize = DoorName::ALL.len();
+const VERBS: usize = VerbName::ALL.len();
+/// Upper bounds of the latency buckets are 2^0 to 2^23 us (8 s); the last bucket has none.
+pub const LATENCY_BUCKETS: usize = 25;
+
+/// Counters of one door and verb.
+#[derive(Default)]
+pub struct VerbMetrics {
+    /// Requests answered.
+    pub requests: AtomicU64,
+    /// Errors, by [`ErrorKind`].
+    pub errors: [AtomicU64; ErrorKind::ALL.len()],
+    /// Requests by latency.
+    pub latency: [AtomicU64; LATENCY_BUCKETS],
+    /// Sum of latencies, ns.
+    pub latency_ns: AtomicU64,
+    /// Bytes of values received.
+    pub in_bytes: AtomicU64,
+    /// Bytes of values sent.
+    pub out_bytes: AtomicU64,
+}
+
+/// Counters of one loop.
+#[derive(Default)]
+pub struct Metrics {
+    verbs: [[VerbMetrics; VERBS]; DOORS],
+}
+
+/// What a loop counted since the last stamp; plain numbers.
+#[derive(Default)]
+pub struct Batch {
+    requests: [u32; VERBS],
+}
+
+impl Metrics {
+    /// Counters of a door and verb.
+    pub fn of(&self, door: DoorName, verb: VerbName) -> &VerbMetrics {
+        &self.verbs[door as usize][verb as usize]
+    }
+
+    /// Counts an error.
+    pub fn error(&self, door: DoorName, verb: VerbName, kind: ErrorKind) {
+        add(&self.of(door, verb).errors[kind as usize], 1);
+    }
+
+    /// Adds a batch of requests that took `elapsed_ns`.
+    #[inline]
+    pub fn settle(&self, door: DoorName, batch: &mut Batch, elapsed_ns: u64) {
+        let bucket = latency_bucket(elapsed_ns);
+        for (verb, requests) in self.verbs[door as usize].iter().zip(&mut batch.requests) {
+            if *requests > 0 {
+                let n = u64::from(std::mem::take(requests));
+                add(&verb.requests, n);
+                add(&verb.latency[bucket], n);
+                add(&verb.latency_ns, n * elapsed_ns);
+            }
+        }
+    }
+}
+
+impl Batch {
+    /// Counts a request.
+    #[inline]
+    pub fn count(&mut self, verb: VerbName) {
+        self.requests[verb as usize] += 1;
+    }
+
+    /// Whether nothing was counted.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.requests == [0; VERBS]
+    }
+}
+
+/// The bucket of a latency: the first whose bound is not below it.
+fn latency_bucket(ns: u64) -> usize {
+    let us = ns.div_ceil(1000).max(1);
+    (u64::BITS - (us - 1).leading_zeros()).min(LATENCY_BUCKETS as u32 - 1) as usize
+}
+
+/// Adds to a counter only this loop writes.
+#[inline]
+pub fn add(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_latency_falls_under_the_first_bound_that_holds_it() {
+        for (ns, bucket) in [(0, 0), (1000, 0), (1001, 1), (2000, 1), (2001, 2), (4_000_000, 12), (u64::MAX, 24)] {
+            assert_eq!(latency_bucket(ns), bucket, "{ns}");
+        }
+    }
+
+    #[test]
+    fn a_batch_is_counted_once() {
+        let (metrics, mut batch) = (Metrics::default(), Batch::default());
+        batch.count(VerbName::Get);
+        batch.count(VerbName::Get);
+        metrics.settle(DoorName::Wire, &mut batch, 5_000);
+        metrics.settle(DoorName::Wire, &mut batch, 5_000);
+        let get = metrics.of(DoorName::Wire, VerbName::Get);
+        assert_eq!((get.requests.load(Relaxed), get.latency_ns.load(Relaxed)), (2, 10_000));
+        assert!(batch.is_empty());
+    }
+}

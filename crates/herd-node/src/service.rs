@@ -1,0 +1,122 @@
+//! One loop's service: tells the door of each connection and hands its bytes to it.
+
+use crate::context::{Context, Shared};
+use crate::memcached;
+use crate::metrics::{DoorName, VerbName};
+use herd_core::ErrorKind;
+use herd_core::door::{self, Door};
+use herd_net::{Next, Service, Step, Ticket, Why};
+use herd_store::Body;
+use std::io::IoSliceMut;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Where replies go.
+pub(crate) type Output<'a> = herd_net::Output<'a, Arc<Body>>;
+
+/// The service of one loop.
+pub struct NodeService {
+    cx: Context,
+}
+
+/// State of a connection, by its door.
+pub enum Session {
+    /// It has not said enough.
+    New,
+    /// memcached text and meta.
+    Memcached(memcached::Session),
+}
+
+impl NodeService {
+    pub(crate) fn new(shared: Arc<Shared>, number: usize) -> Self {
+        Self { cx: Context::new(shared, number) }
+    }
+
+    fn open_door(&mut self, door: Door, out: &mut Output<'_>) -> Option<Session> {
+        match door {
+            Door::Memcached => Some(Session::Memcached(memcached::Session::default())),
+            Door::Http | Door::Wire | Door::Tls | Door::Resp => {
+                if door == Door::Resp {
+                    out.buf.extend_from_slice(b"-ERR RESP is not in this version of Herd\r\n");
+                }
+                self.cx.count_error(DoorName::Other, VerbName::Admin, ErrorKind::NotInVersion);
+                None
+            }
+        }
+    }
+}
+
+impl Service for NodeService {
+    type Session = Session;
+    type Bulk = Arc<Body>;
+
+    fn begin(&mut self) {
+        self.cx.begin();
+    }
+
+    fn open(&mut self, _peer: SocketAddr) -> Session {
+        Session::New
+    }
+
+    #[inline]
+    fn serve(&mut self, session: &mut Session, input: &[u8], out: &mut Output<'_>) -> Step {
+        if let Session::New = session {
+            let Some(door) = door::sniff(input) else {
+                return Step { used: 0, next: Next::Read };
+            };
+            let Some(known) = self.open_door(door, out) else {
+                return Step { used: input.len(), next: Next::Close };
+            };
+            *session = known;
+        }
+        match session {
+            Session::New => unreachable!("its door was told above"),
+            Session::Memcached(session) => {
+                let step = session.serve(&mut self.cx, input, out);
+                self.cx.settle(DoorName::Memcached);
+                step
+            }
+        }
+    }
+
+    fn space<'a>(&'a mut self, session: &'a mut Session, max: usize) -> Vec<IoSliceMut<'a>> {
+        match session {
+            Session::New => Vec::new(),
+            Session::Memcached(session) => session.space(&mut self.cx, max),
+        }
+    }
+
+    fn filled(&mut self, session: &mut Session, n: usize, out: &mut Output<'_>) -> Step {
+        match session {
+            Session::New => Step { used: 0, next: Next::Read },
+            Session::Memcached(session) => {
+                let step = session.filled(&mut self.cx, n, out);
+                self.cx.settle(DoorName::Memcached);
+                step
+            }
+        }
+    }
+
+    fn resume(&mut self, _session: &mut Session, _ticket: Ticket, _out: &mut Output<'_>) {}
+
+    fn tick(&mut self, _due: &mut Vec<Ticket>) {
+        if self.cx.number == 0 {
+            self.cx.shared.store.maintain(self.cx.now);
+        }
+    }
+
+    fn is_idle(&self, session: &Session) -> bool {
+        match session {
+            Session::New => true,
+            Session::Memcached(session) => session.is_idle(),
+        }
+    }
+
+    fn is_known(&self, session: &Session) -> bool {
+        !matches!(session, Session::New)
+    }
+
+    fn close(&mut self, session: Session, _why: Why) {
+        drop(session);
+    }
+}
