@@ -307,11 +307,11 @@ impl Bulk {
         while !data.is_empty() {
             if self.body_left > 0 {
                 let count = data.len().min(usize::try_from(self.body_left).unwrap_or(usize::MAX));
-                if !body(self.done.body_bytes, &data[..count]) {
-                    return Err(format!("wrong bytes in the body near {}", self.done.body_bytes));
-                }
                 if let Some(blocks) = &mut self.blocks {
                     blocks.check(&data[..count])?;
+                }
+                if !body(self.done.body_bytes, &data[..count]) {
+                    return Err(format!("wrong bytes in the body near {}", self.done.body_bytes));
                 }
                 self.done.body_bytes += count as u64;
                 self.body_left -= count as u64;

@@ -9,6 +9,8 @@ mod bulkrun;
 mod churn;
 mod engine;
 mod error;
+#[cfg(test)]
+mod fake;
 mod hist;
 mod netns;
 mod null;

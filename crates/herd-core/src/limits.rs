@@ -76,6 +76,9 @@ pub const TURN_LARGE_BYTES: usize = 1 << 20;
 /// Deferred replies (waits) of one connection.
 pub const DEFERRED_MAX: usize = 1024;
 
+/// Names in one page of a listing by the wire: names of the longest kind still fit one frame.
+pub const WIRE_LIST_PAGE_MAX: u32 = 1_000;
+
 /// How long a graceful stop may take (DESIGN §5: within 5 s).
 pub const STOP_MS: u64 = 4_000;
 
@@ -83,5 +86,6 @@ pub const STOP_MS: u64 = 4_000;
 pub const CONNECTIONS_MAX: usize = 65_536;
 
 const _: () = assert!(WIRE_FRAME_BODY_MAX_BYTES.is_multiple_of(BLOCK_BYTES));
+const _: () = assert!(WIRE_LIST_PAGE_MAX as usize * (NAME_MAX_BYTES + 18) <= WIRE_FRAME_BODY_MAX_BYTES);
 const _: () = assert!(NAME_MAX_BYTES + ATTRIBUTES_MAX_BYTES < WIRE_HEAD_MAX_BYTES);
 const _: () = assert!(INLINE_MAX_BYTES + NAME_MAX_BYTES + ATTRIBUTES_MAX_BYTES + 64 < BLOCK_BYTES);

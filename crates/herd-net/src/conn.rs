@@ -70,25 +70,26 @@ impl<S: Service> Conn<S> {
     pub(crate) fn turn(&mut self, turn: &mut Turn<'_, S>) -> io::Result<()> {
         let mut budget = turn.budget;
         self.flush(turn, &mut budget)?;
-        while self.readable && !self.closing && budget > 0 && !self.is_backed_up() {
+        while self.readable && !self.closing && budget > 0 && !self.is_backed_up(turn.service) {
             let n = if self.bulk > 0 { self.read_bulk(turn, budget)? } else { self.read_small(turn)? };
             turn.read_bytes += n as u64;
             budget = budget.saturating_sub(n);
             self.flush(turn, &mut budget)?;
         }
-        self.again = self.wants_another();
+        self.again = self.wants_another(turn.service);
         self.set_deadline(turn);
         if self.closing && self.queue.is_empty() { Err(ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
     }
 
     /// Replies wait to be sent: more requests would only add to them.
-    fn is_backed_up(&self) -> bool {
-        !self.queue.is_empty() && (self.queue.can_send() || self.queue.small_bytes() > OUTPUT_HIGH_BYTES)
+    fn is_backed_up(&self, service: &S) -> bool {
+        let in_order = self.queue.can_send() && !service.is_multiplexed(&self.session);
+        in_order || self.queue.small_bytes() > OUTPUT_HIGH_BYTES
     }
 
-    fn wants_another(&self) -> bool {
-        let can_send = self.writable && self.queue.can_send();
-        can_send || (self.readable && !self.closing && !self.is_backed_up())
+    fn wants_another(&self, service: &S) -> bool {
+        let has_more = self.queue.can_send() || (self.queue.is_empty() && service.wants_more(&self.session));
+        (self.writable && has_more) || (self.readable && !self.closing && !self.is_backed_up(service))
     }
 
     /// One read into the loop's buffer, behind what was left over; then serves it.
@@ -124,7 +125,7 @@ impl<S: Service> Conn<S> {
             }
             let mut unlimited = usize::MAX;
             self.flush(turn, &mut unlimited)?;
-            if self.is_backed_up() {
+            if self.is_backed_up(turn.service) {
                 break;
             }
         }
@@ -202,13 +203,24 @@ impl<S: Service> Conn<S> {
             }
             self.queue.push(turn.buf);
         }
-        while self.writable && *budget > 0 && self.queue.can_send() {
+        while self.writable && *budget > 0 && (self.queue.can_send() || self.refill(turn)) {
             self.send_queued(turn, budget)?;
         }
         if self.bulk == 0 && !self.input.is_empty() && self.queue.is_empty() && !self.closing && !self.readable {
             return self.serve_rest_once(turn, budget);
         }
         Ok(())
+    }
+
+    /// Has the service queue more once everything was sent; false if there is nothing.
+    fn refill(&mut self, turn: &mut Turn<'_, S>) -> bool {
+        if !self.queue.is_empty() || !turn.service.wants_more(&self.session) {
+            return false;
+        }
+        let mut out = Output::new(turn.buf, &mut self.queue, turn.id);
+        turn.service.more(&mut self.session, &mut out);
+        self.queue.push(turn.buf);
+        self.queue.can_send()
     }
 
     /// Requests that were left over because output was high get their turn when it is sent.

@@ -336,12 +336,15 @@ impl<S: Service> EventLoop<S> {
         if ticket.conn != ticket_id(at, self.uses[at]) {
             return;
         }
-        let (mut buf, mut reply) = (Vec::new(), Queue::new());
+        let (mut buf, mut reply) = (Vec::new(), Queue::resumed(ticket.serial));
         let mut out = Output::new(&mut buf, &mut reply, ticket.conn);
         self.service.resume(&mut conn.session, ticket, &mut out);
         reply.push(&mut buf);
-        if !reply.is_empty() && conn.queue.fill(ticket.serial, reply) && !conn.again {
-            self.take_turn(at);
+        if !reply.is_empty() {
+            conn.queue.fill(ticket.serial, reply);
+            if !conn.again {
+                self.take_turn(at);
+            }
         }
     }
 

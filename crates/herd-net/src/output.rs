@@ -53,6 +53,12 @@ impl<'a, B: Chunks> Output<'a, B> {
         }
     }
 
+    /// Names a reply that comes later in no order; it needs no gap.
+    pub fn ticket(&mut self) -> Ticket {
+        self.queue.serial = self.queue.serial.wrapping_add(1);
+        Ticket { conn: self.conn, serial: self.queue.serial }
+    }
+
     /// Leaves a gap for a reply that comes later; `None` if the connection has too many.
     pub fn defer(&mut self) -> Option<Ticket> {
         if self.queue.waiting as usize >= DEFERRED_MAX {
@@ -90,6 +96,11 @@ impl<B: Chunks> Queue<B> {
         Self { parts: VecDeque::new(), waiting: 0, serial: 0 }
     }
 
+    /// The queue a deferred reply is made in: the place of `serial`.
+    pub(crate) fn resumed(serial: u32) -> Self {
+        Self { serial, ..Self::new() }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
@@ -120,17 +131,17 @@ impl<B: Chunks> Queue<B> {
         buf.clear();
     }
 
-    /// Puts the queue of a resumed reply where its gap is.
-    pub(crate) fn fill(&mut self, serial: u32, reply: Queue<B>) -> bool {
+    /// Puts a resumed reply where its gap is, or behind everything if it has none.
+    pub(crate) fn fill(&mut self, serial: u32, reply: Queue<B>) {
         let Some(at) = self.parts.iter().position(|part| matches!(part, Part::Waiting(s) if *s == serial)) else {
-            return false;
+            self.parts.extend(reply.parts);
+            return;
         };
         self.waiting -= 1;
         let after = self.parts.split_off(at + 1);
         self.parts.pop_back();
         self.parts.extend(reply.parts);
         self.parts.extend(after);
-        true
     }
 
     /// The first pieces to send, at most `max` bytes.
@@ -239,8 +250,8 @@ mod tests {
         assert_eq!(drain(&mut queue, 10), b"a");
         let (mut late, mut reply) = (b"b".to_vec(), Queue::new());
         reply.push(&mut late);
-        assert!(queue.fill(ticket.serial, reply));
+        queue.fill(ticket.serial, reply);
         assert_eq!(drain(&mut queue, 10), b"bc");
-        assert!(!queue.fill(ticket.serial, Queue::new()), "a gap is filled once");
+        assert!(queue.is_empty());
     }
 }

@@ -67,6 +67,15 @@ pub trait Service {
     /// A deferred reply may be ready: another loop or the clock said so.
     fn resume(&mut self, session: &mut Self::Session, ticket: Ticket, out: &mut Output<'_, Self::Bulk>);
 
+    /// Whether the protocol has its own order of replies, so that requests are read while a body is being sent.
+    fn is_multiplexed(&self, session: &Self::Session) -> bool;
+
+    /// Whether there is more to send once everything queued was sent.
+    fn wants_more(&self, session: &Self::Session) -> bool;
+
+    /// Everything queued was sent: gives the next piece.
+    fn more(&mut self, session: &mut Self::Session, out: &mut Output<'_, Self::Bulk>);
+
     /// Called about four times a second; gives tickets whose time has come.
     fn tick(&mut self, due: &mut Vec<Ticket>);
 

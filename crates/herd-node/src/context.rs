@@ -2,53 +2,63 @@
 
 use crate::config::Config;
 use crate::metrics::{Batch, DoorName, Metrics, VerbName};
-use herd_core::ErrorKind;
-use herd_net::LoopHandle;
+use crate::watch::{Waiter, Watch};
+use herd_core::{Error, ErrorKind};
+use herd_net::{LoopHandle, Ticket};
 use herd_store::{Collection, Now, Store};
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// What all loops of a node share.
-pub struct Shared {
+pub(crate) struct Shared {
     /// The objects.
-    pub store: Arc<Store>,
+    pub(crate) store: Arc<Store>,
     /// The collection of names without a slash, and of the memcached door.
-    pub default: Collection,
+    pub(crate) default: Collection,
     /// How the node was started.
-    pub config: Config,
+    pub(crate) config: Config,
     /// Counters, by loop.
-    pub metrics: Vec<Metrics>,
+    pub(crate) metrics: Vec<Metrics>,
     /// Handle on the loops, once they are made.
-    pub loops: OnceLock<LoopHandle>,
+    pub(crate) loops: OnceLock<LoopHandle>,
     /// Set when the node stops.
-    pub stopping: AtomicBool,
+    pub(crate) stopping: AtomicBool,
     /// When it was started.
-    pub start: Instant,
+    pub(crate) start: Instant,
     /// The same, ms since 1970.
-    pub start_unix_ms: u64,
+    pub(crate) start_unix_ms: u64,
     /// What memcached's `debugtime` moved the clock by, ms; `i64::MIN` + time: paused.
-    pub debug_time_ms: AtomicI64,
+    pub(crate) debug_time_ms: AtomicI64,
+    /// Who waits for which object.
+    pub(crate) watch: Watch,
+    /// Addresses it listens on, once it does.
+    pub(crate) addrs: OnceLock<Vec<SocketAddr>>,
+    /// Sessions of the wire so far.
+    pub(crate) sessions: AtomicU32,
 }
 
 /// A loop's view of the node.
-pub struct Context {
+pub(crate) struct Context {
     /// What all loops share.
-    pub shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     /// Number of this loop.
-    pub number: usize,
+    pub(crate) number: usize,
     /// The time of this batch of events.
-    pub now: Now,
+    pub(crate) now: Now,
     /// When this batch of events began, or the last request of it was served.
     began: Instant,
     /// Requests counted since.
     batch: Batch,
+    /// Waits of this loop by when they end, ms since 1970.
+    timers: Vec<(u64, Ticket)>,
 }
 
 impl Context {
     pub(crate) fn new(shared: Arc<Shared>, number: usize) -> Self {
         let mut context =
-            Self { shared, number, now: Now::default(), began: Instant::now(), batch: Batch::default() };
+            Self { shared, number, now: Now::default(), began: Instant::now(), batch: Batch::default(), timers: Vec::new() };
         context.begin();
         context
     }
@@ -62,12 +72,12 @@ impl Context {
 
     /// Counts a request.
     #[inline]
-    pub fn count(&mut self, verb: VerbName) {
+    pub(crate) fn count(&mut self, verb: VerbName) {
         self.batch.count(verb);
     }
 
     /// Counts an error.
-    pub fn count_error(&self, door: DoorName, verb: VerbName, kind: ErrorKind) {
+    pub(crate) fn count_error(&self, door: DoorName, verb: VerbName, kind: ErrorKind) {
         self.metrics().error(door, verb, kind);
     }
 
@@ -80,15 +90,67 @@ impl Context {
         }
     }
 
+    /// Has `ticket` resumed when the object changes, and at `until_ms`.
+    pub(crate) fn watch(&mut self, collection: &Collection, name: &[u8], ticket: Ticket, until_ms: u64) {
+        self.shared.watch.add(collection.id(), name, Waiter { loop_number: self.number, ticket });
+        if !self.timers.contains(&(until_ms, ticket)) {
+            self.timers.push((until_ms, ticket));
+        }
+    }
+
+    /// Ends a watch.
+    pub(crate) fn unwatch(&mut self, collection: &Collection, name: &[u8], ticket: Ticket) {
+        self.shared.watch.remove(collection.id(), name, Waiter { loop_number: self.number, ticket });
+    }
+
+    /// An object was put or removed: those who wait for it look again.
+    #[inline]
+    pub(crate) fn changed(&self, collection: &Collection, name: &[u8]) {
+        for waiter in self.shared.watch.waiters(collection.id(), name) {
+            if let Some(loops) = self.shared.loops.get() {
+                loops.loops()[waiter.loop_number].resume(&[waiter.ticket]);
+            }
+        }
+    }
+
+    /// Has a ticket of this loop resumed at the next tick.
+    pub(crate) fn resume_soon(&mut self, ticket: Ticket) {
+        self.timers.push((0, ticket));
+    }
+
+    /// Tickets whose time has come.
+    pub(crate) fn due(&mut self, due: &mut Vec<Ticket>) {
+        let now_ms = self.now.unix_ms;
+        due.extend(self.timers.iter().filter(|(at_ms, _)| *at_ms <= now_ms).map(|(_, ticket)| *ticket));
+        self.timers.retain(|(at_ms, _)| *at_ms > now_ms);
+    }
+
     /// This loop's counters.
-    pub fn metrics(&self) -> &Metrics {
+    pub(crate) fn metrics(&self) -> &Metrics {
         &self.shared.metrics[self.number]
     }
 }
 
 impl Shared {
+    /// The collection of that name; the error says how to make it.
+    pub(crate) fn collection(&self, name: &str) -> Result<Collection, Error> {
+        if name == "default" {
+            return Ok(self.default.clone());
+        }
+        let missing = || {
+            let text = format!("no collection '{name}': make it with `herd collection create {name}`");
+            Error::new(ErrorKind::NoCollection, text)
+        };
+        self.store.collection(name.as_bytes()).ok_or_else(missing)
+    }
+
+    /// The number of a new session of the wire; 24 bits, never 0.
+    pub(crate) fn next_session(&self) -> u32 {
+        self.sessions.fetch_add(1, Relaxed) % 0xFF_FFFF + 1
+    }
+
     /// The time, as requests see it.
-    pub fn now(&self) -> Now {
+    pub(crate) fn now(&self) -> Now {
         self.now_at(Instant::now())
     }
 

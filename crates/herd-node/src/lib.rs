@@ -5,9 +5,13 @@
 mod bulk;
 mod config;
 mod context;
-pub mod memcached;
+mod http;
+mod memcached;
 mod metrics;
+mod report;
 mod service;
+mod watch;
+mod wire;
 
 pub use config::Config;
 
@@ -18,9 +22,10 @@ use herd_net::{EventLoop, LoopHandle, listen};
 use herd_store::Store;
 use metrics::Metrics;
 use service::NodeService;
+use watch::Watch;
 use std::io::{self, Read};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -42,6 +47,7 @@ impl Node {
         let services = (0..shared.config.threads).map(|n| NodeService::new(shared.clone(), n)).collect();
         let (handle, group) = EventLoop::group(listeners, services, shared.config.connections_max)?;
         shared.loops.set(handle.clone()).ok();
+        shared.addrs.set(addrs.clone()).ok();
         let spawn = |(n, event_loop): (usize, EventLoop<NodeService>)| {
             std::thread::Builder::new().name(format!("loop-{n}")).spawn(move || event_loop.run())
         };
@@ -87,6 +93,9 @@ fn shared(config: Config) -> io::Result<Shared> {
         start: Instant::now(),
         start_unix_ms,
         debug_time_ms: AtomicI64::new(0),
+        watch: Watch::default(),
+        addrs: OnceLock::new(),
+        sessions: AtomicU32::new(0),
     })
 }
 

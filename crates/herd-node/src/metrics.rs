@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A protocol, as counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DoorName {
+pub(crate) enum DoorName {
     /// memcached text and meta.
     Memcached,
     /// HTTP/1.1.
@@ -22,7 +22,7 @@ pub enum DoorName {
 
 /// What was asked, as counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VerbName {
+pub(crate) enum VerbName {
     /// Read an object.
     Get,
     /// Write an object.
@@ -43,17 +43,17 @@ pub enum VerbName {
 
 impl DoorName {
     /// All doors, in the order of their counters.
-    pub const ALL: [DoorName; 4] = [DoorName::Memcached, DoorName::Http, DoorName::Wire, DoorName::Other];
+    pub(crate) const ALL: [DoorName; 4] = [DoorName::Memcached, DoorName::Http, DoorName::Wire, DoorName::Other];
 
     /// As a label.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         ["memcached", "http", "wire", "other"][self as usize]
     }
 }
 
 impl VerbName {
     /// All verbs, in the order of their counters.
-    pub const ALL: [VerbName; 8] = [
+    pub(crate) const ALL: [VerbName; 8] = [
         VerbName::Get,
         VerbName::Put,
         VerbName::Remove,
@@ -65,7 +65,7 @@ impl VerbName {
     ];
 
     /// As a label.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         ["get", "put", "remove", "touch", "arithmetic", "list", "collection", "admin"][self as usize]
     }
 }
@@ -73,51 +73,51 @@ impl VerbName {
 const DOORS: usize = DoorName::ALL.len();
 const VERBS: usize = VerbName::ALL.len();
 /// Upper bounds of the latency buckets are 2^0 to 2^23 us (8 s); the last bucket has none.
-pub const LATENCY_BUCKETS: usize = 25;
+pub(crate) const LATENCY_BUCKETS: usize = 25;
 
 /// Counters of one door and verb.
 #[derive(Default)]
-pub struct VerbMetrics {
+pub(crate) struct VerbMetrics {
     /// Requests answered.
-    pub requests: AtomicU64,
+    pub(crate) requests: AtomicU64,
     /// Errors, by [`ErrorKind`].
-    pub errors: [AtomicU64; ErrorKind::ALL.len()],
+    pub(crate) errors: [AtomicU64; ErrorKind::ALL.len()],
     /// Requests by latency.
-    pub latency: [AtomicU64; LATENCY_BUCKETS],
+    pub(crate) latency: [AtomicU64; LATENCY_BUCKETS],
     /// Sum of latencies, ns.
-    pub latency_ns: AtomicU64,
+    pub(crate) latency_ns: AtomicU64,
     /// Bytes of values received.
-    pub in_bytes: AtomicU64,
+    pub(crate) in_bytes: AtomicU64,
     /// Bytes of values sent.
-    pub out_bytes: AtomicU64,
+    pub(crate) out_bytes: AtomicU64,
 }
 
 /// Counters of one loop.
 #[derive(Default)]
-pub struct Metrics {
+pub(crate) struct Metrics {
     verbs: [[VerbMetrics; VERBS]; DOORS],
 }
 
 /// What a loop counted since the last stamp; plain numbers.
 #[derive(Default)]
-pub struct Batch {
+pub(crate) struct Batch {
     requests: [u32; VERBS],
 }
 
 impl Metrics {
     /// Counters of a door and verb.
-    pub fn of(&self, door: DoorName, verb: VerbName) -> &VerbMetrics {
+    pub(crate) fn of(&self, door: DoorName, verb: VerbName) -> &VerbMetrics {
         &self.verbs[door as usize][verb as usize]
     }
 
     /// Counts an error.
-    pub fn error(&self, door: DoorName, verb: VerbName, kind: ErrorKind) {
+    pub(crate) fn error(&self, door: DoorName, verb: VerbName, kind: ErrorKind) {
         add(&self.of(door, verb).errors[kind as usize], 1);
     }
 
     /// Adds a batch of requests that took `elapsed_ns`.
     #[inline]
-    pub fn settle(&self, door: DoorName, batch: &mut Batch, elapsed_ns: u64) {
+    pub(crate) fn settle(&self, door: DoorName, batch: &mut Batch, elapsed_ns: u64) {
         let bucket = latency_bucket(elapsed_ns);
         for (verb, requests) in self.verbs[door as usize].iter().zip(&mut batch.requests) {
             if *requests > 0 {
@@ -133,13 +133,13 @@ impl Metrics {
 impl Batch {
     /// Counts a request.
     #[inline]
-    pub fn count(&mut self, verb: VerbName) {
+    pub(crate) fn count(&mut self, verb: VerbName) {
         self.requests[verb as usize] += 1;
     }
 
     /// Whether nothing was counted.
     #[inline]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.requests == [0; VERBS]
     }
 }
@@ -152,7 +152,7 @@ fn latency_bucket(ns: u64) -> usize {
 
 /// Adds to a counter only this loop writes.
 #[inline]
-pub fn add(counter: &AtomicU64, n: u64) {
+pub(crate) fn add(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
 }
 

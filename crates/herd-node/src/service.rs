@@ -1,7 +1,8 @@
 //! One loop's service: tells the door of each connection and hands its bytes to it.
 
 use crate::context::{Context, Shared};
-use crate::memcached;
+use crate::{http, memcached};
+use crate::wire;
 use crate::metrics::{DoorName, VerbName};
 use herd_core::ErrorKind;
 use herd_core::door::{self, Door};
@@ -15,16 +16,20 @@ use std::sync::Arc;
 pub(crate) type Output<'a> = herd_net::Output<'a, Arc<Body>>;
 
 /// The service of one loop.
-pub struct NodeService {
+pub(crate) struct NodeService {
     cx: Context,
 }
 
 /// State of a connection, by its door.
-pub enum Session {
+pub(crate) enum Session {
     /// It has not said enough.
     New,
     /// memcached text and meta.
     Memcached(memcached::Session),
+    /// HTTP/1.1.
+    Http(http::Session),
+    /// Herd's wire.
+    Wire(wire::Session),
 }
 
 impl NodeService {
@@ -35,7 +40,9 @@ impl NodeService {
     fn open_door(&mut self, door: Door, out: &mut Output<'_>) -> Option<Session> {
         match door {
             Door::Memcached => Some(Session::Memcached(memcached::Session::default())),
-            Door::Http | Door::Wire | Door::Tls | Door::Resp => {
+            Door::Http => Some(Session::Http(http::Session::default())),
+            Door::Wire => Some(Session::Wire(wire::Session::default())),
+            Door::Tls | Door::Resp => {
                 if door == Door::Resp {
                     out.buf.extend_from_slice(b"-ERR RESP is not in this version of Herd\r\n");
                 }
@@ -69,37 +76,61 @@ impl Service for NodeService {
             };
             *session = known;
         }
-        match session {
+        let (step, door) = match session {
             Session::New => unreachable!("its door was told above"),
-            Session::Memcached(session) => {
-                let step = session.serve(&mut self.cx, input, out);
-                self.cx.settle(DoorName::Memcached);
-                step
-            }
-        }
+            Session::Memcached(session) => (session.serve(&mut self.cx, input, out), DoorName::Memcached),
+            Session::Http(session) => (session.serve(&mut self.cx, input, out), DoorName::Http),
+            Session::Wire(session) => (session.serve(&mut self.cx, input, out), DoorName::Wire),
+        };
+        self.cx.settle(door);
+        step
     }
 
     fn space<'a>(&'a mut self, session: &'a mut Session, max: usize) -> Vec<IoSliceMut<'a>> {
         match session {
             Session::New => Vec::new(),
             Session::Memcached(session) => session.space(&mut self.cx, max),
+            Session::Http(session) => session.space(&mut self.cx, max),
+            Session::Wire(session) => session.space(&mut self.cx, max),
         }
     }
 
     fn filled(&mut self, session: &mut Session, n: usize, out: &mut Output<'_>) -> Step {
+        let (step, door) = match session {
+            Session::New => unreachable!("no space was given"),
+            Session::Memcached(session) => (session.filled(&mut self.cx, n, out), DoorName::Memcached),
+            Session::Http(session) => (session.filled(&mut self.cx, n, out), DoorName::Http),
+            Session::Wire(session) => (session.filled(&mut self.cx, n, out), DoorName::Wire),
+        };
+        self.cx.settle(door);
+        step
+    }
+
+    fn resume(&mut self, session: &mut Session, ticket: Ticket, out: &mut Output<'_>) {
         match session {
-            Session::New => Step { used: 0, next: Next::Read },
-            Session::Memcached(session) => {
-                let step = session.filled(&mut self.cx, n, out);
-                self.cx.settle(DoorName::Memcached);
-                step
-            }
+            Session::New | Session::Memcached(_) => {}
+            Session::Http(session) => session.resume(&mut self.cx, ticket, out),
+            Session::Wire(session) => session.resume(&mut self.cx, ticket, out),
         }
     }
 
-    fn resume(&mut self, _session: &mut Session, _ticket: Ticket, _out: &mut Output<'_>) {}
+    fn is_multiplexed(&self, session: &Session) -> bool {
+        matches!(session, Session::Wire(_))
+    }
 
-    fn tick(&mut self, _due: &mut Vec<Ticket>) {
+    #[inline]
+    fn wants_more(&self, session: &Session) -> bool {
+        matches!(session, Session::Wire(session) if session.wants_more())
+    }
+
+    fn more(&mut self, session: &mut Session, out: &mut Output<'_>) {
+        if let Session::Wire(session) = session {
+            session.more(out);
+        }
+    }
+
+    fn tick(&mut self, due: &mut Vec<Ticket>) {
+        self.cx.due(due);
         if self.cx.number == 0 {
             self.cx.shared.store.maintain(self.cx.now);
         }
@@ -109,6 +140,8 @@ impl Service for NodeService {
         match session {
             Session::New => true,
             Session::Memcached(session) => session.is_idle(),
+            Session::Http(session) => session.is_idle(),
+            Session::Wire(session) => session.is_idle(),
         }
     }
 
@@ -117,6 +150,10 @@ impl Service for NodeService {
     }
 
     fn close(&mut self, session: Session, _why: Why) {
-        drop(session);
+        match session {
+            Session::New | Session::Memcached(_) => {}
+            Session::Http(session) => session.close(&mut self.cx),
+            Session::Wire(session) => session.close(&mut self.cx),
+        }
     }
 }

@@ -38,13 +38,28 @@ fn plain_server(value: Vec<u8>) -> SocketAddr {
     address
 }
 
-fn seconds(act: impl FnOnce()) -> f64 {
-    let start = Instant::now();
-    act();
-    start.elapsed().as_secs_f64()
+/// What a run of one arm cost, seconds.
+#[derive(Clone, Copy)]
+struct Cost {
+    wall: f64,
+    /// CPU of this thread; of the other side's nothing.
+    cpu: f64,
 }
 
-fn median(mut times: Vec<f64>) -> f64 {
+/// CPU time of this thread so far, seconds.
+fn thread_cpu() -> f64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+}
+
+fn cost(act: impl FnOnce()) -> Cost {
+    let (start, cpu) = (Instant::now(), thread_cpu());
+    act();
+    Cost { wall: start.elapsed().as_secs_f64(), cpu: thread_cpu() - cpu }
+}
+
+fn median(costs: &[Cost], of: impl Fn(&Cost) -> f64) -> f64 {
+    let mut times: Vec<f64> = costs.iter().map(of).collect();
     times.sort_by(f64::total_cmp);
     times[times.len() / 2]
 }
@@ -53,12 +68,17 @@ fn median(mut times: Vec<f64>) -> f64 {
 fn compare(what: &str, mut plain: impl FnMut(), mut ours: impl FnMut()) -> f64 {
     plain();
     ours();
-    let times = (0..ROUNDS).map(|_| (seconds(&mut plain), seconds(&mut ours)));
-    let (plain, ours): (Vec<_>, Vec<_>) = times.unzip();
-    let (plain, ours) = (median(plain), median(ours));
-    let speed = |time: f64| BYTES as f64 / time / 1e9;
-    let ratio = plain / ours;
-    println!("{what}: plain {:.2} GB/s, herd {:.2} GB/s, ratio {ratio:.3}", speed(plain), speed(ours));
+    let costs = (0..ROUNDS).map(|_| (cost(&mut plain), cost(&mut ours)));
+    let (plain, ours): (Vec<_>, Vec<_>) = costs.unzip();
+    let speed = |costs: &[Cost]| BYTES as f64 / median(costs, |cost| cost.wall) / 1e9;
+    let cpu = |costs: &[Cost]| median(costs, |cost| cost.cpu) / BYTES as f64 * 1e9;
+    let (plain_speed, speed, plain_cpu, cpu) = (speed(&plain), speed(&ours), cpu(&plain), cpu(&ours));
+    let ratio = speed / plain_speed;
+    println!(
+        "{what}: plain {plain_speed:.2} GB/s, {plain_cpu:.3} CPU s/GB; herd {speed:.2} GB/s, {cpu:.3} CPU s/GB; \
+         speed ratio {ratio:.3}, CPU ratio {:.3}",
+        cpu / plain_cpu
+    );
     ratio
 }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// State of a connection.
 #[derive(Default)]
-pub struct Session {
+pub(crate) struct Session {
     state: State,
 }
 

@@ -1,0 +1,242 @@
+//! The HTTP door: objects under `/o/COLLECTION/NAME`, pages of names, metrics and status (DESIGN §5, RFC 9110, 9112).
+//!
+//! A session is between requests, inside a body of known length, inside a chunked body, or draining after a refusal so
+//! that the client sees the answer before the connection closes. Replies keep the order of their requests; a GET that
+//! waits for a newer version leaves a gap.
+
+mod get;
+mod put;
+
+use crate::context::Context;
+use crate::metrics::{DoorName, VerbName};
+use crate::service::Output;
+use get::Wait;
+use herd_core::door::http::{
+    self as proto, About, Connection, Content, HttpDate, ListPage, Method, Refusal, Request, Response, Status, Target,
+};
+use herd_core::limits::OUTPUT_HIGH_BYTES;
+use herd_core::{Error, ErrorKind};
+use herd_net::{Next, Step, Ticket};
+use put::Incoming;
+use std::io::IoSliceMut;
+
+/// Bytes of a refused body that are read and dropped so that the client gets to read the answer.
+const DRAIN_MAX_BYTES: u64 = 1 << 20;
+
+/// State of a connection.
+#[derive(Default)]
+pub(crate) struct Session {
+    state: State,
+    waits: Option<Box<Vec<(Ticket, Wait)>>>,
+}
+
+#[derive(Default)]
+enum State {
+    /// Between requests.
+    #[default]
+    Heads,
+    /// Inside the body of a PUT.
+    Body(Box<Incoming>),
+    /// Dropping what is left of a refused body before closing.
+    Drain(u64),
+}
+
+impl Session {
+    /// Whether nothing is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        matches!(self.state, State::Heads)
+    }
+
+    /// Serves what is there of `input`.
+    pub(crate) fn serve(&mut self, cx: &mut Context, input: &[u8], out: &mut Output<'_>) -> Step {
+        let mut used = 0;
+        loop {
+            let step = match &self.state {
+                State::Heads => self.head(cx, &input[used..], out),
+                State::Body(_) => self.body(cx, &input[used..], out),
+                State::Drain(left) => drain(*left, &input[used..], &mut self.state),
+            };
+            used += step.used;
+            if step.used == 0 || step.next != Next::Read {
+                return Step { used, next: step.next };
+            }
+            if out.pending_bytes() > OUTPUT_HIGH_BYTES || out.has_bulk() {
+                return Step { used, next: Next::Again };
+            }
+        }
+    }
+
+    fn head(&mut self, cx: &mut Context, input: &[u8], out: &mut Output<'_>) -> Step {
+        match proto::parse_head(input) {
+            Ok(None) => Step { used: 0, next: Next::Read },
+            Ok(Some((request, used))) => {
+                let next = self.request(cx, &request, out);
+                Step { used, next }
+            }
+            Err(refusal) => refuse(cx, &refusal, input.len(), out),
+        }
+    }
+
+    fn request(&mut self, cx: &mut Context, request: &Request<'_>, out: &mut Output<'_>) -> Next {
+        let next = if request.connection == Connection::Close { Next::Close } else { Next::Read };
+        match &request.target {
+            Target::Object { collection, name } => {
+                let done = self.object(cx, request, collection, name, out);
+                return done.unwrap_or(next);
+            }
+            Target::List { collection, prefix, after, limit } => {
+                cx.count(VerbName::List);
+                let page = list_page(cx, collection, prefix, after, *limit);
+                answer_text(cx, request, VerbName::List, page, "application/json", out);
+            }
+            Target::Metrics => {
+                cx.count(VerbName::Admin);
+                let text = cx.shared.metrics_text().into_bytes();
+                answer_text(cx, request, VerbName::Admin, Ok(text), "text/plain; version=0.0.4", out);
+            }
+            Target::Status => {
+                cx.count(VerbName::Admin);
+                let text = cx.shared.status_json().into_bytes();
+                answer_text(cx, request, VerbName::Admin, Ok(text), "application/json", out);
+            }
+            Target::Root => {
+                cx.count(VerbName::Admin);
+                let text = format!("{}: /o/COLLECTION/NAME, /o/COLLECTION?prefix=, /status, /metrics, /healthz\n", cx.shared.config.build);
+                answer_text(cx, request, VerbName::Admin, Ok(text.into_bytes()), "text/plain", out);
+            }
+            Target::Health => {
+                cx.count(VerbName::Admin);
+                health(cx, request, out);
+            }
+            Target::NotFound => {
+                cx.count(VerbName::Admin);
+                let error = Error::new(ErrorKind::NotFound, "no such page: objects are at /o/COLLECTION/NAME");
+                fail(cx, request, VerbName::Admin, &error, None, out);
+            }
+        }
+        next
+    }
+
+    /// A request on an object; `None`: go on as the request's connection says.
+    fn object(
+        &mut self,
+        cx: &mut Context,
+        request: &Request<'_>,
+        collection: &str,
+        name: &[u8],
+        out: &mut Output<'_>,
+    ) -> Option<Next> {
+        match request.method {
+            Method::Get | Method::Head => {
+                cx.count(VerbName::Get);
+                self.get(cx, request, collection, name, out);
+                None
+            }
+            Method::Delete => {
+                cx.count(VerbName::Remove);
+                if let Err(error) = put::remove(cx, request, collection, name, out) {
+                    fail(cx, request, VerbName::Remove, &error, None, out);
+                }
+                None
+            }
+            Method::Put => {
+                cx.count(VerbName::Put);
+                Some(self.begin_put(cx, request, collection, name, out))
+            }
+        }
+    }
+
+    /// Where the next bytes of a body go.
+    pub(crate) fn space<'a>(&'a mut self, cx: &mut Context, max: usize) -> Vec<IoSliceMut<'a>> {
+        match &mut self.state {
+            State::Body(incoming) => incoming.space(cx, max),
+            State::Heads | State::Drain(_) => Vec::new(),
+        }
+    }
+}
+
+/// Reads and drops; closes when enough was dropped or all is there.
+fn drain(left: u64, input: &[u8], state: &mut State) -> Step {
+    let n = (input.len() as u64).min(left);
+    *state = State::Drain(left - n);
+    let next = if left == n { Next::Close } else { Next::Read };
+    Step { used: n as usize, next }
+}
+
+/// The date of replies.
+fn date(cx: &Context) -> HttpDate {
+    HttpDate::from_unix_s((cx.now.unix_ms / 1000) as i64)
+}
+
+/// A request that is not understood or not allowed: answered, and the connection closed.
+#[cold]
+fn refuse(cx: &mut Context, refusal: &Refusal, used: usize, out: &mut Output<'_>) -> Step {
+    cx.count(VerbName::Admin);
+    cx.count_error(DoorName::Http, VerbName::Admin, ErrorKind::BadRequest);
+    refusal.encode(out.buf, Some(&date(cx)));
+    Step { used, next: Next::Close }
+}
+
+/// Answers with an error.
+#[cold]
+fn fail(
+    cx: &Context,
+    request: &Request<'_>,
+    verb: VerbName,
+    error: &Error,
+    size_bytes: Option<u64>,
+    out: &mut Output<'_>,
+) {
+    cx.count_error(DoorName::Http, verb, error.kind);
+    let head_only = request.method == Method::Head;
+    let about = About { connection: request.connection, head_only, date: Some(&date(cx)), size_bytes };
+    proto::put_error(out.buf, error, &about);
+}
+
+/// Answers with a text, or the error of making it.
+fn answer_text(
+    cx: &Context,
+    request: &Request<'_>,
+    verb: VerbName,
+    text: Result<Vec<u8>, Error>,
+    content_type: &str,
+    out: &mut Output<'_>,
+) {
+    let text = match text {
+        Ok(text) => text,
+        Err(error) => return fail(cx, request, verb, &error, None, out),
+    };
+    let response = Response {
+        connection: request.connection,
+        date: Some(&date(cx)),
+        content: Content::Whole { length_bytes: text.len() as u64 },
+        content_type: Some(content_type),
+        ..Response::of(Status::Ok)
+    };
+    response.encode(out.buf);
+    if request.method != Method::Head {
+        out.buf.extend_from_slice(&text);
+    }
+}
+
+fn health(cx: &Context, request: &Request<'_>, out: &mut Output<'_>) {
+    if cx.shared.stopping.load(std::sync::atomic::Ordering::Relaxed) {
+        let error = Error::new(ErrorKind::Busy, "the node is stopping");
+        return fail(cx, request, VerbName::Admin, &error, None, out);
+    }
+    answer_text(cx, request, VerbName::Admin, Ok(b"ok\n".to_vec()), "text/plain", out);
+}
+
+fn list_page(cx: &Context, collection: &str, prefix: &[u8], after: &[u8], limit: u32) -> Result<Vec<u8>, Error> {
+    let found = cx.shared.collection(collection)?;
+    let after = (!after.is_empty()).then_some(after);
+    let items = cx.shared.store.list(&found, prefix, after, limit as usize, cx.now);
+    let mut text = Vec::new();
+    let mut page = ListPage::start(&mut text, collection);
+    for item in &items {
+        page.object(&mut text, &item.name, item.size_bytes, item.version);
+    }
+    let next = items.last().filter(|_| items.len() == limit as usize).map(|item| &*item.name);
+    page.finish(&mut text, next);
+    Ok(text)
+}

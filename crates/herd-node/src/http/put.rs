@@ -1,0 +1,311 @@
+//! PUT and DELETE of an object. Bodies go straight into the store, of known length or chunked.
+
+use super::get::not_found;
+use super::{DRAIN_MAX_BYTES, Session, State, date};
+use crate::context::Context;
+use crate::metrics::{DoorName, VerbName, add};
+use crate::service::Output;
+use herd_core::door::http::{
+    About, Body, CONTINUE, ChunkedDecoder, Connection, Content, Fed, ObjectHead, Refusal, Request, Response, Status,
+    put_error,
+};
+use herd_core::entry::{Condition, Version};
+use herd_core::limits::INLINE_MAX_BYTES;
+use herd_core::{Error, ErrorKind};
+use herd_net::{Next, Step};
+use herd_store::{Collection, NewObject, NewValue, Upload};
+use std::io::IoSliceMut;
+use std::sync::Arc;
+
+/// A PUT whose body is arriving.
+pub(super) struct Incoming {
+    collection: Collection,
+    name: Box<[u8]>,
+    condition: Condition,
+    ttl_ms: Option<u64>,
+    attributes: Vec<u8>,
+    connection: Connection,
+    upload: Upload,
+    framing: Framing,
+}
+
+enum Framing {
+    /// Bytes still to come.
+    Length(u64),
+    Chunked(ChunkedDecoder),
+}
+
+impl Incoming {
+    fn begin(cx: &Context, request: &Request<'_>, collection: &str, name: &[u8]) -> Result<Self, Error> {
+        let collection = cx.shared.collection(collection)?;
+        let (framing, expected) = match request.body {
+            Body::None => (Framing::Length(0), Some(0)),
+            Body::Length(n) => (Framing::Length(n), Some(n)),
+            Body::Chunked => (Framing::Chunked(ChunkedDecoder::default()), None),
+        };
+        let write = &request.write;
+        let attributes = write.attributes().encode()?;
+        check(cx, &collection, name, write.condition)?;
+        Ok(Self {
+            upload: cx.shared.store.admit(&collection, expected)?,
+            collection,
+            name: name.into(),
+            condition: write.condition,
+            ttl_ms: write.ttl_ms,
+            attributes,
+            connection: request.connection,
+            framing,
+        })
+    }
+
+    /// Bytes that are certain to be body.
+    fn pending(&self) -> u64 {
+        match &self.framing {
+            Framing::Length(left) => *left,
+            Framing::Chunked(decoder) => decoder.pending_bytes(),
+        }
+    }
+
+    pub(super) fn space<'a>(&'a mut self, cx: &mut Context, max: usize) -> Vec<IoSliceMut<'a>> {
+        match self.upload.reserve(max, cx.now) {
+            Ok(room) => crate::bulk::cut(self.upload.writer.space(), room),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    fn received(&mut self, n: usize) {
+        match &mut self.framing {
+            Framing::Length(left) => *left -= n as u64,
+            Framing::Chunked(decoder) => decoder.received(n as u64),
+        }
+    }
+
+    /// Takes body bytes out of `input`: how many bytes were used, and whether the body is whole.
+    fn feed(&mut self, cx: &Context, input: &[u8]) -> Result<(usize, bool), Broken> {
+        let decoder = match &mut self.framing {
+            Framing::Length(left) => {
+                let n = (input.len() as u64).min(*left) as usize;
+                self.upload.write(&input[..n], cx.now)?;
+                *left -= n as u64;
+                return Ok((n, *left == 0));
+            }
+            Framing::Chunked(decoder) => decoder,
+        };
+        let mut used = 0;
+        loop {
+            match decoder.feed(&input[used..])? {
+                Fed::Data { skip, length } => {
+                    cx.shared.store.check_size(decoder.announced_bytes())?;
+                    used += skip;
+                    self.upload.write(&input[used..used + length], cx.now)?;
+                    used += length;
+                }
+                Fed::More => return Ok((input.len(), false)),
+                Fed::End { used: last } => return Ok((used + last, true)),
+            }
+        }
+    }
+
+    /// Stores the whole body: its version, and whether the object is new.
+    fn finish(self, cx: &Context) -> Result<(Collection, Version, bool), Error> {
+        let body = self.upload.finish(cx.now)?;
+        add(&cx.metrics().of(DoorName::Http, VerbName::Put).in_bytes, body.len());
+        let bytes;
+        let value = if body.len() <= INLINE_MAX_BYTES as u64 {
+            bytes = if body.is_empty() { Vec::new() } else { body.chunk(0).to_vec() };
+            NewValue::Inline(&bytes)
+        } else {
+            NewValue::Body(Arc::new(body))
+        };
+        let new = NewObject {
+            expires_ms: self.ttl_ms.map_or(0, |ttl| cx.now.unix_ms.saturating_add(ttl).max(1)),
+            attributes: &self.attributes,
+            ..NewObject::of(value)
+        };
+        let mut entry = cx.shared.store.entry(&self.collection, &self.name, cx.now);
+        let there = entry.version();
+        self.condition.check(there)?;
+        let version = entry.put(&new)?;
+        drop(entry);
+        cx.changed(&self.collection, &self.name);
+        Ok((self.collection, version, there.is_none()))
+    }
+}
+
+/// Why a body is given up.
+enum Broken {
+    Error(Error),
+    Refusal(Refusal),
+}
+
+impl From<Error> for Broken {
+    fn from(error: Error) -> Self {
+        Broken::Error(error)
+    }
+}
+
+impl From<Refusal> for Broken {
+    fn from(refusal: Refusal) -> Self {
+        Broken::Refusal(refusal)
+    }
+}
+
+impl Session {
+    pub(super) fn begin_put(
+        &mut self,
+        cx: &mut Context,
+        request: &Request<'_>,
+        collection: &str,
+        name: &[u8],
+        out: &mut Output<'_>,
+    ) -> Next {
+        match Incoming::begin(cx, request, collection, name) {
+            Ok(incoming) => {
+                if request.expect_continue {
+                    out.buf.extend_from_slice(CONTINUE);
+                }
+                let empty = matches!(incoming.framing, Framing::Length(0));
+                if empty {
+                    return self.end_put(cx, incoming, out);
+                }
+                self.state = State::Body(Box::new(incoming));
+                Next::Read
+            }
+            Err(error) => {
+                let rest = match request.body {
+                    Body::None | Body::Length(0) => 0,
+                    Body::Length(n) => n,
+                    Body::Chunked => DRAIN_MAX_BYTES,
+                };
+                self.give_up(cx, Broken::Error(error), rest, out)
+            }
+        }
+    }
+
+    /// More bytes of a body, or of its framing.
+    pub(super) fn body(&mut self, cx: &mut Context, input: &[u8], out: &mut Output<'_>) -> Step {
+        let State::Body(incoming) = &mut self.state else {
+            unreachable!("called inside a body");
+        };
+        match incoming.feed(cx, input) {
+            Ok((used, false)) => match incoming.pending() {
+                0 => Step { used, next: Next::Read },
+                left => Step { used, next: Next::Bulk(left) },
+            },
+            Ok((used, true)) => {
+                let State::Body(incoming) = std::mem::take(&mut self.state) else {
+                    unreachable!("called inside a body");
+                };
+                let next = self.end_put(cx, *incoming, out);
+                Step { used, next }
+            }
+            Err(broken) => {
+                let rest = match &incoming.framing {
+                    Framing::Length(left) => left.saturating_sub(input.len() as u64),
+                    Framing::Chunked(_) => DRAIN_MAX_BYTES,
+                };
+                let next = self.give_up(cx, broken, rest, out);
+                Step { used: input.len(), next }
+            }
+        }
+    }
+
+    /// Bytes of a body were received into its space.
+    pub(crate) fn filled(&mut self, cx: &mut Context, n: usize, out: &mut Output<'_>) -> Step {
+        let State::Body(incoming) = &mut self.state else {
+            unreachable!("space was given for a body");
+        };
+        incoming.upload.writer.advance(n);
+        incoming.received(n);
+        let left = incoming.pending();
+        let whole = left == 0 && matches!(incoming.framing, Framing::Length(_));
+        if !whole {
+            return Step { used: 0, next: if left > 0 { Next::Bulk(left) } else { Next::Read } };
+        }
+        let State::Body(incoming) = std::mem::take(&mut self.state) else {
+            unreachable!("called inside a body");
+        };
+        Step { used: 0, next: self.end_put(cx, *incoming, out) }
+    }
+
+    fn end_put(&mut self, cx: &mut Context, incoming: Incoming, out: &mut Output<'_>) -> Next {
+        let connection = incoming.connection;
+        match incoming.finish(cx) {
+            Ok((collection, version, created)) => {
+                let object = ObjectHead { version, class: collection.class(), copies: 1, attributes: None };
+                let (status, content) = match created {
+                    true => (Status::Created, Content::Whole { length_bytes: 0 }),
+                    false => (Status::NoContent, Content::Absent),
+                };
+                answer(cx, connection, status, content, Some(object), out);
+            }
+            Err(error) => {
+                cx.count_error(DoorName::Http, VerbName::Put, error.kind);
+                let about = About { connection, date: Some(&date(cx)), ..About::default() };
+                put_error(out.buf, &error, &about);
+            }
+        }
+        if connection == Connection::Close { Next::Close } else { Next::Read }
+    }
+
+    /// Answers, then drops a little of the rest so that the client reads the answer, and closes.
+    fn give_up(&mut self, cx: &Context, broken: Broken, rest: u64, out: &mut Output<'_>) -> Next {
+        match broken {
+            Broken::Error(error) => {
+                cx.count_error(DoorName::Http, VerbName::Put, error.kind);
+                let about = About { connection: Connection::Close, date: Some(&date(cx)), ..About::default() };
+                put_error(out.buf, &error, &about);
+            }
+            Broken::Refusal(refusal) => {
+                cx.count_error(DoorName::Http, VerbName::Put, ErrorKind::BadRequest);
+                refusal.encode(out.buf, Some(&date(cx)));
+            }
+        }
+        if rest == 0 {
+            return Next::Close;
+        }
+        self.state = State::Drain(rest.min(DRAIN_MAX_BYTES));
+        Next::Read
+    }
+}
+
+fn answer(
+    cx: &Context,
+    connection: Connection,
+    status: Status,
+    content: Content,
+    object: Option<ObjectHead<'_>>,
+    out: &mut Output<'_>,
+) {
+    Response { connection, date: Some(&date(cx)), content, object, ..Response::of(status) }.encode(out.buf);
+}
+
+/// Looks at the condition before the body is read; it is looked at again when the body is stored.
+fn check(cx: &Context, collection: &Collection, name: &[u8], condition: Condition) -> Result<(), Error> {
+    if condition == Condition::None {
+        return Ok(());
+    }
+    condition.check(cx.shared.store.entry(collection, name, cx.now).version())
+}
+
+pub(super) fn remove(
+    cx: &Context,
+    request: &Request<'_>,
+    collection: &str,
+    name: &[u8],
+    out: &mut Output<'_>,
+) -> Result<(), Error> {
+    let found = cx.shared.collection(collection)?;
+    let mut entry = cx.shared.store.entry(&found, name, cx.now);
+    let there = entry.version();
+    if there.is_none() && request.write.condition == Condition::None {
+        return Err(not_found(collection, name));
+    }
+    request.write.condition.check(there)?;
+    let version = entry.remove().ok_or_else(|| not_found(collection, name))?;
+    drop(entry);
+    cx.changed(&found, name);
+    let object = ObjectHead { version, class: found.class(), copies: 1, attributes: None };
+    answer(cx, request.connection, Status::NoContent, Content::Absent, Some(object), out);
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! What a node says of itself: `/status` (JSON), `/metrics` (Prometheus text format 0.0.4), the system objects.
+
+mod prometheus;
+
+use crate::context::Shared;
+use herd_store::Counts;
+use serde_json::{Value, json};
+use std::sync::atomic::Ordering::Relaxed;
+
+impl Shared {
+    /// The read-only objects of the system collection.
+    pub(crate) fn system_object(&self, name: &[u8]) -> Option<String> {
+        match name {
+            b"status" => Some(self.status_json()),
+            b"collections" => Some(self.collections_json().to_string()),
+            b"metrics" => Some(self.metrics_text()),
+            _ => None,
+        }
+    }
+
+    /// The node's state (DESIGN §5).
+    pub(crate) fn status_json(&self) -> String {
+        let (budget, used) = self.store.memory();
+        let counts = self.store.collections().iter().fold(Counts::default(), |mut sum, c| {
+            sum += self.store.counts(c);
+            sum
+        });
+        let config = &self.config;
+        let listen: Vec<String> = self.addrs.get().into_iter().flatten().map(ToString::to_string).collect();
+        let state = if self.stopping.load(Relaxed) { "stopping" } else { "serving" };
+        json!({
+            "herd": config.name,
+            "build": config.build,
+            "epoch": 0,
+            "warden": null,
+            "nodes": [{"name": config.name, "addr": listen.first(), "state": state}],
+            "groups": 1,
+            "objects": counts.objects,
+            "bytes": counts.bytes,
+            "memory_bytes": budget,
+            "memory_used_bytes": used,
+            "evictions": counts.evictions,
+            "connections": self.loops.get().map_or(0, |loops| loops.open()),
+            "listen": listen,
+            "security": if config.plain { "plain: no TLS, no authentication" } else { "open on loopback" },
+            "io": "readiness",
+            "threads": config.threads,
+            "uptime_s": self.start.elapsed().as_secs(),
+            "collections": self.collections_json(),
+        })
+        .to_string()
+            + "\n"
+    }
+
+    /// All collections with what they promise and hold.
+    pub(crate) fn collections_json(&self) -> Value {
+        let one = |c: &herd_store::Collection| {
+            let counts = self.store.counts(c);
+            json!({
+                "name": c.name(),
+                "id": c.id().0,
+                "class": c.class().to_string(),
+                "ordered": c.spec().ordered,
+                "quota_bytes": c.spec().quota_bytes,
+                "objects": counts.objects,
+                "bytes": counts.bytes,
+                "hits": counts.hits,
+                "misses": counts.misses,
+                "evictions": counts.evictions,
+                "expired": counts.expired,
+                "refusals": counts.refusals,
+            })
+        };
+        Value::Array(self.store.collections().iter().map(one).collect())
+    }
+}

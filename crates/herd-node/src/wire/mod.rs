@@ -1,0 +1,266 @@
+//! Herd's wire: frames in, objects in and out, replies by request id (PROTOCOL.md §1).
+//!
+//! A connection is multiplexed: requests may be open side by side, their bodies interleave frame by frame, and replies
+//! come in the order they are ready. A session is between frames, inside the body of one, or dropping such a body.
+//! Bodies on their way in are in `receive.rs`, those on their way out in `send.rs`, the verbs in `verbs.rs`.
+
+mod receive;
+mod send;
+mod verbs;
+
+use crate::context::Context;
+use crate::metrics::{DoorName, VerbName};
+use crate::service::Output;
+use herd_core::limits::{OUTPUT_HIGH_BYTES, WIRE_OPEN_REQUESTS_MAX};
+use herd_core::wire::{self, Fields, Frame, FrameHead, Header, Kind, Status, Verb, WireError};
+use herd_core::{Error, ErrorKind};
+use herd_net::{Next, Step, Ticket};
+use receive::Incoming;
+use send::Outgoing;
+use std::collections::HashMap;
+use std::io::IoSliceMut;
+use verbs::Wait;
+
+/// The protocol version this door speaks.
+const SPOKEN: u16 = wire::PROTOCOL_VERSION;
+
+/// State of a connection.
+#[derive(Default)]
+pub(crate) struct Session {
+    state: State,
+    /// Transfers and waits; made when there is the first.
+    open: Option<Box<Open>>,
+}
+
+#[derive(Default)]
+enum State {
+    /// Between frames.
+    #[default]
+    Frames,
+    /// Inside a body of the put with that id.
+    Body { id: u64, left: u64, more: bool },
+    /// Dropping that many bytes.
+    Swallow(u64),
+}
+
+/// What is under way on a connection.
+#[derive(Default)]
+struct Open {
+    incoming: HashMap<u64, Incoming>,
+    outgoing: std::collections::VecDeque<Outgoing>,
+    waits: Vec<(Ticket, Wait)>,
+}
+
+impl Open {
+    fn requests(&self) -> usize {
+        self.incoming.len() + self.outgoing.len() + self.waits.len()
+    }
+}
+
+impl Session {
+    /// Whether nothing is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        matches!(self.state, State::Frames) && self.open.as_ref().is_none_or(|open| open.requests() == 0)
+    }
+
+    /// Serves what is there of `input`.
+    #[inline]
+    pub(crate) fn serve(&mut self, cx: &mut Context, input: &[u8], out: &mut Output<'_>) -> Step {
+        let mut used = 0;
+        loop {
+            let step = match self.state {
+                State::Frames => self.frame(cx, &input[used..], out),
+                State::Body { id, left, more } => self.body(cx, (id, left, more), &input[used..], out),
+                State::Swallow(left) => self.swallow(left, &input[used..]),
+            };
+            used += step.used;
+            if step.used == 0 || step.next != Next::Read {
+                return Step { used, next: step.next };
+            }
+            if out.pending_bytes() > OUTPUT_HIGH_BYTES {
+                return Step { used, next: Next::Again };
+            }
+        }
+    }
+
+    /// One frame, or the start of one with a large body.
+    #[inline]
+    fn frame(&mut self, cx: &mut Context, input: &[u8], out: &mut Output<'_>) -> Step {
+        let head = match wire::parse_frame_head(input) {
+            Ok(Some(head)) => head,
+            Ok(None) => return Step { used: 0, next: Next::Read },
+            Err(error) => return goodbye(cx, &error, out),
+        };
+        let fields = match head.fields() {
+            Ok(fields) => fields,
+            Err(error) => return goodbye(cx, &error, out),
+        };
+        match head.header.kind {
+            Kind::Request => self.request(cx, input, &head, &fields, out),
+            Kind::Data => self.data(&head),
+            kind => {
+                let used = head.bytes();
+                let next = self.control(cx, kind, &head.header, &fields, out);
+                Step { used, next }
+            }
+        }
+    }
+
+    #[inline]
+    fn request(
+        &mut self,
+        cx: &mut Context,
+        input: &[u8],
+        head: &FrameHead<'_>,
+        fields: &Fields<'_>,
+        out: &mut Output<'_>,
+    ) -> Step {
+        if head.header.verb() == Some(Verb::Put) && receive::is_streamed(&head.header) {
+            return self.begin_put(cx, head, fields, out);
+        }
+        let frame = match wire::parse_frame(input) {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return Step { used: 0, next: Next::Read },
+            Err(error) => return goodbye(cx, &error, out),
+        };
+        let step = Step { used: frame.bytes(), next: Next::Read };
+        if let Err(error) = self.carry_out(cx, &frame, fields, out) {
+            let verb = count_as(head.header.verb());
+            refuse(cx, verb, &head.header, 0, &error, out);
+        }
+        step
+    }
+
+    /// Any request whose body is wholly there.
+    #[inline]
+    fn carry_out(
+        &mut self,
+        cx: &mut Context,
+        frame: &Frame<'_>,
+        fields: &Fields<'_>,
+        out: &mut Output<'_>,
+    ) -> Result<(), Error> {
+        let header = frame.header();
+        cx.count(count_as(header.verb()));
+        match header.verb() {
+            Some(Verb::Get) => self.get(cx, header, fields, out),
+            Some(Verb::Put) => verbs::put_small(cx, frame, fields, out),
+            Some(Verb::Remove) => verbs::remove(cx, header, fields, out),
+            Some(Verb::Create) => verbs::create(cx, header, fields, out),
+            Some(Verb::Destroy) => verbs::destroy(cx, header, fields, out),
+            Some(Verb::List) => verbs::list(cx, header, fields, out),
+            Some(Verb::Execute) | None => {
+                Err(Error::new(ErrorKind::NotInVersion, "this verb is not in this version of Herd"))
+            }
+        }
+    }
+
+    /// Frames that are not requests and have no body.
+    fn control(
+        &mut self,
+        cx: &mut Context,
+        kind: Kind,
+        header: &Header,
+        fields: &Fields<'_>,
+        out: &mut Output<'_>,
+    ) -> Next {
+        match kind {
+            Kind::Hello => welcome(cx, fields, out),
+            Kind::Credit => self.credit(header),
+            Kind::Cancel => self.cancel(header.id),
+            Kind::Goodbye => return Next::Close,
+            // A node asks nobody yet, so nobody owes it a welcome or a reply.
+            Kind::Welcome | Kind::Reply | Kind::Request | Kind::Data => {}
+        }
+        Next::Read
+    }
+
+    fn cancel(&mut self, id: u64) {
+        if let Some(open) = &mut self.open {
+            open.incoming.remove(&id);
+            open.outgoing.retain(|outgoing| outgoing.id() != id);
+            open.waits.retain(|(_, wait)| wait.id() != id);
+        }
+    }
+
+    fn swallow(&mut self, left: u64, input: &[u8]) -> Step {
+        let n = left.min(input.len() as u64);
+        self.state = if n == left { State::Frames } else { State::Swallow(left - n) };
+        Step { used: n as usize, next: Next::Read }
+    }
+
+    fn open(&mut self) -> &mut Open {
+        self.open.get_or_insert_default()
+    }
+
+    /// Refuses a request beyond the most that may be open.
+    fn check_open(&self) -> Result<(), Error> {
+        let open = self.open.as_ref().map_or(0, |open| open.requests());
+        if open < WIRE_OPEN_REQUESTS_MAX {
+            return Ok(());
+        }
+        let text = format!("{open} requests are open on this connection, the most it may have: wait for some");
+        Err(Error::new(ErrorKind::Busy, text))
+    }
+
+    /// Where the next bytes of a body go.
+    pub(crate) fn space<'a>(&'a mut self, cx: &mut Context, max: usize) -> Vec<IoSliceMut<'a>> {
+        let State::Body { id, .. } = self.state else {
+            return Vec::new();
+        };
+        match self.open.as_mut().and_then(|open| open.incoming.get_mut(&id)) {
+            Some(incoming) => incoming.space(cx, max),
+            None => Vec::new(),
+        }
+    }
+}
+
+/// The verb as counted.
+fn count_as(verb: Option<Verb>) -> VerbName {
+    match verb {
+        Some(Verb::Get) => VerbName::Get,
+        Some(Verb::Put) => VerbName::Put,
+        Some(Verb::Remove) => VerbName::Remove,
+        Some(Verb::List) => VerbName::List,
+        Some(Verb::Create | Verb::Destroy) => VerbName::Collection,
+        Some(Verb::Execute) | None => VerbName::Admin,
+    }
+}
+
+fn welcome(cx: &mut Context, fields: &Fields<'_>, out: &mut Output<'_>) {
+    cx.count(VerbName::Admin);
+    let session = cx.shared.next_session();
+    let node = format!("{} {}", cx.shared.config.name, cx.shared.config.build);
+    let version = fields.highest_version.unwrap_or(SPOKEN).min(SPOKEN);
+    let answer = Fields {
+        features: Some(0),
+        highest_version: Some(version),
+        session: Some(session),
+        node: Some(&node),
+        ..Fields::default()
+    };
+    write_frame(Header::new(Kind::Welcome), &answer, &[], out);
+}
+
+/// Appends a frame that is known to be within the limits.
+fn write_frame(header: Header, fields: &Fields<'_>, body: &[u8], out: &mut Output<'_>) {
+    wire::encode_frame(out.buf, header, fields, body).expect("a reply of this door is within the limits");
+}
+
+/// Answers a request with an error; `version` is the object's where a condition failed.
+#[cold]
+fn refuse(cx: &Context, verb: VerbName, request: &Header, version: u64, error: &Error, out: &mut Output<'_>) {
+    cx.count_error(DoorName::Wire, verb, error.kind);
+    let mut header = Header::reply_to(request, Status::Error(error.kind));
+    header.version = version;
+    write_frame(header, &Fields::failed(&error.text), &[], out);
+}
+
+/// A frame that can't be understood ends the connection: what follows it can't be told apart.
+#[cold]
+fn goodbye(cx: &Context, error: &WireError, out: &mut Output<'_>) -> Step {
+    cx.count_error(DoorName::Wire, VerbName::Admin, ErrorKind::BadRequest);
+    let text = error.to_string();
+    write_frame(Header::new(Kind::Goodbye), &Fields::failed(&text), &[], out);
+    Step { used: 0, next: Next::Close }
+}

@@ -1,0 +1,253 @@
+//! Bodies on their way in: frames of a put, straight into the store, checked block by block against what was sent.
+
+use super::{Session, State, count_as, refuse, verbs, write_frame};
+use crate::context::Context;
+use crate::metrics::VerbName;
+use crate::service::Output;
+use herd_core::attributes::Attributes;
+use herd_core::entry::Condition;
+use herd_core::limits::{INLINE_MAX_BYTES, WIRE_FIRST_CREDIT_BYTES};
+use herd_core::wire::{FLAG_MORE, FLAG_RANGE, Fields, FrameHead, Header, LENGTH_UNKNOWN};
+use herd_core::{Error, ErrorKind};
+use herd_net::{Next, Step};
+use herd_store::{Body, Collection, Upload};
+use std::io::IoSliceMut;
+
+/// A put whose body is arriving.
+pub(super) struct Incoming {
+    pub(super) request: Header,
+    pub(super) collection: Collection,
+    pub(super) name: Box<[u8]>,
+    pub(super) options: PutOptions,
+    upload: Upload,
+    /// Checksums that came with the frames; compared when the body is whole.
+    announced: Vec<u32>,
+    /// Bytes granted and received, for a body of unknown length.
+    granted: u64,
+    /// When it is given up, ms since 1970.
+    deadline_ms: u64,
+    /// Set when there was no room midway; the rest is dropped.
+    failed: Option<Error>,
+}
+
+/// What a put says besides its value.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PutOptions {
+    pub(super) condition: Condition,
+    pub(super) flags: Option<u32>,
+    pub(super) ttl_ms: Option<u64>,
+    pub(super) attributes: Option<Box<[u8]>>,
+    pub(super) range_from: Option<u64>,
+}
+
+impl PutOptions {
+    /// Reads them from a request.
+    pub(super) fn of(header: &Header, fields: &Fields<'_>) -> Result<Self, Error> {
+        if let Some(attributes) = fields.attributes {
+            Attributes::decode(attributes)?;
+        }
+        let bad = || Error::new(ErrorKind::BadRequest, "this condition is not one of a put");
+        Ok(Self {
+            condition: header.condition().ok_or_else(bad)?,
+            flags: fields.flags,
+            ttl_ms: fields.ttl_ms,
+            attributes: fields.attributes.map(Into::into),
+            range_from: header.has(FLAG_RANGE).then_some(header.offset),
+        })
+    }
+}
+
+/// Whether the body of a put goes into blocks rather than beside its key.
+pub(super) fn is_streamed(header: &Header) -> bool {
+    header.has(FLAG_MORE) || header.body_len as usize > INLINE_MAX_BYTES
+}
+
+impl Incoming {
+    fn begin(cx: &mut Context, head: &FrameHead<'_>, fields: &Fields<'_>) -> Result<Self, Error> {
+        let header = &head.header;
+        let collection = verbs::collection(cx, header, fields)?;
+        let name = verbs::name(fields)?.into();
+        let expected = (header.length != LENGTH_UNKNOWN).then_some(header.length);
+        if expected.is_some_and(|n| n < u64::from(header.body_len)) {
+            return Err(Error::new(ErrorKind::BadRequest, "the body is longer than its length says"));
+        }
+        let options = PutOptions::of(header, fields)?;
+        let size = expected.unwrap_or(0).saturating_add(options.range_from.unwrap_or(0));
+        cx.shared.store.check_size(size)?;
+        let upload = cx.shared.store.admit(&collection, expected)?;
+        let deadline_ms = if header.time_ms == 0 { u64::MAX } else { cx.now.unix_ms + u64::from(header.time_ms) };
+        Ok(Self {
+            request: *header,
+            collection,
+            name,
+            options,
+            upload,
+            announced: Vec::new(),
+            granted: WIRE_FIRST_CREDIT_BYTES,
+            deadline_ms,
+            failed: None,
+        })
+    }
+
+    pub(super) fn space<'a>(&'a mut self, cx: &mut Context, max: usize) -> Vec<IoSliceMut<'a>> {
+        if self.failed.is_some() {
+            return Vec::new();
+        }
+        match self.upload.reserve(max, cx.now) {
+            Ok(room) => crate::bulk::cut(self.upload.writer.space(), room),
+            Err(error) => {
+                self.failed = Some(error);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Whether a frame with `bytes` more is within what was announced.
+    fn takes(&self, bytes: u64) -> bool {
+        let so_far = self.upload.writer.len();
+        self.request.length == LENGTH_UNKNOWN || so_far + bytes <= self.request.length
+    }
+
+    /// The finished body, if every block is as it was sent.
+    pub(super) fn finish(self, cx: &Context) -> Result<Body, Error> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        if cx.now.unix_ms > self.deadline_ms {
+            return Err(Error::new(ErrorKind::Timeout, "the deadline passed before the body was there"));
+        }
+        if self.request.length != LENGTH_UNKNOWN && self.upload.writer.len() != self.request.length {
+            return Err(Error::new(ErrorKind::BadRequest, "the body is shorter than its length says"));
+        }
+        let body = self.upload.finish(cx.now)?;
+        match body.checksums().iter().zip(&self.announced).position(|(made, sent)| made != sent) {
+            None => Ok(body),
+            Some(block) => {
+                let text = format!("block {block} of the body failed its checksum; nothing was stored");
+                Err(Error::new(ErrorKind::BadChecksum, text))
+            }
+        }
+    }
+}
+
+impl Session {
+    /// A put with a body of more than one frame, or too large to lie beside its key.
+    pub(super) fn begin_put(
+        &mut self,
+        cx: &mut Context,
+        head: &FrameHead<'_>,
+        fields: &Fields<'_>,
+        out: &mut Output<'_>,
+    ) -> Step {
+        cx.count(VerbName::Put);
+        let header = &head.header;
+        let begun = self.check_open().and_then(|()| Incoming::begin(cx, head, fields));
+        match begun {
+            Ok(incoming) => {
+                if header.has(FLAG_MORE) && header.length > WIRE_FIRST_CREDIT_BYTES && header.length != LENGTH_UNKNOWN {
+                    write_frame(Header::credit(header.id, LENGTH_UNKNOWN), &Fields::default(), &[], out);
+                }
+                self.open().incoming.insert(header.id, incoming);
+            }
+            Err(error) => {
+                let there = verbs::present_version(cx, header, fields, &error);
+                refuse(cx, VerbName::Put, header, there, &error, out);
+            }
+        }
+        self.enter_body(head)
+    }
+
+    /// A further frame of a body.
+    pub(super) fn data(&mut self, head: &FrameHead<'_>) -> Step {
+        self.enter_body(head)
+    }
+
+    fn enter_body(&mut self, head: &FrameHead<'_>) -> Step {
+        let (id, left, more) = (head.header.id, u64::from(head.header.body_len), head.header.has(FLAG_MORE));
+        let incoming = self.open.as_mut().and_then(|open| open.incoming.get_mut(&id));
+        self.state = match incoming {
+            Some(incoming) => {
+                if !incoming.takes(left) {
+                    incoming.failed =
+                        Some(Error::new(ErrorKind::BadRequest, "the body is longer than its length says"));
+                }
+                incoming.announced.extend(head.block_checks());
+                State::Body { id, left, more }
+            }
+            None if left > 0 => State::Swallow(left),
+            None => State::Frames,
+        };
+        Step { used: head.bytes(), next: Next::Read }
+    }
+
+    /// More bytes of a body.
+    pub(super) fn body(
+        &mut self,
+        cx: &mut Context,
+        (id, left, more): (u64, u64, bool),
+        input: &[u8],
+        out: &mut Output<'_>,
+    ) -> Step {
+        let n = (input.len() as u64).min(left) as usize;
+        let Some(incoming) = self.open.as_mut().and_then(|open| open.incoming.get_mut(&id)) else {
+            self.state = State::Swallow(left);
+            return self.swallow(left, input);
+        };
+        if incoming.failed.is_none()
+            && let Err(error) = incoming.upload.write(&input[..n], cx.now)
+        {
+            incoming.failed = Some(error);
+        }
+        let failed = incoming.failed.is_some();
+        let next = self.took(cx, (id, left - n as u64, more), out);
+        let next = if failed && matches!(next, Next::Bulk(_)) { Next::Read } else { next };
+        if n == 0 && left > 0 && next == Next::Read && !failed {
+            return Step { used: 0, next: Next::Bulk(left) };
+        }
+        Step { used: n, next }
+    }
+
+    /// Bytes of a body were received into its space.
+    pub(crate) fn filled(&mut self, cx: &mut Context, n: usize, out: &mut Output<'_>) -> Step {
+        let State::Body { id, left, more } = self.state else {
+            unreachable!("space was given for a body");
+        };
+        if let Some(incoming) = self.open.as_mut().and_then(|open| open.incoming.get_mut(&id)) {
+            incoming.upload.writer.advance(n);
+        }
+        Step { used: 0, next: self.took(cx, (id, left - n as u64, more), out) }
+    }
+
+    /// What follows when `left` bytes of a frame's body are still to come.
+    fn took(&mut self, cx: &mut Context, (id, left, more): (u64, u64, bool), out: &mut Output<'_>) -> Next {
+        if left > 0 {
+            self.state = State::Body { id, left, more };
+            return Next::Bulk(left);
+        }
+        self.state = State::Frames;
+        if more {
+            self.grant(id, out);
+        } else if let Some(incoming) = self.open().incoming.remove(&id) {
+            verbs::put_large(cx, incoming, out);
+        }
+        Next::Read
+    }
+
+    /// Extends the credit of a body of unknown length when half of it is used.
+    fn grant(&mut self, id: u64, out: &mut Output<'_>) {
+        let Some(incoming) = self.open().incoming.get_mut(&id) else {
+            return;
+        };
+        let used = incoming.upload.writer.len();
+        let low = used + WIRE_FIRST_CREDIT_BYTES / 2 > incoming.granted;
+        if incoming.request.length == LENGTH_UNKNOWN && low && incoming.failed.is_none() {
+            incoming.granted += WIRE_FIRST_CREDIT_BYTES;
+            write_frame(Header::credit(id, WIRE_FIRST_CREDIT_BYTES), &Fields::default(), &[], out);
+        }
+    }
+}
+
+/// Answers a put whose body was given up.
+pub(super) fn refuse_put(cx: &Context, request: &Header, version: u64, error: &Error, out: &mut Output<'_>) {
+    refuse(cx, count_as(request.verb()), request, version, error, out);
+}

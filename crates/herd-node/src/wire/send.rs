@@ -1,0 +1,166 @@
+//! Bodies on their way out: cut into frames as the connection takes them, one transfer after the other in turn, and
+//! none beyond its credit.
+
+use super::{Session, write_frame};
+use crate::service::Output;
+use herd_core::checksum::Crc32c;
+use herd_core::limits::{BLOCK_BYTES, WIRE_FIRST_CREDIT_BYTES, WIRE_FRAME_BODY_MAX_BYTES};
+use herd_core::wire::{self, FLAG_MORE, Fields, Header, LENGTH_UNKNOWN};
+use herd_store::Body;
+use std::sync::Arc;
+
+/// A get whose body is being sent.
+pub(super) struct Outgoing {
+    /// The reply's header until the first frame is sent; then of data frames.
+    header: Header,
+    first: Option<Box<FirstFields>>,
+    body: Arc<Body>,
+    /// First byte of the range, next byte to send, and end of the range.
+    from: u64,
+    at: u64,
+    end: u64,
+    /// Bytes that may still be sent.
+    credit: u64,
+}
+
+/// The fields of a reply, kept until its first frame is sent.
+pub(super) struct FirstFields {
+    pub(super) flags: u32,
+    pub(super) expires_ms: u64,
+    pub(super) attributes: Box<[u8]>,
+}
+
+impl FirstFields {
+    /// As the wire has them.
+    pub(super) fn fields(&self) -> Fields<'_> {
+        Fields {
+            flags: (self.flags != 0).then_some(self.flags),
+            expires_ms: (self.expires_ms != 0).then_some(self.expires_ms),
+            attributes: (!self.attributes.is_empty()).then_some(&*self.attributes),
+            ..Fields::default()
+        }
+    }
+}
+
+impl Outgoing {
+    pub(super) fn new(header: Header, first: FirstFields, body: Arc<Body>, from: u64, end: u64) -> Self {
+        Self { header, first: Some(Box::new(first)), body, from, at: from, end, credit: WIRE_FIRST_CREDIT_BYTES }
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.header.id
+    }
+
+    fn can_send(&self) -> bool {
+        self.credit > 0
+    }
+
+    /// Sends the next frame, of at most `max` bytes; true when it was the last.
+    fn send(&mut self, max: usize, out: &mut Output<'_>) -> bool {
+        let allowed = (max as u64).min(self.credit.max(BLOCK_BYTES as u64));
+        let whole_blocks = allowed / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+        let len = (self.end - self.at).min(whole_blocks);
+        let to = self.at + len;
+        let more = to < self.end;
+        let first = self.first.take();
+        let mut header = self.header;
+        if first.is_none() {
+            header = Header::data(self.header.id, self.at, more);
+            header.length = len;
+        } else if more {
+            header.flags |= FLAG_MORE;
+        }
+        let fields = first.as_ref().map_or_else(Fields::default, |first| first.fields());
+        let checks = block_checks(&self.body, self.from, self.at, to);
+        wire::encode_frame_head(out.buf, header, &fields, len as usize, checks)
+            .expect("a frame of this door is within the limits");
+        out.bulk(self.body.clone(), self.at, to);
+        self.at = to;
+        self.credit = self.credit.saturating_sub(len);
+        !more
+    }
+}
+
+/// Checksums of the blocks of `at..to`, counted from `from`: the stored ones where the blocks are the same.
+fn block_checks(body: &Body, from: u64, at: u64, to: u64) -> Vec<u32> {
+    let block = BLOCK_BYTES as u64;
+    let mut checks = Vec::with_capacity((to - at).div_ceil(block) as usize);
+    let mut start = at;
+    while start < to {
+        let end = (start + block).min(to);
+        let whole = from.is_multiple_of(block) && (end == body.len() || end - start == block);
+        checks.push(if whole { body.checksums()[(start / block) as usize] } else { check_of(body, start, end) });
+        start = end;
+    }
+    checks
+}
+
+fn check_of(body: &Body, mut at: u64, end: u64) -> u32 {
+    let mut crc = Crc32c::default();
+    while at < end {
+        let chunk = body.chunk(at);
+        let n = chunk.len().min((end - at) as usize);
+        crc.update(&chunk[..n]);
+        at += n as u64;
+    }
+    crc.value()
+}
+
+impl Session {
+    /// Begins to send a body.
+    pub(super) fn begin_send(&mut self, outgoing: Outgoing, out: &mut Output<'_>) {
+        self.open().outgoing.push_back(outgoing);
+        if !out.has_bulk() {
+            self.send_next(out);
+        }
+    }
+
+    /// Whether a frame of some body can be sent.
+    pub(crate) fn wants_more(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.outgoing.iter().any(Outgoing::can_send))
+    }
+
+    /// Everything queued was sent: the next frame of the body whose turn it is.
+    pub(crate) fn more(&mut self, out: &mut Output<'_>) {
+        self.send_next(out);
+    }
+
+    fn send_next(&mut self, out: &mut Output<'_>) {
+        let open = self.open();
+        let alone = open.outgoing.len() == 1 && open.incoming.is_empty();
+        let Some(at) = open.outgoing.iter().position(Outgoing::can_send) else {
+            return;
+        };
+        let mut outgoing = open.outgoing.remove(at).expect("found above");
+        let max = if alone { WIRE_FRAME_BODY_MAX_BYTES } else { BLOCK_BYTES };
+        if !outgoing.send(max, out) {
+            open.outgoing.push_back(outgoing);
+        }
+    }
+
+    /// Credit for a body arrived.
+    pub(super) fn credit(&mut self, header: &Header) {
+        let Some(open) = &mut self.open else {
+            return;
+        };
+        if let Some(outgoing) = open.outgoing.iter_mut().find(|outgoing| outgoing.id() == header.id) {
+            let unlimited = header.length == LENGTH_UNKNOWN;
+            outgoing.credit = if unlimited { u64::MAX } else { outgoing.credit.saturating_add(header.length) };
+        }
+    }
+}
+
+/// A whole small reply.
+pub(super) fn send_small(
+    header: Header,
+    fields: &Fields<'_>,
+    value: &[u8],
+    check: Option<u32>,
+    out: &mut Output<'_>,
+) {
+    let Some(check) = check.filter(|_| !value.is_empty()) else {
+        return write_frame(header, fields, value, out);
+    };
+    wire::encode_frame_head(out.buf, header, fields, value.len(), [check]).expect("a small value is within the limits");
+    out.buf.extend_from_slice(value);
+}

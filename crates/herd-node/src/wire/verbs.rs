@@ -1,0 +1,534 @@
+//! The verbs on the store, one function each.
+
+use super::receive::{Incoming, PutOptions, refuse_put};
+use super::send::{FirstFields, Outgoing, send_small};
+use super::{Session, refuse, write_frame};
+use crate::context::Context;
+use crate::metrics::VerbName;
+use crate::service::Output;
+use herd_core::collection::Spec;
+use herd_core::entry::{Condition, Range, Version};
+use herd_core::key::{CollectionId, name_is_valid};
+use herd_core::limits::{INLINE_MAX_BYTES, WIRE_LIST_PAGE_MAX};
+use herd_core::wire::{
+    FLAG_HEAD_ONLY, FLAG_QUIET, FLAG_RANGE, Fields, Frame, Header, LENGTH_UNKNOWN, ListEntry, Status,
+};
+use herd_core::{Error, ErrorKind};
+use herd_net::Ticket;
+use herd_store::{Body, Collection, Found, NewObject, NewValue, Value};
+use std::sync::Arc;
+
+/// A get that waits for a newer version.
+pub(super) struct Wait {
+    request: Header,
+    name: Box<[u8]>,
+    collection: Collection,
+    until_ms: u64,
+}
+
+impl Wait {
+    pub(super) fn id(&self) -> u64 {
+        self.request.id
+    }
+}
+
+/// What a get found, taken out from under the lock.
+enum Taken {
+    /// The reply is written.
+    Done,
+    /// A body to be sent.
+    Large(Box<Outgoing>),
+    /// The version is not newer than asked for.
+    NotNewer,
+}
+
+/// The collection a request is about.
+pub(super) fn collection(cx: &Context, header: &Header, fields: &Fields<'_>) -> Result<Collection, Error> {
+    let id = CollectionId(header.collection);
+    if id == CollectionId::DEFAULT {
+        return Ok(cx.shared.default.clone());
+    }
+    if id != CollectionId::BY_NAME {
+        let gone = || Error::new(ErrorKind::NoCollection, format!("no collection with id {}", id.0));
+        return cx.shared.store.collection_by_id(id).ok_or_else(gone);
+    }
+    let name = fields.collection.unwrap_or("default");
+    cx.shared.collection(name)
+}
+
+/// The name a request is about.
+pub(super) fn name<'a>(fields: &Fields<'a>) -> Result<&'a [u8], Error> {
+    let missing = || Error::new(ErrorKind::BadRequest, "the request names no object (1 to 1,024 bytes)");
+    fields.name.filter(|name| name_is_valid(name)).ok_or_else(missing)
+}
+
+/// The version that made a condition fail, for the reply.
+pub(super) fn present_version(cx: &Context, header: &Header, fields: &Fields<'_>, error: &Error) -> Version {
+    if error.kind != ErrorKind::ConditionFailed {
+        return 0;
+    }
+    let (Ok(collection), Ok(name)) = (collection(cx, header, fields), name(fields)) else {
+        return 0;
+    };
+    cx.shared.store.entry(&collection, name, cx.now).version().unwrap_or(0)
+}
+
+impl Session {
+    #[inline]
+    pub(super) fn get(
+        &mut self,
+        cx: &mut Context,
+        header: &Header,
+        fields: &Fields<'_>,
+        out: &mut Output<'_>,
+    ) -> Result<(), Error> {
+        let name = name(fields)?;
+        if header.collection == CollectionId::SYSTEM.0 {
+            return get_system(cx, header, name, out);
+        }
+        // Collection `default` needs no look-up and no count of references.
+        if header.collection == CollectionId::DEFAULT.0 {
+            let shared = cx.shared.clone();
+            return self.get_from(cx, &shared.default, header, name, out);
+        }
+        let collection = collection(cx, header, fields)?;
+        self.get_from(cx, &collection, header, name, out)
+    }
+
+    #[inline]
+    fn get_from(
+        &mut self,
+        cx: &mut Context,
+        collection: &Collection,
+        header: &Header,
+        name: &[u8],
+        out: &mut Output<'_>,
+    ) -> Result<(), Error> {
+        let mut reply = Header::reply_to(header, Status::Ok);
+        reply.collection = collection.id().0;
+        reply.set_ack(collection.class(), 1);
+        let taken = cx.shared.store.get(collection, name, cx.now, |found| answer_get(header, reply, found, out));
+        match taken.transpose()? {
+            Some(Taken::Done) => Ok(()),
+            Some(Taken::Large(outgoing)) => {
+                self.check_open()?;
+                self.begin_send(*outgoing, out);
+                Ok(())
+            }
+            Some(Taken::NotNewer) => self.wait(cx, collection, header, name, out),
+            None if header.newer_than().is_some() => self.wait(cx, collection, header, name, out),
+            None => Err(not_found(collection, name)),
+        }
+    }
+
+    /// Keeps a get until there is a newer version.
+    fn wait(
+        &mut self,
+        cx: &mut Context,
+        collection: &Collection,
+        header: &Header,
+        name: &[u8],
+        out: &mut Output<'_>,
+    ) -> Result<(), Error> {
+        if header.time_ms == 0 {
+            return Err(Error::new(ErrorKind::Timeout, "there is no newer version"));
+        }
+        self.check_open()?;
+        let until_ms = cx.now.unix_ms + u64::from(header.time_ms);
+        let ticket = out.ticket();
+        cx.watch(collection, name, ticket, until_ms);
+        let wait = Wait { request: *header, name: name.into(), collection: collection.clone(), until_ms };
+        self.open().waits.push((ticket, wait));
+        // A put that came between the look and the watch is seen now; later ones resume the wait.
+        let than = header.newer_than().unwrap_or(0);
+        if cx.shared.store.entry(collection, name, cx.now).version().is_some_and(|version| version > than) {
+            self.resume(cx, ticket, out);
+        }
+        Ok(())
+    }
+
+    /// A wait of this ticket may be over.
+    pub(crate) fn resume(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) {
+        let Some(open) = &mut self.open else {
+            return;
+        };
+        let Some(at) = open.waits.iter().position(|(waiting, _)| *waiting == ticket) else {
+            return;
+        };
+        let (_, wait) = open.waits.swap_remove(at);
+        let than = wait.request.newer_than().unwrap_or(0);
+        cx.unwatch(&wait.collection, &wait.name, ticket);
+        let newer = cx.shared.store.entry(&wait.collection, &wait.name, cx.now).version().is_some_and(|v| v > than);
+        if newer {
+            if let Err(error) = self.get_from(cx, &wait.collection, &wait.request, &wait.name, out) {
+                refuse(cx, VerbName::Get, &wait.request, 0, &error, out);
+            }
+        } else if cx.now.unix_ms >= wait.until_ms {
+            let error = Error::new(ErrorKind::Timeout, "no newer version came in time");
+            refuse(cx, VerbName::Get, &wait.request, 0, &error, out);
+        } else {
+            cx.watch(&wait.collection, &wait.name, ticket, wait.until_ms);
+            open.waits.push((ticket, wait));
+        }
+    }
+
+    /// The connection is closed: nobody waits any more.
+    pub(crate) fn close(self, cx: &mut Context) {
+        for (ticket, wait) in self.open.into_iter().flat_map(|open| open.waits) {
+            cx.unwatch(&wait.collection, &wait.name, ticket);
+        }
+    }
+}
+
+/// Answers with what was found, under its lock; a large body is only taken hold of.
+#[inline]
+fn answer_get(
+    request: &Header,
+    mut reply: Header,
+    found: &Found<'_>,
+    out: &mut Output<'_>,
+) -> Result<Taken, Error> {
+    let head = &found.head;
+    if request.newer_than().is_some_and(|than| head.version <= than) {
+        return Ok(Taken::NotNewer);
+    }
+    let range = if request.has(FLAG_RANGE) {
+        Range { offset: request.offset, length: (request.length != LENGTH_UNKNOWN).then_some(request.length) }
+    } else {
+        Range::ALL
+    };
+    let (from, len) = range.within(head.size_bytes)?;
+    (reply.version, reply.length, reply.offset) = (head.version, head.size_bytes, from);
+    let fields = Fields {
+        flags: (head.flags != 0).then_some(head.flags),
+        expires_ms: (head.expires_ms != 0).then_some(head.expires_ms),
+        attributes: (!found.attributes.is_empty()).then_some(found.attributes),
+        ..Fields::default()
+    };
+    match found.value {
+        _ if request.has(FLAG_HEAD_ONLY) => write_frame(reply, &fields, &[], out),
+        Value::Inline(bytes, check) => {
+            let part = &bytes[from as usize..(from + len) as usize];
+            send_small(reply, &fields, part, (part.len() == bytes.len()).then_some(check), out);
+        }
+        Value::Body(_) if len == 0 => write_frame(reply, &fields, &[], out),
+        Value::Body(body) => {
+            let first =
+                FirstFields { flags: head.flags, expires_ms: head.expires_ms, attributes: found.attributes.into() };
+            return Ok(Taken::Large(Box::new(Outgoing::new(reply, first, body.clone(), from, from + len))));
+        }
+    }
+    Ok(Taken::Done)
+}
+
+/// Read-only objects about the node.
+fn get_system(cx: &Context, header: &Header, name: &[u8], out: &mut Output<'_>) -> Result<(), Error> {
+    let text = cx.shared.system_object(name).ok_or_else(|| {
+        Error::new(ErrorKind::NotFound, "the system collection has: status, collections, metrics")
+    })?;
+    let mut reply = Header::reply_to(header, Status::Ok);
+    reply.length = text.len() as u64;
+    if text.len() > herd_core::limits::WIRE_FRAME_BODY_MAX_BYTES {
+        return Err(Error::new(ErrorKind::TooLarge, "the answer is over 1 MiB: use HTTP"));
+    }
+    let body = if header.has(FLAG_HEAD_ONLY) { &[][..] } else { text.as_bytes() };
+    write_frame(reply, &Fields::default(), body, out);
+    Ok(())
+}
+
+/// A put whose body came whole in its frame and lies beside its key.
+#[inline]
+pub(super) fn put_small(
+    cx: &mut Context,
+    frame: &Frame<'_>,
+    fields: &Fields<'_>,
+    out: &mut Output<'_>,
+) -> Result<(), Error> {
+    let header = frame.header();
+    let name = name(fields)?;
+    let body = frame.body()?;
+    if header.length != LENGTH_UNKNOWN && header.length != body.len() as u64 {
+        return Err(Error::new(ErrorKind::BadRequest, "the length of the body is not what the frame says"));
+    }
+    let options = PutOptions::of(header, fields)?;
+    let collection = collection(cx, header, fields)?;
+    let version = match options.range_from {
+        None => put_value(cx, &collection, name, &options, NewValue::Inline(body)),
+        Some(from) => put_range(cx, &collection, name, &options, from, &Piece::Small(body)),
+    };
+    answer_put(cx, &collection, header, version, out);
+    Ok(())
+}
+
+/// A put whose body has arrived in blocks.
+pub(super) fn put_large(cx: &mut Context, incoming: Incoming, out: &mut Output<'_>) {
+    let (request, collection, name) = (incoming.request, incoming.collection.clone(), incoming.name.clone());
+    let options = incoming.options.clone();
+    let version = incoming.finish(cx).map_err(|error| (error, 0)).and_then(|body| match options.range_from {
+        Some(from) => put_range(cx, &collection, &name, &options, from, &Piece::Large(body)),
+        None if body.len() <= INLINE_MAX_BYTES as u64 => {
+            let bytes = bytes_of(&body, 0, body.len());
+            put_value(cx, &collection, &name, &options, NewValue::Inline(&bytes))
+        }
+        None => put_value(cx, &collection, &name, &options, NewValue::Body(Arc::new(body))),
+    });
+    answer_put(cx, &collection, &request, version, out);
+}
+
+fn answer_put(
+    cx: &Context,
+    collection: &Collection,
+    request: &Header,
+    version: Result<Version, (Error, Version)>,
+    out: &mut Output<'_>,
+) {
+    match version {
+        Ok(_) if request.has(FLAG_QUIET) => {}
+        Ok(version) => {
+            let mut reply = Header::reply_to(request, Status::Ok);
+            (reply.version, reply.collection) = (version, collection.id().0);
+            reply.set_ack(collection.class(), 1);
+            write_frame(reply, &Fields::default(), &[], out);
+        }
+        Err((error, there)) => refuse_put(cx, request, there, &error, out),
+    }
+}
+
+/// Puts a whole value under its condition. An error carries the version that is there.
+#[inline]
+fn put_value(
+    cx: &mut Context,
+    collection: &Collection,
+    name: &[u8],
+    options: &PutOptions,
+    value: NewValue<'_>,
+) -> Result<Version, (Error, Version)> {
+    let mut entry = cx.shared.store.entry(collection, name, cx.now);
+    let there = entry.version();
+    options.condition.check(there).map_err(|error| (error, there.unwrap_or(0)))?;
+    let new = NewObject {
+        flags: options.flags.unwrap_or(0),
+        expires_ms: options.ttl_ms.map_or(0, |ttl| cx.now.unix_ms.saturating_add(ttl).max(1)),
+        attributes: options.attributes.as_deref().unwrap_or(&[]),
+        ..NewObject::of(value)
+    };
+    let version = entry.put(&new).map_err(|error| (error, 0));
+    drop(entry);
+    cx.changed(collection, name);
+    version
+}
+
+/// The bytes of a ranged put.
+enum Piece<'a> {
+    Small(&'a [u8]),
+    Large(Body),
+}
+
+impl Piece<'_> {
+    fn len(&self) -> u64 {
+        match self {
+            Piece::Small(bytes) => bytes.len() as u64,
+            Piece::Large(body) => body.len(),
+        }
+    }
+}
+
+/// What a ranged put replaces a part of.
+enum Old {
+    Small(Vec<u8>),
+    Large(Arc<Body>),
+}
+
+/// Replaces a range of an object, again if it changed meanwhile: the new value is made outside the lock.
+fn put_range(
+    cx: &mut Context,
+    collection: &Collection,
+    name: &[u8],
+    options: &PutOptions,
+    from: u64,
+    piece: &Piece<'_>,
+) -> Result<Version, (Error, Version)> {
+    /// Tries before a range that others keep changing is given up.
+    const TRIES: usize = 16;
+    for _ in 0..TRIES {
+        let (old, there, kept) = {
+            let entry = cx.shared.store.entry(collection, name, cx.now);
+            let there = entry.version();
+            options.condition.check(there).map_err(|error| (error, there.unwrap_or(0)))?;
+            let found = entry.found();
+            let kept = found.as_ref().map(|f| (f.head.flags, f.head.expires_ms, f.attributes.to_vec()));
+            let old = match found.map(|found| found.value) {
+                None => Old::Small(Vec::new()),
+                Some(Value::Inline(bytes, _)) => Old::Small(bytes.to_vec()),
+                Some(Value::Body(body)) => Old::Large(body.clone()),
+            };
+            (old, there, kept)
+        };
+        let (flags, expires_ms, attributes) = kept.unwrap_or_default();
+        let merged = PutOptions {
+            condition: there.map_or(Condition::IfAbsent, Condition::IfVersion),
+            flags: Some(options.flags.unwrap_or(flags)),
+            ttl_ms: options.ttl_ms.or((expires_ms != 0).then(|| expires_ms.saturating_sub(cx.now.unix_ms))),
+            attributes: Some(options.attributes.clone().unwrap_or(attributes.into())),
+            range_from: None,
+        };
+        let body = splice(cx, collection, &old, from, piece).map_err(|error| (error, 0))?;
+        let value = match &body {
+            Old::Small(bytes) => NewValue::Inline(bytes),
+            Old::Large(body) => NewValue::Body(body.clone()),
+        };
+        match put_value(cx, collection, name, &merged, value) {
+            Err((error, _)) if error.kind == ErrorKind::ConditionFailed => {}
+            done => return done,
+        }
+    }
+    let text = "the object changed again and again while its range was put: try again";
+    Err((Error::new(ErrorKind::Busy, text), 0))
+}
+
+/// The old value with a range replaced; it grows where the range ends beyond it, and a gap reads as zeros.
+fn splice(
+    cx: &Context,
+    collection: &Collection,
+    old: &Old,
+    from: u64,
+    piece: &Piece<'_>,
+) -> Result<Old, Error> {
+    let old_len = match old {
+        Old::Small(bytes) => bytes.len() as u64,
+        Old::Large(body) => body.len(),
+    };
+    let too_far = || Error::new(ErrorKind::TooLarge, "the range ends beyond any object");
+    let end = from.checked_add(piece.len()).ok_or_else(too_far)?;
+    let size = old_len.max(end);
+    cx.shared.store.check_size(size)?;
+    if size <= INLINE_MAX_BYTES as u64 {
+        let mut bytes = match old {
+            Old::Small(bytes) => bytes.clone(),
+            Old::Large(body) => bytes_of(body, 0, body.len()),
+        };
+        bytes.resize(size as usize, 0);
+        let new = match piece {
+            Piece::Small(new) => new.to_vec(),
+            Piece::Large(body) => bytes_of(body, 0, body.len()),
+        };
+        bytes[from as usize..end as usize].copy_from_slice(&new);
+        return Ok(Old::Small(bytes));
+    }
+    let mut upload = cx.shared.store.admit(collection, Some(size))?;
+    let copy = |upload: &mut herd_store::Upload, at: u64, to: u64| match old {
+        Old::Small(bytes) => upload.write(&bytes[at as usize..to as usize], cx.now),
+        Old::Large(body) => upload.copy(body, at, to, cx.now),
+    };
+    copy(&mut upload, 0, from.min(old_len))?;
+    let mut gap = from.saturating_sub(old_len);
+    while gap > 0 {
+        let n = gap.min(4096);
+        upload.write(&[0; 4096][..n as usize], cx.now)?;
+        gap -= n;
+    }
+    match piece {
+        Piece::Small(bytes) => upload.write(bytes, cx.now)?,
+        Piece::Large(body) => upload.copy(body, 0, body.len(), cx.now)?,
+    }
+    if end < old_len {
+        copy(&mut upload, end, old_len)?;
+    }
+    Ok(Old::Large(Arc::new(upload.finish(cx.now)?)))
+}
+
+fn bytes_of(body: &Body, from: u64, to: u64) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity((to - from) as usize);
+    let mut at = from;
+    while at < to {
+        let chunk = body.chunk(at);
+        let n = chunk.len().min((to - at) as usize);
+        bytes.extend_from_slice(&chunk[..n]);
+        at += n as u64;
+    }
+    bytes
+}
+
+pub(super) fn remove(
+    cx: &mut Context,
+    header: &Header,
+    fields: &Fields<'_>,
+    out: &mut Output<'_>,
+) -> Result<(), Error> {
+    let name = name(fields)?;
+    let collection = collection(cx, header, fields)?;
+    let bad = || Error::new(ErrorKind::BadRequest, "this condition is not one of a remove");
+    let condition = header.condition().ok_or_else(bad)?;
+    let mut entry = cx.shared.store.entry(&collection, name, cx.now);
+    let there = entry.version();
+    if let Err(error) = condition.check(there) {
+        drop(entry);
+        refuse(cx, VerbName::Remove, header, there.unwrap_or(0), &error, out);
+        return Ok(());
+    }
+    let removed = entry.remove();
+    drop(entry);
+    let version = removed.ok_or_else(|| not_found(&collection, name))?;
+    cx.changed(&collection, name);
+    answer_put(cx, &collection, header, Ok(version), out);
+    Ok(())
+}
+
+pub(super) fn create(
+    cx: &mut Context,
+    header: &Header,
+    fields: &Fields<'_>,
+    out: &mut Output<'_>,
+) -> Result<(), Error> {
+    let bad = |text: String| Error::new(ErrorKind::BadRequest, text);
+    let name = fields.collection.ok_or_else(|| bad("the request names no collection".into()))?;
+    let json = fields.spec.ok_or_else(|| bad("the request has no specification".into()))?;
+    let spec: Spec = serde_json::from_str(json).map_err(|error| bad(format!("specification: {error}")))?;
+    let collection = cx.shared.store.create(name, spec)?;
+    answer_put(cx, &collection, header, Ok(0), out);
+    Ok(())
+}
+
+pub(super) fn destroy(
+    cx: &mut Context,
+    header: &Header,
+    fields: &Fields<'_>,
+    out: &mut Output<'_>,
+) -> Result<(), Error> {
+    let collection = collection(cx, header, fields)?;
+    if collection.id() == CollectionId::DEFAULT {
+        return Err(Error::new(ErrorKind::NotAllowed, "collection 'default' can't be removed"));
+    }
+    cx.shared.store.destroy(&collection);
+    answer_put(cx, &collection, header, Ok(0), out);
+    Ok(())
+}
+
+pub(super) fn list(
+    cx: &mut Context,
+    header: &Header,
+    fields: &Fields<'_>,
+    out: &mut Output<'_>,
+) -> Result<(), Error> {
+    let collection = collection(cx, header, fields)?;
+    let limit = fields.limit.unwrap_or(WIRE_LIST_PAGE_MAX);
+    if !(1..=WIRE_LIST_PAGE_MAX).contains(&limit) {
+        let text = format!("a page has 1 to {WIRE_LIST_PAGE_MAX} names");
+        return Err(Error::new(ErrorKind::BadRequest, text));
+    }
+    let prefix = fields.prefix.unwrap_or(&[]);
+    let page = cx.shared.store.list(&collection, prefix, fields.after, limit as usize, cx.now);
+    let mut body = Vec::new();
+    for item in &page {
+        ListEntry { name: &item.name, size_bytes: item.size_bytes, version: item.version }.encode(&mut body);
+    }
+    let mut reply = Header::reply_to(header, Status::Ok);
+    (reply.collection, reply.length) = (collection.id().0, body.len() as u64);
+    write_frame(reply, &Fields::default(), &body, out);
+    Ok(())
+}
+
+fn not_found(collection: &Collection, name: &[u8]) -> Error {
+    let text = format!("no object '{}' in collection '{}'", String::from_utf8_lossy(name), collection.name());
+    Error::new(ErrorKind::NotFound, text)
+}
