@@ -188,11 +188,14 @@ impl<S: Socket> Link<S> {
                 return Ok(Step::Source(bytes));
             }
             let wrote = self.connection.has_output() && self.write(source)?;
+            let left = self.connection.has_output();
             // Right behind a request its answer can't be there; while a body goes out, credit or a refusal can.
-            let small = wrote && !self.connection.is_sending(None);
-            let read = !small && self.read()?;
-            if small && !self.connection.has_output() || !wrote && !read {
-                return Ok(Step::Wait { write: self.connection.has_output() });
+            let sent_all = wrote && !left;
+            if sent_all && !self.connection.is_sending(None) {
+                return Ok(Step::Wait { write: false });
+            }
+            if !self.read()? && !sent_all {
+                return Ok(Step::Wait { write: left });
             }
         }
     }

@@ -26,6 +26,8 @@ pub struct Reply {
     pub flags: u32,
     /// When the object expires, ms since 1970.
     pub expires_ms: Option<u64>,
+    /// Checksum of the value, where only the head was asked for.
+    pub checksum: Option<u32>,
     /// Encoded attributes; empty: none.
     pub attributes: Vec<u8>,
     /// What the node says of an error.
@@ -45,6 +47,7 @@ impl Reply {
             copies,
             flags: fields.flags.unwrap_or(0),
             expires_ms: fields.expires_ms,
+            checksum: fields.checksum,
             attributes: fields.attributes.unwrap_or_default().to_vec(),
             text: fields.error.unwrap_or_default().to_owned(),
         }
@@ -95,6 +98,7 @@ impl Reply {
             copies: self.copies,
             flags: self.flags,
             expires_ms: self.expires_ms,
+            checksum: self.checksum,
             attributes,
         })
     }
@@ -122,6 +126,8 @@ pub struct Stat {
     pub flags: u32,
     /// When it expires, ms since 1970.
     pub expires_ms: Option<u64>,
+    /// CRC-32C of the value (above 64 KiB: of the list of its blocks' checksums); told by `stat` only.
+    pub checksum: Option<u32>,
     /// Content type, mode, times and pairs.
     pub attributes: Attributes,
 }

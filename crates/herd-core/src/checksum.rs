@@ -8,6 +8,16 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
+/// The checksum of a value made of blocks with these checksums: that of its one block, else that of their list
+/// (each 4 bytes, little-endian).
+pub fn of_blocks(checksums: &[u32]) -> u32 {
+    match checksums {
+        [] => 0,
+        [one] => *one,
+        many => crc32c(&many.iter().flat_map(|crc| crc.to_le_bytes()).collect::<Vec<u8>>()),
+    }
+}
+
 /// A CRC-32C over bytes that arrive in pieces.
 #[derive(Clone)]
 pub struct Crc32c(Digest);

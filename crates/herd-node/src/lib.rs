@@ -60,6 +60,16 @@ impl Node {
         &self.addrs
     }
 
+    /// Whether a loop has ended by itself, which only a defect or a failing poller does.
+    pub fn has_ended(&self) -> bool {
+        self.threads.iter().any(JoinHandle::is_finished)
+    }
+
+    /// Connections shed so far: too slow, or too many.
+    pub fn shed(&self) -> u64 {
+        self.loops.loops().iter().map(|remote| remote.stats.shed.load(Relaxed)).sum()
+    }
+
     /// Finishes what is under way and stops, within 5 s. An error is that of a loop.
     pub fn stop(self) -> io::Result<()> {
         self.shared.stopping.store(true, Relaxed);

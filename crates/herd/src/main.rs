@@ -1,37 +1,47 @@
-//! herd: the one binary.
+//! herd: the one binary. Parses arguments and calls the libraries; what the words mean is in `args.rs`.
 
-use clap::{Parser, Subcommand};
-use std::net::SocketAddr;
+mod args;
+mod copy;
+mod exit;
+mod node;
+mod objects;
 
-#[derive(Parser)]
-struct Args {
-    #[command(subcommand)]
-    command: Command,
+use args::{Args, Command};
+use clap::{CommandFactory, Parser};
+use exit::{Failure, Outcome};
+use std::process::ExitCode;
+
+/// Version and commit, as `--version` shows them.
+const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("HERD_COMMIT"), ")");
+
+fn main() -> ExitCode {
+    if let Some(failure) = args::not_in_version() {
+        return failure.report();
+    }
+    match run(Args::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
 }
 
-#[derive(Subcommand)]
-enum Command {
-    /// Run a node.
-    Node {
-        #[arg(long, default_value = "127.0.0.1:7700")]
-        listen: Vec<SocketAddr>,
-        #[arg(long)]
-        threads: Option<usize>,
-        #[arg(long, default_value = "1g")]
-        memory: String,
-        #[arg(long)]
-        evict: bool,
-    },
-}
-
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let Command::Node { listen, threads, memory, evict } = Args::parse().command;
-    let mut config = herd_node::Config { listen, evict, ..Default::default() };
-    config.threads = threads.unwrap_or(config.threads);
-    config.memory_bytes = herd_core::size::parse(&memory).ok_or("bad --memory")?;
-    let node = herd_node::Node::start(config)?;
-    println!("ready {}", node.addrs()[0]);
-    loop {
-        std::thread::park();
+fn run(command: Command) -> Outcome {
+    match command {
+        Command::Node(options) => node::run(&options),
+        Command::Put(options) => objects::put(&options),
+        Command::Get(options) => objects::get(&options),
+        Command::Rm(options) => objects::remove(&options),
+        Command::Ls(options) => objects::list(&options),
+        Command::Stat(options) => objects::stat(&options),
+        Command::Cp(options) => copy::run(&options),
+        Command::Collection(options) => objects::collection(&options),
+        Command::Nodes(options) => objects::nodes(&options),
+        Command::Status(options) => objects::status(&options),
+        Command::Completion { shell } => {
+            clap_complete::generate(shell, &mut Args::command(), "herd", &mut std::io::stdout());
+            Ok(())
+        }
+        Command::Man => {
+            clap_mangen::Man::new(Args::command()).render(&mut std::io::stdout()).map_err(Failure::local("man page"))
+        }
     }
 }

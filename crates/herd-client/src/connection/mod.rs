@@ -370,7 +370,6 @@ impl Connection {
     /// When the next bytes from the socket belong to the body of a request with [`Delivery::Early`], which, and how
     /// many. The shell may read them into its own memory and hand them to [`Connection::take_direct`].
     pub fn expected_body(&self) -> Option<(u64, usize)> {
-        if std::env::var("XD").is_ok() { return None; }
         let frame = self.frame_body.as_ref()?;
         let direct = matches!(frame.wanted, Some((Delivery::Early, _))) && self.input.unread().is_empty();
         direct.then_some((frame.id, frame.left_bytes))

@@ -58,13 +58,25 @@ impl Session {
         self.stream.set_nodelay(true).expect("TCP");
         let (mut start, mut end) = (0, 0);
         let mut put = None;
+        // The frame whose body is arriving, with the bytes still to come.
+        let mut arriving: Option<(Header, BlockChecks, usize)> = None;
         loop {
-            while let Some(frame) = parse_frame(&self.buffer[start..end]).expect("a frame") {
-                let (header, bytes) = (*frame.header(), frame.bytes());
-                if self.content.verify || bytes < 1024 {
-                    frame.body().expect("good blocks");
+            if let Some((header, checks, left)) = &mut arriving {
+                let there = (*left).min(end - start);
+                if self.content.verify {
+                    checks.update(&self.buffer[start..start + there]).expect("good blocks");
                 }
-                start += bytes;
+                start += there;
+                *left -= there;
+                if *left == 0 {
+                    let header = *header;
+                    arriving = None;
+                    self.put(&mut put, &header);
+                    continue;
+                }
+            } else if let Some(head) = parse_frame_head(&self.buffer[start..end]).expect("a frame") {
+                let (header, checks) = (head.header, head.checker());
+                start += head.bytes();
                 match (header.kind, header.verb()) {
                     (Kind::Request, Some(Verb::Get)) => self.get(&header),
                     (Kind::Request, Some(Verb::Put)) => {
@@ -72,11 +84,12 @@ impl Session {
                             self.send(&Header::credit(header.id, LENGTH_UNKNOWN).encode(), b"");
                         }
                         put = Some((header, 0));
-                        self.put(&mut put, &header);
+                        arriving = Some((header, checks, header.body_len as usize));
                     }
-                    (Kind::Data, _) => self.put(&mut put, &header),
+                    (Kind::Data, _) => arriving = Some((header, checks, header.body_len as usize)),
                     _ => {}
                 }
+                continue;
             }
             self.buffer.copy_within(start..end, 0);
             (start, end) = (0, end - start);

@@ -22,6 +22,7 @@ const HIGHEST_VERSION: u8 = 13;
 const SESSION: u8 = 14;
 const NODE: u8 = 15;
 const EXPIRES: u8 = 16;
+const CHECKSUM: u8 = 17;
 
 /// Tag and length before each value.
 const FIELD_BYTES: usize = 3;
@@ -61,6 +62,8 @@ pub struct Fields<'a> {
     pub node: Option<&'a str>,
     /// When the object expires, ms since 1970.
     pub expires_ms: Option<u64>,
+    /// Checksum of the whole value (reply to a HEAD_ONLY get): of its bytes up to 64 KiB, else of its blocks' list.
+    pub checksum: Option<u32>,
 }
 
 impl<'a> Fields<'a> {
@@ -114,6 +117,7 @@ impl<'a> Fields<'a> {
             SESSION => self.session = Some(u32::from_le_bytes(fixed(tag, value)?)),
             NODE => self.node = Some(text(tag, value)?),
             EXPIRES => self.expires_ms = Some(u64::from_le_bytes(fixed(tag, value)?)),
+            CHECKSUM => self.checksum = Some(u32::from_le_bytes(fixed(tag, value)?)),
             _ => return Ok(false),
         }
         Ok(true)
@@ -150,7 +154,8 @@ impl<'a> Fields<'a> {
         put(out, HIGHEST_VERSION, self.highest_version.map(u16::to_le_bytes))?;
         put(out, SESSION, self.session.map(u32::to_le_bytes))?;
         put(out, NODE, self.node)?;
-        put(out, EXPIRES, self.expires_ms.map(u64::to_le_bytes))
+        put(out, EXPIRES, self.expires_ms.map(u64::to_le_bytes))?;
+        put(out, CHECKSUM, self.checksum.map(u32::to_le_bytes))
     }
 }
 

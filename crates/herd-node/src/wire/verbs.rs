@@ -13,7 +13,7 @@ use herd_core::limits::{INLINE_MAX_BYTES, WIRE_LIST_PAGE_MAX};
 use herd_core::wire::{
     FLAG_HEAD_ONLY, FLAG_QUIET, FLAG_RANGE, Fields, Frame, Header, LENGTH_UNKNOWN, ListEntry, Status,
 };
-use herd_core::{Error, ErrorKind};
+use herd_core::{Error, ErrorKind, checksum};
 use herd_net::Ticket;
 use herd_store::{Body, Collection, Found, NewObject, NewValue, Value};
 use std::sync::Arc;
@@ -206,7 +206,13 @@ fn answer_get(
         ..Fields::default()
     };
     match found.value {
-        _ if request.has(FLAG_HEAD_ONLY) => write_frame(reply, &fields, &[], out),
+        value if request.has(FLAG_HEAD_ONLY) => {
+            let checksum = match value {
+                Value::Inline(_, check) => check,
+                Value::Body(body) => checksum::of_blocks(body.checksums()),
+            };
+            write_frame(reply, &Fields { checksum: Some(checksum), ..fields }, &[], out);
+        }
         Value::Inline(bytes, check) => {
             let part = &bytes[from as usize..(from + len) as usize];
             send_small(reply, &fields, part, (part.len() == bytes.len()).then_some(check), out);

@@ -1,0 +1,293 @@
+//! The words of the command line, with their help.
+
+use crate::exit::{Failure, USAGE};
+use clap::{Args as ClapArgs, Parser, Subcommand};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+const KEYS: &str = "A KEY is NAME (in collection 'default') or COLLECTION/NAME.";
+
+/// One object repository from the memory of many machines.
+#[derive(Parser)]
+#[command(name = "herd", version = crate::BUILD, max_term_width = 100, after_help = "Examples:
+  herd node --memory 4g                 run a node on 127.0.0.1:7700
+  herd put greeting hello.txt           store a file
+  herd get greeting                     print it
+  herd cp -r photos herd:photos         copy a tree into the herd
+  curl http://127.0.0.1:7700/o/default/greeting
+
+Exit status: 0 done, 1 not so (no such object, condition failed), 2 usage or local file,
+3 herd unreachable or refusing, 4 outcome unknown, 130 Ctrl-C.")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Run a node
+    Node(NodeArgs),
+    /// Store an object
+    Put(PutArgs),
+    /// Print or save an object
+    Get(GetArgs),
+    /// Remove objects
+    Rm(RmArgs),
+    /// List objects
+    Ls(LsArgs),
+    /// Show what is known of an object
+    Stat(StatArgs),
+    /// Copy files or trees into or out of the herd
+    Cp(CpArgs),
+    /// Create, list and remove collections
+    Collection(CollectionArgs),
+    /// List the nodes
+    Nodes(ShowArgs),
+    /// Show the state of the herd
+    Status(ShowArgs),
+    /// Print a shell completion script
+    #[command(after_help = "Example:\n  herd completion bash > /etc/bash_completion.d/herd")]
+    Completion {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the man page
+    #[command(after_help = "Example:\n  herd man > /usr/local/share/man/man1/herd.1")]
+    Man,
+}
+
+/// Which herd to ask.
+#[derive(ClapArgs)]
+pub(crate) struct HerdArgs {
+    /// Nodes to ask, tried in turn
+    #[arg(long, env = "HERD_NODE", default_value = "127.0.0.1:7700", value_name = "HOST:PORT,..")]
+    pub(crate) node: String,
+    /// Longest silence before a request fails, in seconds
+    #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
+    pub(crate) timeout: f64,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:
+  herd node
+  herd node --listen 127.0.0.1:0 --memory 2g --threads 2
+  herd node --listen 10.0.0.5:7700 --plain        without TLS, on a network you trust")]
+pub(crate) struct NodeArgs {
+    /// Address to listen on; port 0 takes a free one; may be given again
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7700")]
+    pub(crate) listen: Vec<SocketAddr>,
+    /// Name of this node [default: the host's name]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Memory for objects, overhead included [default: half of the machine's or cgroup's]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) memory: Option<u64>,
+    /// Event loops [default: one a core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+    /// Let collection 'default' evict when memory is full (class cache)
+    #[arg(long)]
+    pub(crate) evict: bool,
+    /// Allow plaintext beyond loopback
+    #[arg(long)]
+    pub(crate) plain: bool,
+    /// Largest object
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "1g")]
+    pub(crate) max_object: u64,
+    /// Largest value through the memcached protocol
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "1m")]
+    pub(crate) memcached_max_value: u64,
+    /// What to log: error, warn, info
+    #[arg(long, default_value = "info", value_parser = ["error", "warn", "info"])]
+    pub(crate) log: String,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = format!("{KEYS}\n\nExamples:
+  herd put notes/today today.txt --ttl 3600
+  tar c . | herd put backups/home.tar -
+  herd put counter - --if-version 42 < value
+  herd put disk.img part --range 1048576         replace bytes from 1 MiB on"))]
+pub(crate) struct PutArgs {
+    /// Object to store
+    pub(crate) key: String,
+    /// File to read; - or nothing: standard input
+    pub(crate) file: Option<PathBuf>,
+    /// Seconds until it expires
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) ttl: Option<f64>,
+    /// Only if the object has this version
+    #[arg(long, value_name = "VERSION")]
+    pub(crate) if_version: Option<u64>,
+    /// Only if there is no such object
+    #[arg(long, conflicts_with = "if_version")]
+    pub(crate) if_absent: bool,
+    /// Media type
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) content_type: Option<String>,
+    /// Replace a range from this offset on
+    #[arg(long, value_name = "OFFSET")]
+    pub(crate) range: Option<u64>,
+    #[command(flatten)]
+    pub(crate) herd: HerdArgs,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = format!("{KEYS}\n\nExamples:
+  herd get notes/today
+  herd get backups/home.tar -o home.tar
+  herd get disk.img --range 0-511 | xxd"))]
+pub(crate) struct GetArgs {
+    /// Object to get
+    pub(crate) key: String,
+    /// File to write [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Bytes A to B, both included; B may be left out
+    #[arg(long, value_name = "A-B", value_parser = range)]
+    pub(crate) range: Option<(u64, Option<u64>)>,
+    #[command(flatten)]
+    pub(crate) herd: HerdArgs,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = format!("{KEYS}\n\nExample:\n  herd rm notes/today notes/yesterday"))]
+pub(crate) struct RmArgs {
+    /// Objects to remove
+    #[arg(required = true)]
+    pub(crate) keys: Vec<String>,
+    #[command(flatten)]
+    pub(crate) herd: HerdArgs,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:
+  herd ls                    all of collection 'default'
+  herd ls photos/2026        names that start with 2026 in collection 'photos'
+  herd ls photos/ -l --json  one JSON object a line")]
+pub(crate) struct LsArgs {
+    /// COLLECTION/ or COLLECTION/PREFIX, or a prefix in 'default'
+    #[arg(default_value = "")]
+    pub(crate) prefix: String,
+    /// Also size and version
+    #[arg(short, long)]
+    pub(crate) long: bool,
+    /// One JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) herd: HerdArgs,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = format!("{KEYS}\n\nExample:\n  herd stat notes/today --json"))]
+pub(crate) struct StatArgs {
+    /// Object
+    pub(crate) key: String,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) herd: HerdArgs,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "The herd's side is written herd:KEY. Links, modes, times and empty directories are kept; \
+what is equal (size, time, mode) is skipped; nothing is written outside the target.
+
+Examples:
+  herd cp report.pdf herd:docs/report.pdf
+  herd cp -r photos herd:photos
+  herd cp -r herd:photos restored")]
+pub(crate) struct CpArgs {
+    /// Copy a directory with all in it
+    #[arg(short, long)]
+    pub(crate) recursive: bool,
+    /// File, directory or herd:KEY
+    pub(crate) from: String,
+    /// File, directory or herd:KEY
+    pub(crate) to: String,
+    /// Transfers side by side
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) jobs: u16,
+    /// No progress bar
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) herd: HerdArgs,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct CollectionArgs {
+    #[command(subcommand)]
+    pub(crate) command: CollectionCommand,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum CollectionCommand {
+    /// Create a collection
+    #[command(after_help = "Example:\n  herd collection create thumbs --class cache --quota 2g")]
+    Create {
+        /// Its name
+        name: String,
+        /// cache (evicts when full) or ram:1 (refuses when full)
+        #[arg(long, default_value = "ram:1")]
+        class: String,
+        /// Keep names sorted, for listings in order
+        #[arg(long)]
+        ordered: bool,
+        /// Most bytes it may hold
+        #[arg(long, value_name = "SIZE", value_parser = size)]
+        quota: Option<u64>,
+        #[command(flatten)]
+        herd: HerdArgs,
+    },
+    /// List collections
+    Ls(ShowArgs),
+    /// Remove a collection with all its objects
+    Rm {
+        /// Its name
+        name: String,
+        #[command(flatten)]
+        herd: HerdArgs,
+    },
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct ShowArgs {
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) herd: HerdArgs,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    herd_core::size::parse(text).ok_or_else(|| "write a size as 512, 64k, 10m or 2g".into())
+}
+
+fn range(text: &str) -> Result<(u64, Option<u64>), String> {
+    let bad = || "write a range as A-B or A-".to_string();
+    let (from, to) = text.split_once('-').ok_or_else(bad)?;
+    let from = from.parse().map_err(|_| bad())?;
+    let to = if to.is_empty() { None } else { Some(to.parse().map_err(|_| bad())?) };
+    if to.is_some_and(|to| to < from) { Err(bad()) } else { Ok((from, to)) }
+}
+
+/// Commands and options that the design names and this version does not have: said, not guessed.
+pub(crate) fn not_in_version() -> Option<Failure> {
+    const COMMANDS: [&str; 19] = [
+        "exec", "top", "drain", "detach", "up", "down", "bench", "volume", "mount", "umount", "share", "site", "lock",
+        "segment", "web", "control", "backup", "restore", "fsck",
+    ];
+    const NODE_OPTIONS: [&str; 7] = ["--join", "--dial-ports", "--site", "--tier", "--data", "--control", "--config"];
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let first = words.first()?;
+    let option = |word: &&String| NODE_OPTIONS.contains(&word.split('=').next().unwrap_or(""));
+    let what = match first.as_str() {
+        command if COMMANDS.contains(&command) || command == "ca" => command.to_string(),
+        "node" => format!("node {}", words.iter().find(option)?),
+        _ => return None,
+    };
+    Some(Failure::new(USAGE, format!("'{what}' is not in this version; `herd --help` lists what is")))
+}

@@ -1,0 +1,130 @@
+//! `herd node`: checks, starts, waits for a signal, stops.
+
+use crate::args::NodeArgs;
+use crate::exit::{Failure, Outcome, USAGE};
+use herd_core::size;
+use herd_node::{Config, Node};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Descriptors kept for anything but connections.
+const SPARE_DESCRIPTORS: u64 = 64;
+/// How often the log tells of shed connections, if there were any.
+const REPORT_EVERY: Duration = Duration::from_secs(10);
+
+pub(crate) fn run(args: &NodeArgs) -> Outcome {
+    let config = config(args)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::flag::register(signal, stop.clone()).map_err(Failure::local("signals"))?;
+    }
+    let start = start_line(&config);
+    let node = Node::start(config).map_err(|error| Failure::new(USAGE, hint(args, &error)))?;
+    if args.log == "info" {
+        eprintln!("{start}, on {}", node.addrs().iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
+    }
+    for addr in node.addrs() {
+        println!("ready {addr}");
+    }
+    std::io::stdout().flush().map_err(Failure::local("stdout"))?;
+    wait(&node, &stop, args);
+    let result = node.stop().map_err(Failure::local("stopping"));
+    if args.log == "info" {
+        eprintln!("herd: stopped");
+    }
+    result
+}
+
+/// Until a signal comes or a loop ends; tells of shed connections now and then.
+fn wait(node: &Node, stop: &AtomicBool, args: &NodeArgs) {
+    let step = Duration::from_millis(50);
+    let (mut told, mut since) = (0, Duration::ZERO);
+    while !stop.load(Relaxed) && !node.has_ended() {
+        std::thread::sleep(step);
+        since += step;
+        if since >= REPORT_EVERY && args.log != "error" {
+            let shed = node.shed();
+            if shed > told {
+                eprintln!("herd: warning: shed {} connections that were too slow or too many", shed - told);
+            }
+            (told, since) = (shed, Duration::ZERO);
+        }
+    }
+}
+
+fn config(args: &NodeArgs) -> Result<Config, Failure> {
+    if let Some(open) = args.listen.iter().find(|addr| !addr.ip().is_loopback() && !args.plain) {
+        let text = format!(
+            "{open} is beyond loopback and this version has no TLS: add --plain on a network you trust, \
+             or listen on 127.0.0.1"
+        );
+        return Err(Failure::new(USAGE, text));
+    }
+    let memory = args.memory.unwrap_or_else(default_memory);
+    let threads = args.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
+    Ok(Config {
+        listen: args.listen.clone(),
+        name: args.name.clone().unwrap_or_else(host_name),
+        memory_bytes: memory,
+        threads,
+        evict: args.evict,
+        object_max_bytes: args.max_object,
+        memcached_max_bytes: args.memcached_max_value,
+        plain: args.plain,
+        debug_time: std::env::var_os("HERD_DEBUG_TIME").is_some_and(|value| value == "1"),
+        connections_max: raise_descriptors().saturating_sub(SPARE_DESCRIPTORS),
+        build: format!("herd {}", crate::BUILD),
+    })
+}
+
+fn start_line(config: &Config) -> String {
+    let security = if config.plain { "plain (no TLS, no authentication)" } else { "open on loopback" };
+    format!(
+        "{} node '{}': memory {}, {} threads, {security}",
+        config.build,
+        config.name,
+        size::show(config.memory_bytes),
+        config.threads
+    )
+}
+
+/// What to do about a node that does not start.
+fn hint(args: &NodeArgs, error: &std::io::Error) -> String {
+    let listen: Vec<String> = args.listen.iter().map(ToString::to_string).collect();
+    match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            format!("{} is taken: stop what listens there, or choose another with --listen", listen.join(", "))
+        }
+        _ => format!("node on {}: {error}", listen.join(", ")),
+    }
+}
+
+/// Raises the limit on open descriptors as far as it goes; gives it.
+fn raise_descriptors() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.unwrap_or(1 << 20);
+    // Where it can't be raised, the present limit holds.
+    match setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: limit.maximum }) {
+        Ok(()) => most,
+        Err(_) => limit.current.unwrap_or(1024),
+    }
+}
+
+/// Half of the machine's memory, or of what the control group allows.
+fn default_memory() -> u64 {
+    let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("MemTotal:"))?.to_string();
+        Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? * 1024)
+    });
+    let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
+    machine.unwrap_or(2 << 30).min(group.unwrap_or(u64::MAX)) / 2
+}
+
+fn host_name() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    if name.is_empty() { "node".into() } else { name }
+}
