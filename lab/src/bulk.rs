@@ -354,7 +354,8 @@ fn block_crcs(source: &Source, range: Range<usize>) -> Vec<u32> {
     let whole = source.block_crcs.get(range.start / wire::BLOCK_BYTES..).unwrap_or_default().iter().copied();
     let blocks = source.bytes[range].chunks(wire::BLOCK_BYTES);
     let mut known = whole;
-    blocks.map(|block| known.next().filter(|_| block.len() == wire::BLOCK_BYTES).unwrap_or_else(|| wire::crc32c(block)))
+    blocks
+        .map(|block| known.next().filter(|_| block.len() == wire::BLOCK_BYTES).unwrap_or_else(|| wire::crc32c(block)))
         .collect()
 }
 

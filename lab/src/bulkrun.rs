@@ -57,8 +57,8 @@ pub(crate) fn run(spec: &BulkSpec) -> Result<BulkOutcome> {
     if let Some(core) = spec.core {
         sys::pin(core).during(|| format!("pin to core {core}"))?;
     }
-    let stream = sys::connect_blocking(spec.addr, Duration::from_secs(20))
-        .during(|| format!("connect to {}", spec.addr))?;
+    let stream =
+        sys::connect_blocking(spec.addr, Duration::from_secs(20)).during(|| format!("connect to {}", spec.addr))?;
     let mut bulk = Bulk::open(stream, spec.proto)?;
     let source = Source::new(spec.object_bytes);
     let mut buffer = vec![0; RECEIVE_BYTES];

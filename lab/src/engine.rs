@@ -338,8 +338,8 @@ fn find(open: &VecDeque<Open>, sequence: Option<u64>, fixed_reply: bool) -> Opti
 
 impl Conn {
     fn open(spec: &Spec) -> Result<Self> {
-        let mut stream = sys::connect_blocking(spec.addr, Duration::from_secs(5))
-            .during(|| format!("connect to {}", spec.addr))?;
+        let mut stream =
+            sys::connect_blocking(spec.addr, Duration::from_secs(5)).during(|| format!("connect to {}", spec.addr))?;
         let link = spec.proto.greet(&mut stream)?;
         stream.set_nonblocking(true)?;
         let (open, received, unsent) = (VecDeque::new(), Vec::new(), Vec::new());
@@ -367,4 +367,3 @@ impl Conn {
         Ok(())
     }
 }
-

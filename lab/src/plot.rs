@@ -72,9 +72,7 @@ pub(crate) fn write(chart: &Chart, svg: &Path, png: &Path) -> Result<Option<Stri
 
 /// By the first python3 of PATH or the system's that can.
 fn to_png(chart: &Chart, png: &Path) -> Result<(), String> {
-    run_python("python3", chart, png).or_else(|reason| {
-        run_python("/usr/bin/python3", chart, png).map_err(|_| reason)
-    })
+    run_python("python3", chart, png).or_else(|reason| run_python("/usr/bin/python3", chart, png).map_err(|_| reason))
 }
 
 fn run_python(python: &str, chart: &Chart, png: &Path) -> Result<(), String> {

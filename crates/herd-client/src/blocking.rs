@@ -121,13 +121,7 @@ impl Client {
     }
 
     /// Writes `value` over a part of an object, from byte `offset` on; a gap before it reads as zeros.
-    pub fn put_range(
-        &self,
-        key: impl AsRef<[u8]>,
-        offset: u64,
-        value: &[u8],
-        options: &PutOptions,
-    ) -> Result<Ack> {
+    pub fn put_range(&self, key: impl AsRef<[u8]>, offset: u64, value: &[u8], options: &PutOptions) -> Result<Ack> {
         self.write(&Request::put_range(&key, offset, value, options)?, Upload::Slice(value))
     }
 

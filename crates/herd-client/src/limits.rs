@@ -13,6 +13,10 @@ pub const INPUT_ROOM_BYTES: usize = 16 * 1024;
 /// borrowed until it is sent.
 pub const COPIED_BODY_MAX_BYTES: usize = BLOCK_BYTES;
 
+/// Frames of bodies that come from a stream: what was just read is still in the core's cache when it is sent. Measured:
+/// a tenth less CPU than with frames of 1 MiB.
+pub const STREAM_FRAME_BYTES: usize = 8 * BLOCK_BYTES;
+
 /// Output gathered by a pipeline before it is sent: one system call for some hundred requests.
 pub const PIPELINE_OUTPUT_BYTES: usize = 64 * 1024;
 
@@ -38,3 +42,4 @@ pub const BUSY_PAUSE_MAX_MS: u64 = 500;
 pub const DOCUMENT_MAX_BYTES: u64 = 16 << 20;
 
 const _: () = assert!(72 + WIRE_HEAD_MAX_BYTES + 4 * (WIRE_FRAME_BODY_MAX_BYTES / BLOCK_BYTES) <= INPUT_ROOM_BYTES);
+const _: () = assert!(STREAM_FRAME_BYTES <= WIRE_FRAME_BODY_MAX_BYTES);

@@ -5,10 +5,9 @@
 
 use crate::connection::{Body, BodyPart, Connection, Delivery, Event, Wanted};
 use crate::error::{Error, ErrorKind, Result};
-use crate::limits::{COPIED_BODY_MAX_BYTES, IDLE_TRUSTED_MS};
+use crate::limits::{COPIED_BODY_MAX_BYTES, IDLE_TRUSTED_MS, STREAM_FRAME_BYTES};
 use crate::reply::Reply;
 use crate::request::Request;
-use herd_core::limits::WIRE_FRAME_BODY_MAX_BYTES;
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::time::{Duration, Instant};
@@ -210,6 +209,16 @@ impl<S: Socket> Link<S> {
         self.connection.is_sending(Some(id))
     }
 
+    /// Whether a frame of the call has gone out in part, so that the rest must follow.
+    pub(crate) fn is_half_sent(&self, id: u64) -> bool {
+        self.connection.output_body().is_some_and(|part| part.id == id)
+    }
+
+    /// Whether the call has ended without an answer.
+    pub(crate) fn is_expired(&self, id: u64) -> bool {
+        self.calls.get(&id).is_some_and(|call| call.ended && call.reply.is_none())
+    }
+
     /// Whether not one byte of the open request was sent.
     pub(crate) fn nothing_sent(&self, id: u64) -> bool {
         self.connection.nothing_sent(id)
@@ -250,7 +259,9 @@ impl<S: Socket> Link<S> {
     /// Whether it can serve another request: nothing is under way and, after a pause, the node has not closed it.
     pub(crate) fn is_usable(&mut self) -> bool {
         let fresh = self.idle_since.elapsed() < Duration::from_millis(IDLE_TRUSTED_MS);
-        self.calls.is_empty() && self.connection.is_idle() && (fresh || matches!(self.read(), Ok(false)) || self.drain_idle())
+        self.calls.is_empty()
+            && self.connection.is_idle()
+            && (fresh || matches!(self.read(), Ok(false)) || self.drain_idle())
     }
 
     /// Whether what arrived on an idle connection leaves it usable.
@@ -290,7 +301,7 @@ impl<S: Socket> Link<S> {
         let Some(Wanted { id, position, bytes }) = self.connection.wanted_body() else { return Ok(None) };
         match source {
             Source::Nothing => Ok(None),
-            Source::Stream => Ok(Some(bytes)),
+            Source::Stream => Ok(Some(bytes.min(STREAM_FRAME_BYTES))),
             Source::Slice(slice) => {
                 let from = position as usize;
                 self.connection.start_frame(id, &slice[from..from + bytes], false)?;
@@ -301,7 +312,7 @@ impl<S: Socket> Link<S> {
 
     /// Memory for [`Step::Source`]: room for one frame.
     pub(crate) fn scratch(&mut self) -> &mut [u8] {
-        self.scratch.resize(WIRE_FRAME_BODY_MAX_BYTES, 0);
+        self.scratch.resize(STREAM_FRAME_BYTES, 0);
         &mut self.scratch
     }
 
@@ -332,9 +343,7 @@ impl<S: Socket> Link<S> {
     fn part_of<'a>(&'a self, part: BodyPart, source: Source<'a>) -> &'a [u8] {
         match source {
             Source::Slice(slice) => &slice[part.position as usize..][..part.bytes],
-            Source::Stream | Source::Nothing => {
-                &self.scratch[self.supplied - part.bytes..self.supplied]
-            }
+            Source::Stream | Source::Nothing => &self.scratch[self.supplied - part.bytes..self.supplied],
         }
     }
 
@@ -343,7 +352,6 @@ impl<S: Socket> Link<S> {
         let now_ms = self.now_ms();
         let Some((id, bytes)) = self.connection.expected_body() else { return self.read_input(now_ms) };
         let call = self.calls.get_mut(&id).expect("a call for each request");
-        let bytes = bytes.min(std::env::var("XR").map_or(1 << 20, |x| x.parse().unwrap()));
         let into = call.room(bytes)?;
         let mut slices = [IoSliceMut::new(into), IoSliceMut::new(self.connection.space())];
         let Some(arrived) = arrived(|| self.socket.read(&mut slices))? else { return Ok(false) };

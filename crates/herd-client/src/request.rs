@@ -6,9 +6,7 @@ use herd_core::attributes::Attributes;
 use herd_core::collection::Spec;
 use herd_core::entry::{Condition, Range, Version};
 use herd_core::key::{self, CollectionId};
-use herd_core::wire::{
-    CODE_NEWER, FLAG_HEAD_ONLY, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, Verb,
-};
+use herd_core::wire::{CODE_NEWER, FLAG_HEAD_ONLY, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, Verb};
 use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;

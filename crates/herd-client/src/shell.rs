@@ -52,7 +52,8 @@ struct State<S> {
 impl<S: Socket> Pool<S> {
     /// For `nodes`: `HOST:PORT`, several separated by commas.
     pub(crate) fn new(nodes: &str) -> Result<Self> {
-        let nodes: Vec<String> = nodes.split(',').map(str::trim).filter(|node| !node.is_empty()).map(Into::into).collect();
+        let nodes: Vec<String> =
+            nodes.split(',').map(str::trim).filter(|node| !node.is_empty()).map(Into::into).collect();
         if nodes.is_empty() {
             return Err(Error::bad_request("no node is given: use HOST:PORT[,HOST:PORT..]"));
         }
@@ -114,9 +115,7 @@ impl<S: Socket> Pool<S> {
 /// The failure of the open request `id` after `error` from its link.
 pub(crate) fn failure_of<S: Socket>(link: &Link<S>, id: u64, error: Error) -> Failure {
     match error.kind() {
-        ErrorKind::Unreachable | ErrorKind::BadReply => {
-            Failure::Lost { error, nothing_sent: link.nothing_sent(id) }
-        }
+        ErrorKind::Unreachable | ErrorKind::BadReply => Failure::Lost { error, nothing_sent: link.nothing_sent(id) },
         _ => Failure::Final(error),
     }
 }
@@ -171,7 +170,9 @@ impl Progress {
         *tries = if self.bytes > before { 0 } else { *tries + 1 };
         match error.kind() {
             ErrorKind::Unreachable | ErrorKind::BadReply if self.bytes > 0 && *tries < TRIES_MAX => Ok(()),
-            ErrorKind::NotFound | ErrorKind::Refused(BadRange) if before > 0 => Err(error.with_kind(ErrorKind::Changed)),
+            ErrorKind::NotFound | ErrorKind::Refused(BadRange) if before > 0 => {
+                Err(error.with_kind(ErrorKind::Changed))
+            }
             _ => Err(error),
         }
     }

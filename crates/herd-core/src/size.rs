@@ -37,7 +37,9 @@ mod tests {
 
     #[test]
     fn sizes_as_people_write_them() {
-        for (text, bytes) in [("0", 0), ("64", 64), ("64k", 65536), ("1.5g", 1610612736), ("2GiB", 2 << 30), ("5MB", 5 << 20)] {
+        for (text, bytes) in
+            [("0", 0), ("64", 64), ("64k", 65536), ("1.5g", 1610612736), ("2GiB", 2 << 30), ("5MB", 5 << 20)]
+        {
             assert_eq!(parse(text), Some(bytes), "{text}");
         }
         for text in ["", "x", "-1", "1q", "99999999999t", "nan", "1e"] {

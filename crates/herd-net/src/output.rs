@@ -208,14 +208,17 @@ fn take<'a>(slices: &mut Vec<IoSlice<'a>>, bytes: &'a [u8], left: &mut usize) {
 mod tests {
     use super::*;
 
-    impl Chunks for Vec<u8> {
+    /// Bytes that lie in pieces of four.
+    struct Fours(Vec<u8>);
+
+    impl Chunks for Fours {
         fn chunk(&self, at: u64) -> &[u8] {
             let at = at as usize;
-            &self[at..(at / 4 * 4 + 4).min(self.len())]
+            &self.0[at..(at / 4 * 4 + 4).min(self.0.len())]
         }
     }
 
-    fn drain(queue: &mut Queue<Vec<u8>>, step: usize) -> Vec<u8> {
+    fn drain(queue: &mut Queue<Fours>, step: usize) -> Vec<u8> {
         let mut out = Vec::new();
         while queue.can_send() {
             let bytes: Vec<u8> = queue.slices(step).iter().flat_map(|slice| slice.iter().copied()).collect();
@@ -231,7 +234,7 @@ mod tests {
             let (mut buf, mut queue) = (Vec::new(), Queue::new());
             let mut out = Output::new(&mut buf, &mut queue, 1);
             out.buf.extend(b"head:");
-            out.bulk(b"0123456789".to_vec(), 1, 9);
+            out.bulk(Fours(b"0123456789".to_vec()), 1, 9);
             out.buf.extend(b":tail");
             queue.push(&mut buf);
             assert_eq!(drain(&mut queue, step), b"head:12345678:tail");

@@ -1,15 +1,16 @@
 //! What every door works with: the store, the time, the counters; one context per loop.
 
 use crate::config::Config;
+use crate::debug_time::DebugTime;
 use crate::metrics::{Batch, DoorName, Metrics, VerbName};
 use crate::watch::{Waiter, Watch};
 use herd_core::{Error, ErrorKind};
 use herd_net::{LoopHandle, Ticket};
 use herd_store::{Collection, Now, Store};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// What all loops of a node share.
 pub(crate) struct Shared {
@@ -29,8 +30,8 @@ pub(crate) struct Shared {
     pub(crate) start: Instant,
     /// The same, ms since 1970.
     pub(crate) start_unix_ms: u64,
-    /// What memcached's `debugtime` moved the clock by, ms; `i64::MIN` + time: paused.
-    pub(crate) debug_time_ms: AtomicI64,
+    /// The clock of memcached's tests.
+    pub(crate) debug_time: DebugTime,
     /// Who waits for which object.
     pub(crate) watch: Watch,
     /// Addresses it listens on, once it does.
@@ -57,8 +58,14 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) fn new(shared: Arc<Shared>, number: usize) -> Self {
-        let mut context =
-            Self { shared, number, now: Now::default(), began: Instant::now(), batch: Batch::default(), timers: Vec::new() };
+        let mut context = Self {
+            shared,
+            number,
+            now: Now::default(),
+            began: Instant::now(),
+            batch: Batch::default(),
+            timers: Vec::new(),
+        };
         context.begin();
         context
     }
@@ -149,26 +156,10 @@ impl Shared {
         self.sessions.fetch_add(1, Relaxed) % 0xFF_FFFF + 1
     }
 
-    /// The time, as requests see it.
-    pub(crate) fn now(&self) -> Now {
-        self.now_at(Instant::now())
-    }
-
     #[inline]
     fn now_at(&self, instant: Instant) -> Now {
-        let up = instant.saturating_duration_since(self.start);
-        let moved = self.debug_time_ms.load(Relaxed);
-        if moved != 0 {
-            return self.debug_now(up, moved);
-        }
+        let up = self.debug_time.up(instant.saturating_duration_since(self.start));
         Now { unix_ms: self.start_unix_ms + up.as_millis() as u64, uptime_s: up.as_secs() as u32 }
-    }
-
-    /// Time as memcached's tests move it.
-    #[cold]
-    fn debug_now(&self, up: Duration, moved: i64) -> Now {
-        let up_ms = if moved < 0 { (moved - i64::MIN) as u64 } else { up.as_millis() as u64 + moved as u64 };
-        Now { unix_ms: self.start_unix_ms + up_ms, uptime_s: (up_ms / 1000) as u32 }
     }
 }
 

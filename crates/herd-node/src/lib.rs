@@ -5,6 +5,7 @@
 mod bulk;
 mod config;
 mod context;
+mod debug_time;
 mod http;
 mod memcached;
 mod metrics;
@@ -16,19 +17,20 @@ mod wire;
 pub use config::Config;
 
 use context::Shared;
+use debug_time::DebugTime;
 use herd_core::collection::Spec;
 use herd_core::key::HashKey;
 use herd_net::{EventLoop, LoopHandle, listen};
 use herd_store::Store;
 use metrics::Metrics;
 use service::NodeService;
-use watch::Watch;
 use std::io::{self, Read};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
+use watch::Watch;
 
 /// A running node.
 pub struct Node {
@@ -82,7 +84,7 @@ impl Node {
 }
 
 fn shared(config: Config) -> io::Result<Shared> {
-    let start_unix_ms = context::unix_ms();
+    let (start, start_unix_ms) = (Instant::now(), context::unix_ms());
     let store = Store::new(&herd_store::Config {
         memory_bytes: config.memory_bytes,
         threads: config.threads,
@@ -100,9 +102,9 @@ fn shared(config: Config) -> io::Result<Shared> {
         config,
         loops: OnceLock::new(),
         stopping: AtomicBool::new(false),
-        start: Instant::now(),
+        start,
         start_unix_ms,
-        debug_time_ms: AtomicI64::new(0),
+        debug_time: DebugTime::new(start),
         watch: Watch::default(),
         addrs: OnceLock::new(),
         sessions: AtomicU32::new(0),

@@ -1,9 +1,9 @@
 //! One loop's service: tells the door of each connection and hands its bytes to it.
 
 use crate::context::{Context, Shared};
-use crate::{http, memcached};
-use crate::wire;
 use crate::metrics::{DoorName, VerbName};
+use crate::wire;
+use crate::{http, memcached};
 use herd_core::ErrorKind;
 use herd_core::door::{self, Door};
 use herd_net::{Next, Service, Step, Ticket, Why};
@@ -98,7 +98,7 @@ impl Service for NodeService {
     fn filled(&mut self, session: &mut Session, n: usize, out: &mut Output<'_>) -> Step {
         let (step, door) = match session {
             Session::New => unreachable!("no space was given"),
-            Session::Memcached(session) => (session.filled(&mut self.cx, n, out), DoorName::Memcached),
+            Session::Memcached(session) => (session.filled(n), DoorName::Memcached),
             Session::Http(session) => (session.filled(&mut self.cx, n, out), DoorName::Http),
             Session::Wire(session) => (session.filled(&mut self.cx, n, out), DoorName::Wire),
         };

@@ -191,7 +191,13 @@ struct Inner {
 
 impl Registry {
     pub(crate) fn new() -> Self {
-        Self { inner: RwLock::new(Inner { all: Vec::new(), next_id: CollectionId::DEFAULT.0, generations: Arc::default() }) }
+        Self {
+            inner: RwLock::new(Inner {
+                all: Vec::new(),
+                next_id: CollectionId::DEFAULT.0,
+                generations: Arc::default(),
+            }),
+        }
     }
 
     /// Creates a collection; one of the same name and specification is found instead.
@@ -213,7 +219,8 @@ impl Registry {
             let text = format!("this node has {COLLECTIONS_MAX} collections, the most it can: remove one");
             return Err(Error::new(ErrorKind::Full, text));
         }
-        let state = Arc::new(State::new(CollectionId(inner.next_id), free as u16, name, spec, inner.generations.clone())?);
+        let state =
+            Arc::new(State::new(CollectionId(inner.next_id), free as u16, name, spec, inner.generations.clone())?);
         inner.next_id += 1;
         if free == inner.all.len() {
             inner.all.push(None);

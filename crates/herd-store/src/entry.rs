@@ -131,6 +131,11 @@ impl<'s> Entry<'s> {
         }
     }
 
+    /// Counts a get that found its object without noting the use.
+    pub fn count_hit(&mut self) {
+        self.shard.logs(self.c, self.now.unix_ms).counts.hits += 1;
+    }
+
     /// Notes a use, for eviction and for `last access`.
     #[inline]
     pub fn mark_used(&mut self) {

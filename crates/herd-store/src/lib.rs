@@ -164,13 +164,7 @@ impl Store {
 
     /// Gets an object: hands it to `f` under its lock; counts the hit or miss and notes the use.
     #[inline]
-    pub fn get<R>(
-        &self,
-        collection: &Collection,
-        name: &[u8],
-        now: Now,
-        f: impl FnOnce(&Found<'_>) -> R,
-    ) -> Option<R> {
+    pub fn get<R>(&self, collection: &Collection, name: &[u8], now: Now, f: impl FnOnce(&Found<'_>) -> R) -> Option<R> {
         let mut entry = self.entry(collection, name, now);
         let result = entry.found().map(|found| f(&found));
         entry.count_get(result.is_some());

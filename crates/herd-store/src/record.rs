@@ -321,12 +321,8 @@ mod tests {
 
     #[test]
     fn a_small_object_costs_twenty_bytes_and_padding() {
-        let draft = Draft {
-            head: Head::default(),
-            name: &[1; 16],
-            attributes: b"",
-            value: Stored::Inline(&[2; 64], 0),
-        };
+        let draft =
+            Draft { head: Head::default(), name: &[1; 16], attributes: b"", value: Stored::Inline(&[2; 64], 0) };
         assert_eq!(draft.bytes(), 104);
     }
 }

@@ -119,7 +119,11 @@ impl<'a> Work<'a> {
             let (copied, skipped) = (self.copied.into_inner(), self.skipped.into_inner());
             eprintln!("copied {copied} ({size}), skipped {skipped} that were equal, {} failed", failed.len());
         }
-        if failed.is_empty() { Ok(()) } else { Err(Failure::new(NOT_SO, format!("{} could not be copied", failed.len()))) }
+        if failed.is_empty() {
+            Ok(())
+        } else {
+            Err(Failure::new(NOT_SO, format!("{} could not be copied", failed.len())))
+        }
     }
 }
 

@@ -1,8 +1,6 @@
 //! The commands on objects and collections, one function each.
 
-use crate::args::{
-    CollectionArgs, CollectionCommand, GetArgs, HerdArgs, LsArgs, PutArgs, RmArgs, ShowArgs, StatArgs,
-};
+use crate::args::{CollectionArgs, CollectionCommand, GetArgs, HerdArgs, LsArgs, PutArgs, RmArgs, ShowArgs, StatArgs};
 use crate::exit::{Failure, Outcome, USAGE};
 use herd_client::blocking::Client;
 use herd_client::{Attributes, Condition, Config, PutOptions, Range, Spec, Stat};
@@ -110,7 +108,8 @@ pub(crate) fn list(args: &LsArgs) -> Outcome {
         let item = item?;
         let name = String::from_utf8_lossy(&item.name);
         let done = if args.json {
-            let line = json!({"collection": collection, "name": name, "size_bytes": item.size_bytes, "version": item.version});
+            let line =
+                json!({"collection": collection, "name": name, "size_bytes": item.size_bytes, "version": item.version});
             writeln!(out, "{line}")
         } else if args.long {
             writeln!(out, "{:>12} {:>20} {name}", item.size_bytes, item.version)

@@ -144,6 +144,7 @@ fn measure(bench: &mut Bench, case: &Case, arm: &Arm, server: &Server, round: us
         keys: KEYS,
         value_bytes: VALUE_BYTES,
         run_ms: bench.options.window_ms,
+        warm_ms: if bench.options.short { 80 } else { 200 },
         fixed_reply: matches!(arm.peer.kind, Kind::Null(..)),
         core: case.unpinned_threads.is_none().then_some(super::CLIENT_CORE),
         seed: round as u64 + 1,

@@ -52,9 +52,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
         bench.judge_ratio(LINE, (LOUD, door), (QUIET, door), "p999_us", 2.0)?;
     }
     bench.report.print_verdicts(LINE);
-    bench.chart(LINE, "tail", "p99.9 of 1 KiB gets at 40 % load", "microseconds", "p999_us", |group| {
-        group != SATURATED
-    })
+    bench.chart(LINE, "tail", "p99.9 of 1 KiB gets at 40 % load", "microseconds", "p999_us", |group| group != SATURATED)
 }
 
 fn run_arm(bench: &mut Bench, arm: &Arm, side: Proto, round: usize) -> Result<()> {
@@ -70,13 +68,8 @@ fn run_arm(bench: &mut Bench, arm: &Arm, side: Proto, round: usize) -> Result<()
     let rate_per_s = saturated * SHARE;
     let run_ms = (SAMPLES / bench.options.rounds as f64 / rate_per_s * 1e3) as u64;
     let quiet = Spec { rate_per_s: Some(rate_per_s), run_ms, seed: round as u64 + 1, ..usual(arm, &server) };
-    let side = SideSpec {
-        addr: server.addr,
-        proto: side,
-        object_bytes: OBJECT_BYTES,
-        gets_per_s: 10.0,
-        puts_per_s: 2.0,
-    };
+    let side =
+        SideSpec { addr: server.addr, proto: side, object_bytes: OBJECT_BYTES, gets_per_s: 10.0, puts_per_s: 2.0 };
     let loud = Spec { side: Some(side), ..quiet.clone() };
     let mut both = [(QUIET, quiet), (LOUD, loud)];
     both.rotate_left(round % 2);

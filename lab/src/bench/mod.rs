@@ -32,6 +32,8 @@ use crate::sys;
 pub(crate) const SERVER_CORE: usize = 0;
 /// Core of the clients.
 pub(crate) const CLIENT_CORE: usize = 1;
+/// Window of the short form's runs.
+const SHORT_WINDOW_MS: u64 = 150;
 /// Above this multiple of memcached's CPU per request the short form fails.
 pub(crate) const GROSS: f64 = 1.5;
 
@@ -167,7 +169,7 @@ pub(crate) fn run(mut options: Options) -> Result<()> {
     let network = netns::enter();
     sys::raise_open_files()?;
     if options.short {
-        (options.rounds, options.window_ms) = (2, 250);
+        (options.rounds, options.window_ms) = (2, SHORT_WINDOW_MS);
         options.lines = vec![Line::C, Line::D];
     }
     let mut bench = Bench::open(options, &network)?;

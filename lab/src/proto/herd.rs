@@ -87,10 +87,10 @@ pub(super) fn read_reply(
     if header.body_len as usize != body_bytes {
         return Reply::Wrong(format!("{} bytes of body, not {body_bytes}", header.body_len));
     }
-    if care == Care::Content {
-        if let Err(reason) = check_content(op, &header, key, values, &bytes[..used]) {
-            return Reply::Wrong(reason);
-        }
+    if care == Care::Content
+        && let Err(reason) = check_content(op, &header, key, values, &bytes[..used])
+    {
+        return Reply::Wrong(reason);
     }
     Reply::Good { used, sequence: Some(sequence) }
 }

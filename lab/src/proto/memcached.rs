@@ -50,9 +50,8 @@ fn read_value(care: Care, asked: Option<u32>, values: &Values, bytes: &[u8]) -> 
     if tail != TAIL {
         return Reply::wrong("value not followed by END", tail);
     }
-    let content_right = || {
-        asked.is_some_and(|index| bytes[6..].starts_with(&key(index)) && values.matches(index, &bytes[start..end]))
-    };
+    let content_right =
+        || asked.is_some_and(|index| bytes[6..].starts_with(&key(index)) && values.matches(index, &bytes[start..end]));
     if care == Care::Content && !content_right() {
         return Reply::wrong("another value than was stored", bytes);
     }

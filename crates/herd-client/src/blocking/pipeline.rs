@@ -49,7 +49,11 @@ impl<'a> Pipeline<'a> {
         let patience_ms = self.client.config.patience_ms();
         let (id, source) = self.link().begin(request, source, sink, patience_ms)?;
         while self.lost.is_none() && self.must_drain(id) {
-            self.turn(Some(id), source);
+            let blocked = self.step(None, source);
+            if self.must_drain(id) {
+                self.pause(blocked);
+                self.give_up_half_sent(id);
+            }
         }
         Ok(Ticket { id, repeatable: request.is_repeatable() })
     }
@@ -57,7 +61,8 @@ impl<'a> Pipeline<'a> {
     /// Waits for the answer: its head, and the value of a get.
     pub fn wait(&mut self, ticket: Ticket) -> Result<(Reply, Vec<u8>)> {
         while self.lost.is_none() && !self.link().is_answered(ticket.id) {
-            self.turn(Some(ticket.id), Source::Nothing);
+            let blocked = self.step(Some(ticket.id), Source::Nothing);
+            self.pause(blocked);
         }
         let nothing_sent = self.link().nothing_sent(ticket.id);
         let call = self.link().finish(ticket.id);
@@ -75,7 +80,10 @@ impl<'a> Pipeline<'a> {
     /// Hands all that was gathered to the system.
     pub fn flush(&mut self) {
         while self.lost.is_none() && self.link().output_bytes() > 0 {
-            self.turn(None, Source::Nothing);
+            let blocked = self.step(None, Source::Nothing);
+            if self.link().output_bytes() > 0 {
+                self.pause(blocked);
+            }
         }
     }
 
@@ -83,28 +91,35 @@ impl<'a> Pipeline<'a> {
         self.link.as_mut().expect("it is there until it is dropped")
     }
 
-    /// Whether a streamed value is not yet sent, or too much output has gathered.
+    /// Whether a streamed value must still be at hand, or too much output has gathered.
     fn must_drain(&mut self, id: u64) -> bool {
         let link = self.link();
-        (link.is_sending(id) && !link.is_answered(id)) || link.output_bytes() > PIPELINE_OUTPUT_BYTES
+        link.is_half_sent(id)
+            || (link.is_sending(id) && !link.is_answered(id))
+            || link.output_bytes() > PIPELINE_OUTPUT_BYTES
     }
 
-    /// Moves bytes, and waits when none can be moved.
-    fn turn(&mut self, id: Option<u64>, source: Source<'_>) {
-        if let Err(error) = self.try_turn(id, source) {
-            self.lost = Some(error.to_string());
-        }
+    /// Moves bytes; what to wait for, if no more can be moved.
+    fn step(&mut self, id: Option<u64>, source: Source<'_>) -> Option<Step> {
+        self.link().step(id, source).map_err(|error| self.lost = Some(error.to_string())).ok()
     }
 
-    fn try_turn(&mut self, id: Option<u64>, source: Source<'_>) -> Result<()> {
+    fn pause(&mut self, blocked: Option<Step>) {
+        let Some(Step::Wait { write }) = blocked else { return };
         let link = self.link();
-        if let Step::Wait { write } = link.step(id, source)? {
-            wait(link, write)?;
-            if link.timeout().is_zero() {
-                link.expire();
-            }
+        if let Err(error) = wait(link, write) {
+            self.lost = Some(error.to_string());
+        } else if link.timeout().is_zero() {
+            link.expire();
         }
-        Ok(())
+    }
+
+    /// A value whose time ran out in the middle of a frame leaves nothing that could follow it.
+    fn give_up_half_sent(&mut self, id: u64) {
+        let link = self.link();
+        if link.is_half_sent(id) && link.is_expired(id) {
+            self.lost = Some("the node takes no more bytes".to_owned());
+        }
     }
 }
 

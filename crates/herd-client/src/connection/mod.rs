@@ -29,9 +29,7 @@ use crate::error::{Error, Result};
 use crate::limits::COPIED_BODY_MAX_BYTES;
 use crate::reply::{Reply, Welcome};
 use crate::request::Request;
-use herd_core::limits::{
-    BLOCK_BYTES, WIRE_FIRST_CREDIT_BYTES, WIRE_FRAME_BODY_MAX_BYTES, WIRE_OPEN_REQUESTS_MAX,
-};
+use herd_core::limits::{BLOCK_BYTES, WIRE_FIRST_CREDIT_BYTES, WIRE_FRAME_BODY_MAX_BYTES, WIRE_OPEN_REQUESTS_MAX};
 use herd_core::wire::{
     BlockChecks, FLAG_MORE, Fields, Header, Kind, LENGTH_UNKNOWN, PROTOCOL_VERSION, Verb, block_checks, encode_frame,
     encode_frame_head, parse_frame_head, request_id,
@@ -318,7 +316,7 @@ impl Connection {
         if self.output.body().is_some() || self.ended {
             return None;
         }
-        let frame_bytes = if self.open.len() > 1 { BLOCK_BYTES } else { std::env::var("XF").map_or(WIRE_FRAME_BODY_MAX_BYTES, |x| x.parse().unwrap()) };
+        let frame_bytes = if self.open.len() > 1 { BLOCK_BYTES } else { WIRE_FRAME_BODY_MAX_BYTES };
         for _ in 0..self.turns.len() {
             let id = *self.turns.front().expect("as many as counted");
             let sending = self.open.get(&id).and_then(|open| open.sending.as_ref()).expect("it has its turn");

@@ -23,20 +23,8 @@ pub(super) fn pattern(length: usize) -> Vec<u8> {
     out
 }
 
-const SIZES: [usize; 12] = [
-    0,
-    1,
-    4096,
-    65_535,
-    65_536,
-    65_537,
-    300_000,
-    1 << 20,
-    (1 << 20) + 1,
-    4 << 20,
-    (4 << 20) + 77,
-    (11 << 20) + 12_345,
-];
+const SIZES: [usize; 12] =
+    [0, 1, 4096, 65_535, 65_536, 65_537, 300_000, 1 << 20, (1 << 20) + 1, 4 << 20, (4 << 20) + 77, (11 << 20) + 12_345];
 
 #[test]
 fn objects_of_all_sizes_come_back_as_they_were_put() {

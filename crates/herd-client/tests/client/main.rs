@@ -3,7 +3,5 @@
 mod blocking;
 mod bulk;
 mod memory;
-#[cfg(feature = "async")]
-mod nonblocking;
 mod server;
 mod speed;

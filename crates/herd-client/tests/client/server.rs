@@ -372,7 +372,16 @@ impl Reader {
         let mut state = self.shared.state.lock().unwrap();
         let credit = WIRE_FIRST_CREDIT_BYTES.saturating_add(state.credits.remove(&header.id).unwrap_or(0));
         let (id, offset) = (header.id, header.offset);
-        state.bodies.push_back(Reply { first: Some((header, owned)), id, offset, value, start, end, position: 0, credit });
+        state.bodies.push_back(Reply {
+            first: Some((header, owned)),
+            id,
+            offset,
+            value,
+            start,
+            end,
+            position: 0,
+            credit,
+        });
         self.shared.wake.notify_all();
     }
 

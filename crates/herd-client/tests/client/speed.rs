@@ -82,37 +82,65 @@ fn compare(what: &str, mut plain: impl FnMut(), mut ours: impl FnMut()) -> f64 {
     ratio
 }
 
+/// The plain arms, with and without the checksums that ours makes and compares.
+struct Plain {
+    stream: TcpStream,
+    checked: bool,
+}
+
+impl Plain {
+    fn start(value: &[u8], checked: bool) -> Self {
+        let stream = TcpStream::connect(plain_server(value.to_vec())).expect("connected");
+        stream.set_nodelay(true).expect("TCP");
+        Self { stream, checked }
+    }
+
+    fn get(&mut self, into: &mut [u8]) {
+        self.stream.write_all(b"g").expect("asked");
+        for piece in into.chunks_mut(PIECE_BYTES) {
+            self.stream.read_exact(piece).expect("read");
+            self.check(piece);
+        }
+    }
+
+    fn put(&mut self, value: &[u8]) {
+        self.stream.write_all(b"p").expect("announced");
+        for piece in value.chunks(PIECE_BYTES) {
+            self.check(piece);
+            self.stream.write_all(piece).expect("written");
+        }
+        self.stream.read_exact(&mut [0]).expect("answered");
+    }
+
+    fn check(&self, piece: &[u8]) {
+        if self.checked {
+            std::hint::black_box(herd_core::wire::block_checks(piece).fold(0, |sum, check| sum ^ check));
+        }
+    }
+}
+
 #[test]
 #[ignore = "measures; see the module"]
 fn bulk_keeps_up_with_plain_loops() {
     let value = pattern(BYTES);
     let node = Bulk::start(value.clone(), BYTES as u64, false);
     let client = Client::new(&node.address.to_string(), Config::default()).expect("an address");
-    let mut plain = TcpStream::connect(plain_server(value.clone())).expect("connected");
-    plain.set_nodelay(true).expect("TCP");
-    let mut resident = value.clone();
-    let mut plain_get = || {
-        plain.write_all(b"g").expect("asked");
-        let mut filled = 0;
-        while filled < BYTES {
-            filled += plain.read(&mut resident[filled..]).expect("read");
-        }
-    };
-    let mut into = Vec::new();
-    let mut memory = || _ = client.get_into("x", &mut into).expect("get");
-    let get = compare("get into memory", &mut plain_get, &mut memory);
-    compare("get, memory fresh", &mut plain_get, || _ = client.get("x").expect("get"));
-    compare("get to a writer", &mut plain_get, || _ = client.get_to("x", None, &mut std::io::sink()).expect("get"));
-    assert!(into == value);
-    let mut plain_put = || {
-        plain.write_all(b"p").expect("announced");
-        value.chunks(PIECE_BYTES).for_each(|piece| plain.write_all(piece).expect("written"));
-        plain.read_exact(&mut [0]).expect("answered");
-    };
+    let (mut plain, mut checked) = (Plain::start(&value, false), Plain::start(&value, true));
     let options = PutOptions::default();
-    let put = compare("put from memory", &mut plain_put, || _ = client.put("x", &value, &options).expect("put"));
-    compare("put from a reader", &mut plain_put, || {
+    let (mut resident, mut into) = (value.clone(), Vec::new());
+    let mut memory = || _ = client.get_into("x", &mut into).expect("get");
+    compare("get into memory, of a plain loop", || plain.get(&mut resident), &mut memory);
+    let get = compare("get into memory, of one with checksums", || checked.get(&mut resident), &mut memory);
+    compare("get into fresh memory", || plain.get(&mut resident), || _ = client.get("x").expect("get"));
+    let mut writer = || _ = client.get_to("x", None, &mut std::io::sink()).expect("get");
+    let stream = compare("get to a writer, of a plain loop", || plain.get(&mut resident), &mut writer);
+    assert!(into == value);
+    let mut memory = || _ = client.put("x", &value, &options).expect("put");
+    compare("put from memory, of a plain loop", || plain.put(&value), &mut memory);
+    let put = compare("put from memory, of one with checksums", || checked.put(&value), &mut memory);
+    let mut reader = || {
         client.put_from("x", &mut &value[..], Some(BYTES as u64), &options).expect("put");
-    });
-    assert!(get >= 0.9 && put >= 0.9, "get {get:.3}, put {put:.3}");
+    };
+    compare("put from a reader, of a plain loop", || plain.put(&value), &mut reader);
+    assert!(get >= 0.9 && put >= 0.9 && stream >= 0.9, "get {get:.3}, put {put:.3}, stream {stream:.3}");
 }

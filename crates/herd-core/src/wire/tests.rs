@@ -282,6 +282,7 @@ fn random_fields<'a>(random: &mut Random, owned: &'a Owned) -> Fields<'a> {
         session: random.maybe(|random| random.next() as u32),
         node: random.maybe(|_| &owned.texts[4][..]),
         expires_ms: random.maybe(Random::next),
+        checksum: random.maybe(|random| random.next() as u32),
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::{Session, date, fail};
 use crate::context::Context;
-use crate::metrics::{VerbName, add};
 use crate::metrics::DoorName;
+use crate::metrics::{VerbName, add};
 use crate::service::Output;
 use herd_core::attributes::Attributes;
 use herd_core::door::http::{Connection, Content, Method, ObjectHead, Plan, Request, Response, Status};
@@ -102,9 +102,10 @@ impl Session {
         cx.unwatch(&wait.collection, &wait.name, ticket);
         let form = Form { connection: wait.connection, head_only: wait.head_only };
         let plan = |version, _| if version > wait.newer_than { Plan::Whole } else { Plan::NotModified };
-        let taken = cx.shared.store.get(&wait.collection, &wait.name, cx.now, |object| {
-            answer(cx, &form, &wait.collection, object, plan, out)
-        });
+        let taken = cx
+            .shared
+            .store
+            .get(&wait.collection, &wait.name, cx.now, |object| answer(cx, &form, &wait.collection, object, plan, out));
         match taken {
             Some(Taken::Large(body, from, to)) => out.bulk(body, from, to),
             Some(Taken::NotModified(version)) => not_modified(cx, &form, &wait.collection, version, out),
@@ -141,9 +142,7 @@ fn answer(
 ) -> Taken {
     let head = &found.head;
     let (status, content, from, to) = match plan(head.version, head.size_bytes) {
-        Plan::Whole => {
-            (Status::Ok, Content::Whole { length_bytes: head.size_bytes }, 0, head.size_bytes)
-        }
+        Plan::Whole => (Status::Ok, Content::Whole { length_bytes: head.size_bytes }, 0, head.size_bytes),
         Plan::Part { offset_bytes, length_bytes } => {
             let part = Content::Part { offset_bytes, length_bytes, size_bytes: head.size_bytes };
             (Status::Partial, part, offset_bytes, offset_bytes + length_bytes)

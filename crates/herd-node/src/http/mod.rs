@@ -101,7 +101,10 @@ impl Session {
             }
             Target::Root => {
                 cx.count(VerbName::Admin);
-                let text = format!("{}: /o/COLLECTION/NAME, /o/COLLECTION?prefix=, /status, /metrics, /healthz\n", cx.shared.config.build);
+                let text = format!(
+                    "{}: /o/COLLECTION/NAME, /o/COLLECTION?prefix=, /status, /metrics, /healthz\n",
+                    cx.shared.config.build
+                );
                 answer_text(cx, request, VerbName::Admin, Ok(text.into_bytes()), "text/plain", out);
             }
             Target::Health => {

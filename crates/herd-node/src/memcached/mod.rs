@@ -1,18 +1,24 @@
 //! The memcached door: lines in, commands on collection `default`, replies out.
 //!
 //! A session is between lines, inside a long line of keys, or inside a body. Values up to 4 KiB are taken when they
-//! are wholly there; larger ones are received straight into the store.
+//! are wholly there; larger ones are received straight into the store (`body.rs`). This file has the loop and `get`;
+//! the other text commands are in `text.rs`, the meta commands in `meta.rs`, the rest in `admin.rs`.
+
+mod admin;
+mod body;
+mod meta;
+mod text;
 
 use crate::context::Context;
 use crate::metrics::{DoorName, VerbName};
 use crate::service::Output;
-use herd_core::door::memcached::{self as proto, ClientError, Command, Get, GetHow, Store, StoreVerb, reply};
+use body::Receiving;
+use herd_core::Error;
+use herd_core::door::memcached::{self as proto, ClientError, Command, Get, GetHow, KeyStep, KeyStream, reply};
 use herd_core::limits::{INLINE_MAX_BYTES, OUTPUT_HIGH_BYTES};
-use herd_core::{Chunks, Error};
 use herd_net::{Next, Step};
-use herd_store::{Found, NewObject, NewValue, Upload, Value};
-use std::io::IoSliceMut;
-use std::sync::Arc;
+use herd_store::{Found, Value};
+use text::Given;
 
 /// State of a connection.
 #[derive(Default)]
@@ -25,17 +31,12 @@ enum State {
     /// Between lines.
     #[default]
     Lines,
-    /// Inside the body of the kept line.
+    /// Inside a line of keys that is still arriving.
+    Keys(Box<KeyStream>),
+    /// Inside a body.
     Body(Box<Receiving>),
     /// Dropping that many bytes.
     Swallow(u64),
-}
-
-/// A body on its way in.
-struct Receiving {
-    line: Vec<u8>,
-    upload: Upload,
-    left: u64,
 }
 
 impl Session {
@@ -49,10 +50,14 @@ impl Session {
     pub(crate) fn serve(&mut self, cx: &mut Context, input: &[u8], out: &mut Output<'_>) -> Step {
         let mut used = 0;
         loop {
-            let step = match self.state {
+            let step = match &mut self.state {
                 State::Lines => self.line(cx, &input[used..], out),
+                State::Keys(_) => self.keys(cx, &input[used..], out),
                 State::Body(_) => self.body(cx, &input[used..], out),
-                State::Swallow(left) => self.swallow(left, &input[used..]),
+                State::Swallow(left) => {
+                    let left = *left;
+                    self.swallow(left, &input[used..])
+                }
             };
             used += step.used;
             if step.used == 0 || step.next != Next::Read {
@@ -68,24 +73,26 @@ impl Session {
     #[inline]
     fn line(&mut self, cx: &mut Context, input: &[u8], out: &mut Output<'_>) -> Step {
         let Some((line, len)) = proto::split_line(input) else {
-            return Step { used: 0, next: Next::Read };
+            return self.begin_keys(input, out);
         };
-        match proto::parse_line(line) {
-            Ok(Command::Get(get)) => {
-                serve_get(cx, &get, out);
-                Step { used: len, next: Next::Read }
-            }
-            Ok(Command::Store(store)) => self.store(cx, &store, input, line, len, out),
-            Ok(Command::Quit) => Step { used: len, next: Next::Close },
-            Ok(_) => {
-                out.buf.extend_from_slice(reply::ERROR);
-                Step { used: len, next: Next::Read }
-            }
-            Err(error) => self.refuse(&error, len, out),
+        if line.len() > proto::COMMAND_MAX_BYTES {
+            return self.begin_keys(input, out);
         }
+        let done = Step { used: len, next: Next::Read };
+        match proto::parse_line(line) {
+            Ok(Command::Get(get)) => serve_get(cx, &get, out),
+            Ok(Command::Store(store)) => return self.body_of(cx, store.bytes, input, line, len, out),
+            Ok(Command::MetaSet { bytes, .. }) => return self.body_of(cx, bytes, input, line, len, out),
+            Ok(Command::Quit) => return Step { used: len, next: Next::Close },
+            Ok(command) => other(cx, &command, out),
+            Err(error) => return self.refuse(cx, &error, len, out),
+        }
+        done
     }
 
-    fn refuse(&mut self, error: &ClientError, used: usize, out: &mut Output<'_>) -> Step {
+    #[cold]
+    fn refuse(&mut self, cx: &Context, error: &ClientError, used: usize, out: &mut Output<'_>) -> Step {
+        cx.count_error(DoorName::Memcached, VerbName::Admin, herd_core::ErrorKind::BadRequest);
         if !error.quiet {
             out.buf.extend_from_slice(error.reply);
         }
@@ -95,91 +102,76 @@ impl Session {
         Step { used, next: if error.close { Next::Close } else { Next::Read } }
     }
 
+    /// A command with a body.
     #[inline]
-    fn store(
+    fn body_of(
         &mut self,
         cx: &mut Context,
-        store: &Store<'_>,
+        bytes: u32,
         input: &[u8],
         line: &[u8],
         len: usize,
         out: &mut Output<'_>,
     ) -> Step {
-        let bytes = store.bytes as usize;
+        let bytes = bytes as usize;
         if bytes > INLINE_MAX_BYTES {
-            return self.begin_body(cx, store, line, len, out);
+            return self.begin_body(cx, line, bytes as u64, len, out);
         }
         let Some(body) = input.get(len..len + bytes + 2) else {
             return Step { used: 0, next: Next::Read };
         };
-        let step = Step { used: len + bytes + 2, next: Next::Read };
         if &body[bytes..] != b"\r\n" {
             out.buf.extend_from_slice(reply::BAD_CHUNK);
-            return step;
+            // What follows the announced bytes up to the line's end is dropped with it, as memcached does.
+            let end = input[len + bytes..].iter().position(|byte| *byte == b'\n');
+            let used = end.map_or(len + bytes + 2, |at| len + bytes + at + 1);
+            return Step { used, next: Next::Read };
         }
-        serve_store(cx, store, NewValue::Inline(&body[..bytes]), out);
-        step
+        text::dispatch(cx, line, Given::Small(&body[..bytes]), out);
+        Step { used: len + bytes + 2, next: Next::Read }
     }
 
-    fn begin_body(
-        &mut self,
-        cx: &mut Context,
-        store: &Store<'_>,
-        line: &[u8],
-        used: usize,
-        out: &mut Output<'_>,
-    ) -> Step {
-        let left = u64::from(store.bytes);
-        match cx.shared.store.admit(&cx.shared.default, Some(left)) {
-            Ok(upload) => self.state = State::Body(Box::new(Receiving { line: line.to_vec(), upload, left })),
-            Err(error) => {
-                self.state = State::Swallow(left + 2);
-                answer_error(cx, VerbName::Put, &error, store.quiet, out);
-            }
-        }
-        Step { used, next: Next::Read }
-    }
-
-    /// More of a body, or its end.
-    fn body(&mut self, cx: &mut Context, input: &[u8], out: &mut Output<'_>) -> Step {
-        let State::Body(receiving) = &mut self.state else {
-            unreachable!("called inside a body");
-        };
-        if receiving.left > 0 {
-            let n = (input.len() as u64).min(receiving.left) as usize;
-            receiving.left -= n as u64;
-            if let Err(error) = receiving.upload.write(&input[..n], cx.now) {
-                return self.give_up(cx, n, &error, out);
-            }
-            let next = if receiving.left > 0 { Next::Bulk(receiving.left) } else { Next::Read };
-            return Step { used: n, next };
-        }
-        let Some(end) = input.get(..2) else {
+    /// No line end yet: only a line of keys may be that long.
+    fn begin_keys(&mut self, input: &[u8], out: &mut Output<'_>) -> Step {
+        if input.len() <= proto::COMMAND_MAX_BYTES {
             return Step { used: 0, next: Next::Read };
-        };
-        let State::Body(receiving) = std::mem::take(&mut self.state) else {
-            unreachable!("called inside a body");
-        };
-        let Ok(Command::Store(store)) = proto::parse_line(&receiving.line) else {
-            unreachable!("it was parsed before");
-        };
-        if end != b"\r\n" {
-            out.buf.extend_from_slice(reply::BAD_CHUNK);
-            return Step { used: 2, next: Next::Read };
         }
-        match receiving.upload.finish(cx.now) {
-            Ok(body) => serve_store(cx, &store, NewValue::Body(Arc::new(body)), out),
-            Err(error) => answer_error(cx, VerbName::Put, &error, store.quiet, out),
+        match KeyStream::open(input) {
+            Ok((stream, used)) => {
+                self.state = State::Keys(Box::new(stream));
+                Step { used, next: Next::Read }
+            }
+            Err(error) => {
+                out.buf.extend_from_slice(error.reply);
+                Step { used: input.len(), next: Next::Close }
+            }
         }
-        Step { used: 2, next: Next::Read }
     }
 
-    fn give_up(&mut self, cx: &mut Context, used: usize, error: &Error, out: &mut Output<'_>) -> Step {
-        if let State::Body(receiving) = std::mem::take(&mut self.state) {
-            self.state = State::Swallow(receiving.left + 2);
+    /// Keys of a line that is still arriving.
+    fn keys(&mut self, cx: &mut Context, input: &[u8], out: &mut Output<'_>) -> Step {
+        let State::Keys(stream) = &mut self.state else {
+            unreachable!("called inside a line of keys");
+        };
+        let how = stream.how();
+        match stream.step(input) {
+            KeyStep::Key { key, used } => {
+                cx.count(VerbName::Get);
+                serve_key(cx, key, how, out);
+                Step { used, next: Next::Read }
+            }
+            KeyStep::More { used } => Step { used, next: Next::Read },
+            KeyStep::End { used, reply } => {
+                out.buf.extend_from_slice(reply);
+                self.state = State::Lines;
+                Step { used, next: Next::Read }
+            }
+            KeyStep::Refused { error, used } => {
+                out.buf.extend_from_slice(error.reply);
+                let used = if error.close { input.len() } else { used };
+                Step { used, next: if error.close { Next::Close } else { Next::Read } }
+            }
         }
-        answer_error(cx, VerbName::Put, error, false, out);
-        Step { used, next: Next::Read }
     }
 
     fn swallow(&mut self, left: u64, input: &[u8]) -> Step {
@@ -187,26 +179,27 @@ impl Session {
         self.state = if n == left { State::Lines } else { State::Swallow(left - n) };
         Step { used: n as usize, next: Next::Read }
     }
+}
 
-    /// Where the next bytes of a body go.
-    pub(crate) fn space<'a>(&'a mut self, cx: &mut Context, max: usize) -> Vec<IoSliceMut<'a>> {
-        let State::Body(receiving) = &mut self.state else {
-            return Vec::new();
-        };
-        let Ok(room) = receiving.upload.reserve(max, cx.now) else {
-            return Vec::new();
-        };
-        crate::bulk::cut(receiving.upload.writer.space(), room)
-    }
-
-    /// Bytes of a body were received.
-    pub(crate) fn filled(&mut self, _cx: &mut Context, n: usize, _out: &mut Output<'_>) -> Step {
-        let State::Body(receiving) = &mut self.state else {
-            unreachable!("called inside a body");
-        };
-        receiving.upload.writer.advance(n);
-        receiving.left -= n as u64;
-        Step { used: 0, next: if receiving.left > 0 { Next::Bulk(receiving.left) } else { Next::Read } }
+/// Commands without a body other than `get`.
+fn other(cx: &mut Context, command: &Command<'_>, out: &mut Output<'_>) {
+    match command {
+        Command::Delete { key, quiet } => text::delete(cx, key, *quiet, out),
+        Command::Arith { key, delta, decrement, quiet } => text::arith(cx, key, *delta, *decrement, *quiet, out),
+        Command::Touch { key, exptime, quiet } => text::touch(cx, key, *exptime, *quiet, out),
+        Command::MetaGet(meta) => meta::get(cx, meta, out),
+        Command::MetaDelete(meta) => meta::delete(cx, meta, out),
+        Command::MetaArith { meta, decrement } => meta::arith(cx, meta, *decrement, out),
+        Command::MetaNoop => out.buf.extend_from_slice(reply::META_NOOP),
+        Command::MetaDebug(meta) => meta::debug(cx, meta, out),
+        Command::FlushAll { delay, quiet } => admin::flush_all(cx, *delay, *quiet, out),
+        Command::Stats(topic) => admin::stats(cx, *topic, out),
+        Command::Verbosity { quiet, .. } => admin::say(reply::OK, *quiet, out),
+        Command::Version => admin::version(cx, out),
+        Command::DebugTime(time) => admin::debug_time(cx, *time, out),
+        Command::Get(_) | Command::Store(_) | Command::MetaSet { .. } | Command::Quit => {
+            unreachable!("served by the session")
+        }
     }
 }
 
@@ -221,7 +214,10 @@ fn serve_get(cx: &mut Context, get: &Get<'_>, out: &mut Output<'_>) {
 }
 
 #[inline]
-fn serve_key(cx: &Context, key: &[u8], how: GetHow, out: &mut Output<'_>) {
+fn serve_key(cx: &mut Context, key: &[u8], how: GetHow, out: &mut Output<'_>) {
+    if let Some(exptime) = how.touch {
+        text::touch_before_get(cx, key, exptime);
+    }
     cx.shared.store.get(&cx.shared.default, key, cx.now, |found| write_value(key, found, how.with_cas, out));
 }
 
@@ -229,29 +225,17 @@ fn serve_key(cx: &Context, key: &[u8], how: GetHow, out: &mut Output<'_>) {
 fn write_value(key: &[u8], found: &Found<'_>, with_cas: bool, out: &mut Output<'_>) {
     let head = &found.head;
     proto::value_line(key, head.flags, head.size_bytes, with_cas.then(|| head.cas()), out.buf);
-    match found.value {
+    write_bytes(found.value, out);
+}
+
+/// A value and its CR LF.
+#[inline]
+fn write_bytes(value: Value<'_>, out: &mut Output<'_>) {
+    match value {
         Value::Inline(bytes, _) => out.buf.extend_from_slice(bytes),
         Value::Body(body) => out.bulk(body.clone(), 0, body.len()),
     }
     out.buf.extend_from_slice(b"\r\n");
-}
-
-#[inline]
-fn serve_store(cx: &mut Context, store: &Store<'_>, value: NewValue<'_>, out: &mut Output<'_>) {
-    cx.count(VerbName::Put);
-    let expires_ms = proto::expires_ms(store.exptime, cx.now.unix_ms);
-    let new = NewObject { flags: store.flags, expires_ms, ..NewObject::of(value) };
-    let mut entry = cx.shared.store.entry(&cx.shared.default, store.key, cx.now);
-    let result = match store.verb {
-        StoreVerb::Set => entry.put(&new).map(|_| reply::STORED),
-        _ => Ok(reply::ERROR),
-    };
-    drop(entry);
-    match result {
-        Ok(reply) if !store.quiet => out.buf.extend_from_slice(reply),
-        Ok(_) => {}
-        Err(error) => answer_error(cx, VerbName::Put, &error, store.quiet, out),
-    }
 }
 
 #[cold]

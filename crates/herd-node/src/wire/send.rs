@@ -151,13 +151,7 @@ impl Session {
 }
 
 /// A whole small reply.
-pub(super) fn send_small(
-    header: Header,
-    fields: &Fields<'_>,
-    value: &[u8],
-    check: Option<u32>,
-    out: &mut Output<'_>,
-) {
+pub(super) fn send_small(header: Header, fields: &Fields<'_>, value: &[u8], check: Option<u32>, out: &mut Output<'_>) {
     let Some(check) = check.filter(|_| !value.is_empty()) else {
         return write_frame(header, fields, value, out);
     };

@@ -182,12 +182,7 @@ impl Session {
 
 /// Answers with what was found, under its lock; a large body is only taken hold of.
 #[inline]
-fn answer_get(
-    request: &Header,
-    mut reply: Header,
-    found: &Found<'_>,
-    out: &mut Output<'_>,
-) -> Result<Taken, Error> {
+fn answer_get(request: &Header, mut reply: Header, found: &Found<'_>, out: &mut Output<'_>) -> Result<Taken, Error> {
     let head = &found.head;
     if request.newer_than().is_some_and(|than| head.version <= than) {
         return Ok(Taken::NotNewer);
@@ -229,9 +224,10 @@ fn answer_get(
 
 /// Read-only objects about the node.
 fn get_system(cx: &Context, header: &Header, name: &[u8], out: &mut Output<'_>) -> Result<(), Error> {
-    let text = cx.shared.system_object(name).ok_or_else(|| {
-        Error::new(ErrorKind::NotFound, "the system collection has: status, collections, metrics")
-    })?;
+    let text = cx
+        .shared
+        .system_object(name)
+        .ok_or_else(|| Error::new(ErrorKind::NotFound, "the system collection has: status, collections, metrics"))?;
     let mut reply = Header::reply_to(header, Status::Ok);
     reply.length = text.len() as u64;
     if text.len() > herd_core::limits::WIRE_FRAME_BODY_MAX_BYTES {
@@ -393,13 +389,7 @@ fn put_range(
 }
 
 /// The old value with a range replaced; it grows where the range ends beyond it, and a gap reads as zeros.
-fn splice(
-    cx: &Context,
-    collection: &Collection,
-    old: &Old,
-    from: u64,
-    piece: &Piece<'_>,
-) -> Result<Old, Error> {
+fn splice(cx: &Context, collection: &Collection, old: &Old, from: u64, piece: &Piece<'_>) -> Result<Old, Error> {
     let old_len = match old {
         Old::Small(bytes) => bytes.len() as u64,
         Old::Large(body) => body.len(),
@@ -510,12 +500,7 @@ pub(super) fn destroy(
     Ok(())
 }
 
-pub(super) fn list(
-    cx: &mut Context,
-    header: &Header,
-    fields: &Fields<'_>,
-    out: &mut Output<'_>,
-) -> Result<(), Error> {
+pub(super) fn list(cx: &mut Context, header: &Header, fields: &Fields<'_>, out: &mut Output<'_>) -> Result<(), Error> {
     let collection = collection(cx, header, fields)?;
     let limit = fields.limit.unwrap_or(WIRE_LIST_PAGE_MAX);
     if !(1..=WIRE_LIST_PAGE_MAX).contains(&limit) {

@@ -1,0 +1,50 @@
+# Herd. Every word installs what it lacks (as root) or says what to install.
+#
+#   make run      build, start a node, copy a real tree into it and back, leave it serving (DIR=, PORT=, ONCE=1)
+#   make test     all tests; what continuous integration runs
+#   make bench    measure beside memcached, Redis and others (MEMCACHED=path, POGOCACHE=path, ROUNDS=7, LINES=c,d)
+#   make lint     format, clippy, house rules
+#   make install  PREFIX=/usr/local DESTDIR=
+
+PREFIX ?= /usr/local
+PORT ?= 7700
+ROUNDS ?= 7
+LINES ?= c,d,e,f,g
+HERD := target/release/herd
+
+.PHONY: help run test bench lint install build
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+build:
+	@scripts/toolchain
+	cargo build --release --locked
+
+run: build
+	@cargo xtask tour
+
+test:
+	@scripts/toolchain
+	@scripts/need memcached=memcached redis-server=redis-server iperf3=iperf3 libmemcached-tools=memccapable curl=curl
+	cargo xtask test
+
+bench: build
+	@scripts/need memcached=memcached redis-server=redis-server iperf3=iperf3
+	target/release/herd-lab bench --herd $(HERD) --rounds $(ROUNDS) --lines $(LINES) \
+	    $(if $(MEMCACHED),--memcached $(MEMCACHED)) $(if $(POGOCACHE),--pogocache $(POGOCACHE))
+
+lint:
+	@scripts/toolchain
+	cargo fmt --all --check
+	cargo clippy --release --workspace --all-targets -- -D warnings
+	cargo xtask tidy
+
+install: build
+	install -D -m 755 $(HERD) $(DESTDIR)$(PREFIX)/bin/herd
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
+	    $(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	$(HERD) man > $(DESTDIR)$(PREFIX)/share/man/man1/herd.1
+	$(HERD) completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/herd
+	$(HERD) completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_herd
+	$(HERD) completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/herd.fish

@@ -1,0 +1,57 @@
+//! The clock of memcached's tests (`debugtime`): stopped, set going and moved on command. Off unless the node was
+//! started with `HERD_DEBUG_TIME=1`.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// How requests' time differs from the machine's.
+pub(crate) struct DebugTime {
+    start: Instant,
+    used: AtomicBool,
+    moved_ms: AtomicI64,
+    /// Where it stands still, ms since the start; -1: it runs.
+    stopped_ms: AtomicI64,
+}
+
+impl DebugTime {
+    pub(crate) fn new(start: Instant) -> Self {
+        let (used, moved_ms, stopped_ms) = (AtomicBool::new(false), AtomicI64::new(0), AtomicI64::new(-1));
+        Self { start, used, moved_ms, stopped_ms }
+    }
+
+    /// Time since the start, as requests see it.
+    #[inline]
+    pub(crate) fn up(&self, up: Duration) -> Duration {
+        if self.used.load(Relaxed) { self.changed(up) } else { up }
+    }
+
+    #[cold]
+    fn changed(&self, up: Duration) -> Duration {
+        let stopped = self.stopped_ms.load(Relaxed);
+        let up_ms = if stopped >= 0 { stopped } else { up.as_millis() as i64 + self.moved_ms.load(Relaxed) };
+        Duration::from_millis(up_ms.max(0) as u64)
+    }
+
+    pub(crate) fn pause(&self) {
+        let now = self.changed(self.start.elapsed()).as_millis() as i64;
+        self.stopped_ms.store(now, Relaxed);
+        self.used.store(true, Relaxed);
+    }
+
+    pub(crate) fn resume(&self) {
+        let stopped = self.stopped_ms.swap(-1, Relaxed);
+        if stopped >= 0 {
+            self.moved_ms.store(stopped - self.start.elapsed().as_millis() as i64, Relaxed);
+        }
+    }
+
+    pub(crate) fn advance(&self, seconds: i64) {
+        let ms = seconds.saturating_mul(1000);
+        if self.stopped_ms.load(Relaxed) >= 0 {
+            self.stopped_ms.fetch_add(ms, Relaxed);
+        } else {
+            self.moved_ms.fetch_add(ms, Relaxed);
+        }
+        self.used.store(true, Relaxed);
+    }
+}

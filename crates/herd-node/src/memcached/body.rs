@@ -1,0 +1,128 @@
+//! Bodies too large to lie beside their key: received straight into the store.
+
+use super::text::{self, Given};
+use super::{Session, State, answer_error};
+use crate::context::Context;
+use crate::metrics::VerbName;
+use crate::service::Output;
+use herd_core::Error;
+use herd_core::door::memcached::{self as proto, Command, reply};
+use herd_net::{Next, Step};
+use herd_store::Upload;
+use std::io::IoSliceMut;
+use std::sync::Arc;
+
+/// A body on its way in.
+pub(super) struct Receiving {
+    /// The command line, parsed again when the body is there.
+    line: Vec<u8>,
+    upload: Upload,
+    left: u64,
+    /// There was no room midway: what is still to come is dropped, then this is answered.
+    failed: Option<Error>,
+}
+
+/// Whether a command wants no answer.
+fn is_quiet(line: &[u8]) -> bool {
+    matches!(proto::parse_line(line), Ok(Command::Store(store)) if store.quiet)
+}
+
+impl Session {
+    /// Admits a body of `bytes`, or drops it with an answer.
+    pub(super) fn begin_body(
+        &mut self,
+        cx: &mut Context,
+        line: &[u8],
+        bytes: u64,
+        used: usize,
+        out: &mut Output<'_>,
+    ) -> Step {
+        if bytes > cx.shared.config.memcached_max_bytes {
+            cx.count_error(crate::metrics::DoorName::Memcached, VerbName::Put, herd_core::ErrorKind::TooLarge);
+            text::drop_old(cx, line);
+            if !is_quiet(line) {
+                out.buf.extend_from_slice(reply::TOO_LARGE);
+            }
+            self.state = State::Swallow(bytes + 2);
+            return Step { used, next: Next::Read };
+        }
+        match cx.shared.store.admit(&cx.shared.default, Some(bytes)) {
+            Ok(upload) => {
+                let receiving = Receiving { line: line.to_vec(), upload, left: bytes, failed: None };
+                self.state = State::Body(Box::new(receiving));
+            }
+            Err(error) => {
+                text::drop_old(cx, line);
+                self.state = State::Swallow(bytes + 2);
+                answer_error(cx, VerbName::Put, &error, is_quiet(line), out);
+            }
+        }
+        Step { used, next: Next::Read }
+    }
+
+    /// More of a body, or its end.
+    pub(super) fn body(&mut self, cx: &mut Context, input: &[u8], out: &mut Output<'_>) -> Step {
+        let State::Body(receiving) = &mut self.state else {
+            unreachable!("called inside a body");
+        };
+        if receiving.left > 0 {
+            let n = (input.len() as u64).min(receiving.left) as usize;
+            receiving.left -= n as u64;
+            if receiving.failed.is_none() {
+                receiving.failed = receiving.upload.write(&input[..n], cx.now).err();
+            }
+            let straight = receiving.left > 0 && receiving.failed.is_none();
+            return Step { used: n, next: if straight { Next::Bulk(receiving.left) } else { Next::Read } };
+        }
+        let Some(end) = input.get(..2) else {
+            return Step { used: 0, next: Next::Read };
+        };
+        let State::Body(receiving) = std::mem::take(&mut self.state) else {
+            unreachable!("called inside a body");
+        };
+        store(cx, *receiving, end == b"\r\n", out);
+        Step { used: 2, next: Next::Read }
+    }
+
+    /// Where the next bytes of a body go.
+    pub(crate) fn space<'a>(&'a mut self, cx: &mut Context, max: usize) -> Vec<IoSliceMut<'a>> {
+        let State::Body(receiving) = &mut self.state else {
+            return Vec::new();
+        };
+        match receiving.upload.reserve(max, cx.now) {
+            Ok(room) => crate::bulk::cut(receiving.upload.writer.space(), room),
+            Err(error) => {
+                receiving.failed = Some(error);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Bytes of a body were received.
+    pub(crate) fn filled(&mut self, n: usize) -> Step {
+        let State::Body(receiving) = &mut self.state else {
+            unreachable!("space was given for a body");
+        };
+        receiving.upload.writer.advance(n);
+        receiving.left -= n as u64;
+        Step { used: 0, next: if receiving.left > 0 { Next::Bulk(receiving.left) } else { Next::Read } }
+    }
+}
+
+/// The body and its end are there.
+fn store(cx: &mut Context, receiving: Receiving, ended: bool, out: &mut Output<'_>) {
+    let line = receiving.line;
+    let quiet = is_quiet(&line);
+    if let Some(error) = receiving.failed {
+        text::drop_old(cx, &line);
+        return answer_error(cx, VerbName::Put, &error, quiet, out);
+    }
+    if !ended {
+        out.buf.extend_from_slice(reply::BAD_CHUNK);
+        return;
+    }
+    match receiving.upload.finish(cx.now) {
+        Ok(body) => text::dispatch(cx, &line, Given::Large(Arc::new(body)), out),
+        Err(error) => answer_error(cx, VerbName::Put, &error, quiet, out),
+    }
+}

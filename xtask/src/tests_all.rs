@@ -1,0 +1,84 @@
+//! `cargo xtask test`: everything `make test` runs, with one line of counts at the end.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+/// Tests passed, failed and skipped.
+#[derive(Default)]
+struct Counts {
+    passed: u64,
+    failed: u64,
+    skipped: u64,
+}
+
+pub(crate) fn run() -> Result<(), String> {
+    let mut counts = Counts::default();
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let mut tests = Command::new(&cargo);
+    tests.args(["test", "--release", "--workspace", "--locked", "--no-fail-fast"]);
+    cargo_tests(tests, &mut counts)?;
+    step(&mut counts, "house rules", crate::tidy::run());
+    let mut build = Command::new(&cargo);
+    build.args(["build", "--release", "--locked", "-p", "herd", "-p", "herd-lab"]);
+    step(&mut counts, "build", succeed(build));
+    tour(&mut counts);
+    bench(&mut counts);
+    println!("total: {} passed, {} failed, {} skipped", counts.passed, counts.failed, counts.skipped);
+    if counts.failed == 0 { Ok(()) } else { Err(format!("{} failed", counts.failed)) }
+}
+
+fn step(counts: &mut Counts, what: &str, result: Result<(), String>) {
+    match result {
+        Ok(()) => counts.passed += 1,
+        Err(text) => {
+            println!("FAILED {what}: {text}");
+            counts.failed += 1;
+        }
+    }
+}
+
+/// Runs cargo's tests, shows what they print and sums their counts.
+fn cargo_tests(mut command: Command, counts: &mut Counts) -> Result<(), String> {
+    let mut child = command.stdout(Stdio::piped()).spawn().map_err(|error| format!("cargo: {error}"))?;
+    let output = BufReader::new(child.stdout.take().ok_or("no output of cargo")?);
+    for line in output.lines() {
+        let line = line.map_err(|error| format!("cargo's output: {error}"))?;
+        println!("{line}");
+        let number = |word: &str| -> u64 {
+            let before = line.split(word).next().unwrap_or("");
+            before.split_whitespace().next_back().and_then(|n| n.parse().ok()).unwrap_or(0)
+        };
+        if line.starts_with("test result:") {
+            counts.passed += number(" passed");
+            counts.failed += number(" failed");
+            counts.skipped += number(" ignored");
+        } else if line.starts_with("SKIPPED") {
+            counts.skipped += 1;
+        }
+    }
+    let status = child.wait().map_err(|error| format!("cargo: {error}"))?;
+    if !status.success() && counts.failed == 0 {
+        println!("FAILED cargo test: {status}");
+        counts.failed += 1;
+    }
+    Ok(())
+}
+
+/// The tour of `make run` on a small tree, once.
+fn tour(counts: &mut Counts) {
+    let mut tour = Command::new("target/release/xtask");
+    tour.arg("tour").env("ONCE", "1").env("DIR", "crates").env("PORT", "17700");
+    step(counts, "tour", succeed(tour));
+}
+
+/// The one-minute form of the bench: every arm runs and answers rightly.
+fn bench(counts: &mut Counts) {
+    let mut bench = Command::new("target/release/herd-lab");
+    bench.args(["bench", "--short", "--herd", "target/release/herd", "--out", "target/bench-short"]);
+    step(counts, "bench, short form", succeed(bench));
+}
+
+fn succeed(mut command: Command) -> Result<(), String> {
+    let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}")) }
+}

@@ -1,0 +1,175 @@
+//! `cargo xtask tour` (`make run`): starts a node, copies a real tree into it and back, compares, and leaves it serving.
+//!
+//! Environment: `DIR` another tree, `PORT` the first port to try, `ONCE=1` to end after the comparison.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+const HERD: &str = "target/release/herd";
+/// Ports tried, one after the other.
+const PORTS: u16 = 20;
+
+/// A started node, stopped when it goes.
+struct Node {
+    child: Child,
+    addr: String,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let pid = self.child.id().to_string();
+        // It may be gone already; then there is nothing to stop.
+        Command::new("kill").args(["-TERM", &pid]).stderr(Stdio::null()).status().ok();
+        self.child.wait().ok();
+    }
+}
+
+pub(crate) fn run() -> Result<(), String> {
+    let first = std::env::var("PORT").ok().and_then(|port| port.parse().ok()).unwrap_or(7700);
+    let node = start(first)?;
+    let back = std::env::temp_dir().join(format!("herd-tour-{}", std::process::id()));
+    let done = trees().iter().try_for_each(|tree| round(&node, tree, &back));
+    // The copy is only for the comparison.
+    fs::remove_dir_all(&back).ok();
+    done?;
+    if std::env::var("ONCE").is_ok_and(|once| once == "1") {
+        return Ok(());
+    }
+    let addr = &node.addr;
+    println!("\nThe node serves on {addr} until Ctrl-C. Try, in another terminal:");
+    println!("  curl http://{addr}/status");
+    println!("  echo hello | {HERD} put greeting --node {addr} && {HERD} get greeting --node {addr}");
+    println!("  printf 'set k 0 0 5\\r\\nhello\\r\\nget k\\r\\nquit\\r\\n' | nc {}", addr.replace(':', " "));
+    let mut node = node;
+    node.child.wait().map(|_| ()).map_err(|error| error.to_string())
+}
+
+/// The trees to copy: `DIR`, or what every Debian has.
+fn trees() -> Vec<PathBuf> {
+    if let Some(dir) = std::env::var_os("DIR") {
+        return vec![dir.into()];
+    }
+    let mut found = vec![PathBuf::from("/usr/share/doc")];
+    let python = fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
+    found.extend(python.filter(|path| {
+        path.is_dir() && path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python3"))
+    }));
+    found.retain(|path| path.is_dir());
+    found
+}
+
+fn start(first: u16) -> Result<Node, String> {
+    for port in first..first + PORTS {
+        let addr = format!("127.0.0.1:{port}");
+        if std::net::TcpListener::bind(&addr).is_err() {
+            println!("port {port} is taken, trying the next");
+            continue;
+        }
+        let mut child = Command::new(HERD)
+            .args(["node", "--listen", &addr])
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("{HERD}: {error}"))?;
+        let out = child.stdout.take().ok_or("no output of the node")?;
+        let ready = BufReader::new(out).lines().map_while(Result::ok).any(|line| line.starts_with("ready "));
+        if ready {
+            return Ok(Node { child, addr });
+        }
+        // It ended by itself; its error is on the screen.
+        child.wait().ok();
+    }
+    Err(format!("no node could be started on ports {first} to {}", first + PORTS - 1))
+}
+
+/// One tree into the herd, back, and compared.
+fn round(node: &Node, tree: &Path, back: &Path) -> Result<(), String> {
+    let name: String =
+        tree.to_string_lossy().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let collection = format!("tour{name}");
+    herd(node, &["collection", "create", &collection])?;
+    let key = format!("herd:{collection}");
+    let (files, bytes) = size(tree);
+    let begin = Instant::now();
+    herd(node, &["cp", "-q", "-r", &tree.to_string_lossy(), &key])?;
+    say("in", tree, files, bytes, begin);
+    let target = back.join(&name);
+    fs::create_dir_all(back).map_err(|error| format!("{}: {error}", back.display()))?;
+    let begin = Instant::now();
+    herd(node, &["cp", "-q", "-r", &key, &target.to_string_lossy()])?;
+    say("out", tree, files, bytes, begin);
+    let mut different = Vec::new();
+    compare(tree, &target, &mut different);
+    if different.is_empty() {
+        println!("{}: content, links, modes and times are the same", tree.display());
+        return Ok(());
+    }
+    Err(format!("{} differences, the first: {}", different.len(), different[0]))
+}
+
+fn say(way: &str, tree: &Path, files: u64, bytes: u64, begin: Instant) {
+    let seconds = begin.elapsed().as_secs_f64();
+    let (per_s, mb_per_s) = (files as f64 / seconds, bytes as f64 / 1e6 / seconds);
+    println!(
+        "{} {way}: {files} entries, {:.1} MB: {per_s:.0} files/s, {mb_per_s:.0} MB/s",
+        tree.display(),
+        bytes as f64 / 1e6
+    );
+}
+
+fn herd(node: &Node, args: &[&str]) -> Result<(), String> {
+    let status = Command::new(HERD).args(args).args(["--node", &node.addr]).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("herd {}: {status}", args.join(" "))),
+        Err(error) => Err(format!("{HERD}: {error}")),
+    }
+}
+
+/// Entries and bytes of a tree.
+fn size(dir: &Path) -> (u64, u64) {
+    let mut sum = (0, 0);
+    for path in fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        let Ok(meta) = fs::symlink_metadata(&path) else {
+            continue;
+        };
+        let below = if meta.is_dir() { size(&path) } else { (0, if meta.is_file() { meta.len() } else { 0 }) };
+        sum = (sum.0 + 1 + below.0, sum.1 + below.1);
+    }
+    sum
+}
+
+/// Lists what differs between two trees.
+fn compare(one: &Path, two: &Path, different: &mut Vec<String>) {
+    let names = |dir: &Path| -> Vec<_> {
+        let mut names: Vec<_> = fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.file_name()).collect();
+        names.sort();
+        names
+    };
+    let (left, right) = (names(one), names(two));
+    if left != right {
+        different.push(format!("{}: other entries ({} and {})", one.display(), left.len(), right.len()));
+        return;
+    }
+    for name in left {
+        let (a, b) = (one.join(&name), two.join(&name));
+        let (Ok(x), Ok(y)) = (fs::symlink_metadata(&a), fs::symlink_metadata(&b)) else {
+            different.push(format!("{}: can't be read", a.display()));
+            continue;
+        };
+        let times = (x.mtime(), x.mtime_nsec()) == (y.mtime(), y.mtime_nsec());
+        if x.mode() != y.mode() || !times {
+            different.push(format!("{}: mode or time", a.display()));
+        }
+        if x.is_dir() {
+            compare(&a, &b, different);
+        } else if x.is_symlink() && fs::read_link(&a).ok() != fs::read_link(&b).ok() {
+            different.push(format!("{}: link", a.display()));
+        } else if x.is_file() && fs::read(&a).ok() != fs::read(&b).ok() {
+            different.push(format!("{}: content", a.display()));
+        }
+    }
+}
