@@ -1,7 +1,7 @@
 //! Large transfers beside the small requests of an engine, in the same loop and thread, on connections of their own.
 //!
-//! Open loop: gets and puts are due at even intervals. A due transfer takes an idle connection of its kind; when all
-//! are busy it waits its turn. Each readiness event moves at most [`STEP_BYTES`], so that the client itself delays the
+//! Open loop: gets and puts are due at even intervals. A due transfer takes the connection of its kind that has been
+//! idle longest, so that none is silent for seconds (servers close silent ones); when all are busy it waits its turn. Each readiness event moves at most [`STEP_BYTES`], so that the client itself delays the
 //! small requests by microseconds only.
 
 use std::time::Duration;
@@ -23,6 +23,7 @@ struct Lane {
     bulk: Bulk,
     op: Op,
     busy: bool,
+    started_ns: u64,
 }
 
 /// One kind of transfer's timetable.
@@ -60,12 +61,14 @@ impl Side {
             let stream = sys::connect_blocking(spec.addr, Duration::from_secs(10))
                 .during(|| format!("connect to {}", spec.addr))?;
             let mut bulk = Bulk::open(stream, spec.proto)?;
+            let op = if index < GETTERS { Op::Get } else { Op::Set };
             if index == 0 {
-                store(&mut bulk, &source, spec.object_bytes)?;
+                transfer(&mut bulk, Op::Set, name(Op::Get), &source)?;
             }
+            transfer(&mut bulk, op, name(op), &source)?;
             bulk.stream().set_nonblocking(true)?;
             epoll.add(bulk.stream(), first_token + index, false)?;
-            lanes.push(Lane { bulk, op: if index < GETTERS { Op::Get } else { Op::Set }, busy: false });
+            lanes.push(Lane { bulk, op, busy: false, started_ns: 0 });
         }
         let now_ns = sys::monotonic_ns() as f64;
         let timetable = |op, per_s: f64| Due { op, gap_ns: 1e9 / per_s, next_ns: now_ns, waiting: 0, done: 0 };
@@ -84,9 +87,10 @@ impl Side {
             }
             while self.due[kind].waiting > 0 {
                 let op = self.due[kind].op;
-                let idle = self.lanes.iter().position(|lane| lane.op == op && !lane.busy);
-                let Some(index) = idle else { break };
+                let idle = (0..self.lanes.len()).filter(|&index| self.lanes[index].op == op && !self.lanes[index].busy);
+                let Some(index) = idle.min_by_key(|&index| self.lanes[index].started_ns) else { break };
                 self.due[kind].waiting -= 1;
+                self.lanes[index].started_ns = now_ns;
                 self.start(index, epoll)?;
             }
         }
@@ -144,8 +148,11 @@ impl Side {
     }
 }
 
-/// Writes the object for the gets, blocking.
-fn store(bulk: &mut Bulk, source: &Source, len: usize) -> Result<()> {
-    bulk.start_put(name(Op::Get), source, len);
+/// One whole transfer, blocking, before the run.
+fn transfer(bulk: &mut Bulk, op: Op, name: &str, source: &Source) -> Result<()> {
+    match op {
+        Op::Get => bulk.start_get(name, source.bytes.len()),
+        Op::Set => bulk.start_put(name, source, source.bytes.len()),
+    }
     bulk.complete(source, &mut [0; STEP_BYTES], |_, _| true).map(drop)
 }

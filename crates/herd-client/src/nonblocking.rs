@@ -150,12 +150,12 @@ impl Client {
 
     /// Creates a collection; it is no error if it exists with the same specification.
     pub async fn create_collection(&self, name: &str, spec: &Spec) -> Result<()> {
-        self.write(&Request::create(name, spec)?, Upload::Nothing).map(|_| ()).await
+        self.write(&Request::create(name, spec)?, Upload::Nothing).await.map(|_| ())
     }
 
     /// Destroys a collection and all its objects.
     pub async fn destroy_collection(&self, name: &str) -> Result<()> {
-        self.write(&Request::destroy(name)?, Upload::Nothing).map(|_| ()).await
+        self.write(&Request::destroy(name)?, Upload::Nothing).await.map(|_| ())
     }
 
     /// The collections, as the node describes them.

@@ -58,8 +58,9 @@ pub const WIRE_OPEN_REQUESTS_MAX: usize = 1024;
 /// Names in one page of a listing.
 pub const LIST_PAGE_MAX: u32 = 10_000;
 
-/// A connection that has sent nothing that tells its protocol is closed after this (DESIGN §3.6).
-pub const SNIFF_TIMEOUT_MS: u64 = 5_000;
+/// A connection that has sent nothing that tells its protocol, or no whole HTTP head, is closed after this and before
+/// 5 s are over (DESIGN §3.6: 5 s of silence closes).
+pub const SNIFF_TIMEOUT_MS: u64 = 4_500;
 
 /// A request whose bytes stopped arriving, or a reply nobody reads, is given up after this.
 pub const STALLED_TIMEOUT_MS: u64 = 30_000;

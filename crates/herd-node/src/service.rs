@@ -146,7 +146,11 @@ impl Service for NodeService {
     }
 
     fn is_known(&self, session: &Session) -> bool {
-        !matches!(session, Session::New)
+        match session {
+            Session::New => false,
+            Session::Http(session) => session.is_known(),
+            Session::Memcached(_) | Session::Wire(_) => true,
+        }
     }
 
     fn close(&mut self, session: Session, _why: Why) {

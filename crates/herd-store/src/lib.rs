@@ -37,6 +37,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const RESERVE_PAGES: u32 = 16;
 /// Pages that maintenance keeps free while something can be evicted, so that puts rarely make room themselves.
 const SPARE_PAGES: u32 = 32;
+/// How far apart the versions of two slots begin: a millisecond of [`core_entry::first_version`] over all slots.
+const SLOT_STEP: u64 = (1 << 22) / SLOTS as u64;
 /// Least memory a store works with.
 pub const MEMORY_MIN_BYTES: u64 = 8 << 20;
 
@@ -105,12 +107,14 @@ impl Store {
         let (arena, owners) = Arena::new(config.memory_bytes, shards as u16, RESERVE_PAGES)?;
         let arena = Arc::new(arena);
         let first = core_entry::first_version(config.start_ms);
-        let lane = |owner| {
-            let shard = Shard::new(arena.clone(), owner, config.hash_key, SLOTS / shards, first);
-            Lane(Mutex::new(shard))
+        let lane = |(shard, owner)| {
+            // Slots begin apart, so that versions of two objects are seldom the same number.
+            let version = |local| first + ((local * shards + shard) as u64 * SLOT_STEP);
+            let versions = (0..SLOTS / shards).map(version).collect();
+            Lane(Mutex::new(Shard::new(arena.clone(), owner, config.hash_key, versions)))
         };
         Ok(Arc::new(Self {
-            shards: owners.into_iter().map(lane).collect(),
+            shards: owners.into_iter().enumerate().map(lane).collect(),
             arena,
             registry: Registry::new(),
             hash_key: config.hash_key,

@@ -68,7 +68,7 @@ pub(crate) struct Queue {
 pub(crate) struct NoPage;
 
 impl Shard {
-    pub(crate) fn new(arena: Arc<Arena>, owner: Owner, hash_key: HashKey, slots: usize, first: Version) -> Self {
+    pub(crate) fn new(arena: Arc<Arena>, owner: Owner, hash_key: HashKey, versions: Box<[Version]>) -> Self {
         Self {
             arena,
             owner,
@@ -79,7 +79,7 @@ impl Shard {
             bodies: Vec::new(),
             free_bodies: Vec::new(),
             trash: Vec::new(),
-            versions: vec![first; slots].into(),
+            versions,
             sweep_at: (0, 0, 0),
             hash_key,
         }

@@ -1,5 +1,5 @@
 //! Line e: what large transfers do to the tail of small gets: 1 KiB gets, open loop at 40 % of the server's own
-//! saturation, quiet and beside ten 10 MiB gets and two 10 MiB puts a second.
+//! saturation (median of the rounds so far), quiet and beside ten 10 MiB gets and two 10 MiB puts a second.
 
 use crate::bench::c::values;
 use crate::bench::{Arm, Bench, small};
@@ -60,10 +60,8 @@ fn run_arm(bench: &mut Bench, arm: &Arm, side: Proto, round: usize) -> Result<()
     let server = arm.peer.start(&setup)?;
     bench.started(&arm.name, &server)?;
     bench.preload(&server, arm.proto, KEYS, VALUE_BYTES)?;
-    if bench.report.summary(LINE, SATURATED, &arm.name, "per_s").is_none() {
-        let spec = Spec { run_ms: bench.options.window_ms, ..usual(arm, &server) };
-        note(bench, SATURATED, arm, round, &spec)?;
-    }
+    let saturated = Spec { run_ms: bench.options.window_ms, ..usual(arm, &server) };
+    note(bench, SATURATED, arm, round, &saturated)?;
     let saturated = bench.report.summary(LINE, SATURATED, &arm.name, "per_s").map_or(0.0, |summary| summary.median);
     let rate_per_s = saturated * SHARE;
     let run_ms = (SAMPLES / bench.options.rounds as f64 / rate_per_s * 1e3) as u64;

@@ -261,10 +261,11 @@ impl Connection {
         Some(id)
     }
 
-    /// Of an open request: whether the socket has taken no byte of it, so that it can't have been done.
+    /// Of an open request: whether the socket has taken no byte of it, so that it can't have been done. Of one that is
+    /// closed or was given up nothing is known, and the answer is no.
     pub fn nothing_sent(&self, id: u64) -> bool {
-        let begins = self.open.get(&id).and_then(|open| open.begins);
-        begins.is_none_or(|begins| begins >= self.output.sent_bytes)
+        let unsent = |open: &Open| open.begins.is_none_or(|begins| begins >= self.output.sent_bytes);
+        self.open.get(&id).is_some_and(unsent)
     }
 
     /// Requests open.

@@ -3,5 +3,7 @@
 mod blocking;
 mod bulk;
 mod memory;
+#[cfg(feature = "async")]
+mod nonblocking;
 mod server;
 mod speed;

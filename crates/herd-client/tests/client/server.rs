@@ -82,7 +82,7 @@ impl Server {
                     break;
                 }
                 serving.accepted.fetch_add(1, SeqCst);
-                serving.connections.lock().unwrap().push(stream.try_clone().expect("cloned"));
+                serving.connections.lock().expect("no panic before").push(stream.try_clone().expect("cloned"));
                 serve(serving.clone(), stream);
             }
         });
@@ -91,7 +91,12 @@ impl Server {
 
     /// Closes all connections, as a node that restarts does.
     pub(crate) fn disconnect(&self) {
-        self.node.connections.lock().unwrap().drain(..).for_each(|stream| _ = stream.shutdown(Shutdown::Both));
+        self.node
+            .connections
+            .lock()
+            .expect("no panic before")
+            .drain(..)
+            .for_each(|stream| _ = stream.shutdown(Shutdown::Both));
     }
 
     pub(crate) fn name(&self) -> String {
@@ -102,7 +107,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.disconnect();
-        let breaches = self.node.breaches.lock().unwrap();
+        let breaches = self.node.breaches.lock().expect("no panic before");
         assert!(breaches.is_empty() || std::thread::panicking(), "the client broke rules: {breaches:?}");
     }
 }
@@ -184,7 +189,7 @@ fn serve(node: Arc<Node>, stream: TcpStream) {
     std::thread::spawn(move || {
         let mut reader = Reader { node, shared: shared.clone(), puts: HashMap::new() };
         reader.run(&stream);
-        shared.state.lock().unwrap().closed = true;
+        shared.state.lock().expect("no panic before").closed = true;
         shared.wake.notify_all();
         let _ = stream.shutdown(Shutdown::Both);
     });
@@ -192,7 +197,7 @@ fn serve(node: Arc<Node>, stream: TcpStream) {
 
 fn write_loop(node: &Node, shared: &Shared, mut socket: TcpStream) {
     loop {
-        let mut state = shared.state.lock().unwrap();
+        let mut state = shared.state.lock().expect("no panic before");
         let others = state.bodies.len() > 1;
         let frame_max = if others { BLOCK_BYTES } else { WIRE_FRAME_BODY_MAX_BYTES };
         let ready = state.bodies.iter().position(|body| body.next_bytes(frame_max).is_some());
@@ -200,7 +205,7 @@ fn write_loop(node: &Node, shared: &Shared, mut socket: TcpStream) {
             if state.closed {
                 return;
             }
-            drop(shared.wake.wait_timeout(state, Duration::from_millis(100)).unwrap());
+            drop(shared.wake.wait_timeout(state, Duration::from_millis(100)).expect("no panic before"));
             continue;
         }
         let mut bytes = std::mem::take(&mut state.frames);
@@ -300,7 +305,7 @@ impl Reader {
     }
 
     fn breach(&self, text: String) {
-        self.node.breaches.lock().unwrap().push(text);
+        self.node.breaches.lock().expect("no panic before").push(text);
     }
 
     /// Takes one frame; whether the connection goes on.
@@ -320,7 +325,7 @@ impl Reader {
             Kind::Request => return self.request(frame),
             Kind::Data => self.data(frame),
             Kind::Credit => {
-                let mut state = self.shared.state.lock().unwrap();
+                let mut state = self.shared.state.lock().expect("no panic before");
                 match state.bodies.iter_mut().find(|body| body.id == header.id) {
                     Some(body) => body.credit = body.credit.saturating_add(header.length),
                     None => _ = state.credits.insert(header.id, header.length),
@@ -330,7 +335,7 @@ impl Reader {
             Kind::Cancel => {
                 self.node.cancels.fetch_add(1, SeqCst);
                 self.puts.remove(&header.id);
-                self.shared.state.lock().unwrap().bodies.retain(|body| body.id != header.id);
+                self.shared.state.lock().expect("no panic before").bodies.retain(|body| body.id != header.id);
             }
             Kind::Goodbye => return false,
             Kind::Welcome | Kind::Reply => self.breach(format!("frame {:?}", header.kind)),
@@ -339,7 +344,7 @@ impl Reader {
     }
 
     fn push(&self, bytes: &[u8]) {
-        self.shared.state.lock().unwrap().frames.extend_from_slice(bytes);
+        self.shared.state.lock().expect("no panic before").frames.extend_from_slice(bytes);
         self.shared.wake.notify_all();
     }
 
@@ -369,7 +374,7 @@ impl Reader {
     }
 
     fn reply(&self, header: Header, owned: Owned, value: Arc<Vec<u8>>, start: usize, end: usize) {
-        let mut state = self.shared.state.lock().unwrap();
+        let mut state = self.shared.state.lock().expect("no panic before");
         let credit = WIRE_FIRST_CREDIT_BYTES.saturating_add(state.credits.remove(&header.id).unwrap_or(0));
         let (id, offset) = (header.id, header.offset);
         state.bodies.push_back(Reply {
@@ -387,7 +392,7 @@ impl Reader {
 
     fn collection(&self, header: &Header, fields: &Fields<'_>) -> Result<u64, Error> {
         match (header.collection, fields.collection) {
-            (0, Some(name)) => match self.node.collections.lock().unwrap().get(name) {
+            (0, Some(name)) => match self.node.collections.lock().expect("no panic before").get(name) {
                 Some((id, _)) => Ok(*id),
                 None => Err(Error::new(ErrorKind::NoCollection, format!("no collection '{name}'"))),
             },
@@ -407,8 +412,8 @@ impl Reader {
             Verb::Create => self.create(header, &fields),
             Verb::Destroy => {
                 let id = self.collection(&header, &fields)?;
-                self.node.collections.lock().unwrap().retain(|_, (other, _)| *other != id);
-                self.node.objects.lock().unwrap().retain(|(other, _), _| *other != id);
+                self.node.collections.lock().expect("no panic before").retain(|_, (other, _)| *other != id);
+                self.node.objects.lock().expect("no panic before").retain(|(other, _), _| *other != id);
                 self.ok(header, 0);
                 Ok(())
             }
@@ -434,7 +439,7 @@ impl Reader {
         }
         let key = (collection, name);
         let object = match header.newer_than() {
-            None => self.node.objects.lock().unwrap().get(&key).cloned(),
+            None => self.node.objects.lock().expect("no panic before").get(&key).cloned(),
             Some(version) => Some(self.newer(&key, version, header.time_ms)?),
         };
         let object = object.ok_or_else(|| Error::new(ErrorKind::NotFound, ""))?;
@@ -464,7 +469,7 @@ impl Reader {
 
     fn newer(&self, key: &(u64, Vec<u8>), version: u64, wait_ms: u32) -> Result<Object, Error> {
         let until = Instant::now() + Duration::from_millis(u64::from(wait_ms));
-        let mut objects = self.node.objects.lock().unwrap();
+        let mut objects = self.node.objects.lock().expect("no panic before");
         loop {
             if let Some(object) = objects.get(key).filter(|object| object.version > version) {
                 return Ok(object.clone());
@@ -473,7 +478,7 @@ impl Reader {
             if left.is_zero() {
                 return Err(Error::new(ErrorKind::Timeout, "nothing newer"));
             }
-            objects = self.node.changed.wait_timeout(objects, left).unwrap().0;
+            objects = self.node.changed.wait_timeout(objects, left).expect("no panic before").0;
         }
     }
 
@@ -552,7 +557,7 @@ impl Reader {
     }
 
     fn store(&self, put: Incoming) -> Result<(), Error> {
-        let mut objects = self.node.objects.lock().unwrap();
+        let mut objects = self.node.objects.lock().expect("no panic before");
         let key = (put.collection, put.name.clone());
         let present = objects.get(&key).cloned();
         if !self.holds(&put.header, present.as_ref().map(|object| object.version)) {
@@ -580,7 +585,7 @@ impl Reader {
 
     fn remove(&self, header: Header, fields: &Fields<'_>) -> Result<(), Error> {
         let key = (self.collection(&header, fields)?, fields.name.unwrap_or_default().to_vec());
-        let mut objects = self.node.objects.lock().unwrap();
+        let mut objects = self.node.objects.lock().expect("no panic before");
         let present = objects.get(&key).map(|object| object.version);
         if !self.holds(&header, present) {
             return Ok(());
@@ -594,7 +599,7 @@ impl Reader {
         let collection = self.collection(&header, fields)?;
         let (prefix, after) = (fields.prefix.unwrap_or_default(), fields.after.unwrap_or_default());
         let limit = fields.limit.unwrap_or(1000) as usize;
-        let objects = self.node.objects.lock().unwrap();
+        let objects = self.node.objects.lock().expect("no panic before");
         let names = objects.iter().filter(|((id, name), _)| *id == collection && name.starts_with(prefix));
         let mut page = Vec::new();
         for ((_, name), object) in names.filter(|((_, name), _)| &name[..] > after).take(limit) {
@@ -609,7 +614,7 @@ impl Reader {
 
     fn create(&self, header: Header, fields: &Fields<'_>) -> Result<(), Error> {
         let (name, spec) = (fields.collection.unwrap_or_default(), fields.spec.unwrap_or_default());
-        let mut collections = self.node.collections.lock().unwrap();
+        let mut collections = self.node.collections.lock().expect("no panic before");
         let next = 10 + collections.len() as u64;
         let (id, there) = collections.entry(name.to_owned()).or_insert((next, spec.to_owned()));
         if there != spec {

@@ -28,6 +28,8 @@ const DRAIN_MAX_BYTES: u64 = 1 << 20;
 pub(crate) struct Session {
     state: State,
     waits: Option<Box<Vec<(Ticket, Wait)>>>,
+    /// A whole head was read.
+    known: bool,
 }
 
 #[derive(Default)]
@@ -42,6 +44,11 @@ enum State {
 }
 
 impl Session {
+    /// Whether it has shown to speak HTTP.
+    pub(crate) fn is_known(&self) -> bool {
+        self.known
+    }
+
     /// Whether nothing is under way.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.state, State::Heads)
@@ -70,8 +77,13 @@ impl Session {
         match proto::parse_head(input) {
             Ok(None) => Step { used: 0, next: Next::Read },
             Ok(Some((request, used))) => {
+                self.known = true;
                 let next = self.request(cx, &request, out);
                 Step { used, next }
+            }
+            // A first line that is no HTTP, of a head that is not whole: something else is talking, or an attack.
+            Err(refusal) if !self.known && refusal.status == Status::BadRequest && !is_whole(input) => {
+                Step { used: input.len(), next: Next::Close }
             }
             Err(refusal) => refuse(cx, &refusal, input.len(), out),
         }
@@ -156,6 +168,11 @@ impl Session {
             State::Heads | State::Drain(_) => Vec::new(),
         }
     }
+}
+
+/// Whether a head has come to its end.
+fn is_whole(input: &[u8]) -> bool {
+    input.windows(4).any(|end| end == b"\r\n\r\n") || input.windows(2).any(|end| end == b"\n\n")
 }
 
 /// Reads and drops; closes when enough was dropped or all is there.

@@ -215,10 +215,13 @@ fn serve_get(cx: &mut Context, get: &Get<'_>, out: &mut Output<'_>) {
 
 #[inline]
 fn serve_key(cx: &mut Context, key: &[u8], how: GetHow, out: &mut Output<'_>) {
-    if let Some(exptime) = how.touch {
-        text::touch_before_get(cx, key, exptime);
-    }
+    let Some(exptime) = how.touch else {
+        cx.shared.store.get(&cx.shared.default, key, cx.now, |found| write_value(key, found, how.with_cas, out));
+        return;
+    };
+    // The value is given as it was, even if the new expiry is past.
     cx.shared.store.get(&cx.shared.default, key, cx.now, |found| write_value(key, found, how.with_cas, out));
+    text::set_expiry(cx, key, exptime);
 }
 
 #[inline]

@@ -184,12 +184,12 @@ pub(super) fn delete(cx: &mut Context, key: &[u8], quiet: bool, out: &mut Output
 
 pub(super) fn touch(cx: &mut Context, key: &[u8], exptime: i64, quiet: bool, out: &mut Output<'_>) {
     cx.count(VerbName::Touch);
-    let done = touch_before_get(cx, key, exptime);
+    let done = set_expiry(cx, key, exptime);
     super::admin::say(if done { reply::TOUCHED } else { reply::NOT_FOUND }, quiet, out);
 }
 
 /// Gives an object a new expiry; false if there is none.
-pub(super) fn touch_before_get(cx: &mut Context, key: &[u8], exptime: i64) -> bool {
+pub(super) fn set_expiry(cx: &mut Context, key: &[u8], exptime: i64) -> bool {
     let mut entry = cx.shared.store.entry(&cx.shared.default, key, cx.now);
     let Some(head) = entry.found().map(|found| found.head) else {
         return false;

@@ -143,6 +143,17 @@ fn checked_key(key: &[u8], quiet: bool) -> Result<&[u8], ClientError> {
 fn delete(mut rest: &[u8]) -> Parsed<'_> {
     let key = take_key(&mut rest).ok_or(BAD_FORMAT)?;
     let quiet = ends_in_noreply(rest);
+    // Once there was a time behind the key; memcached still takes a zero there, and nothing else.
+    let mut words = rest;
+    let (first, second, third) = (take_word(&mut words), take_word(&mut words), take_word(&mut words));
+    let known = match (first, second) {
+        (None, _) | (Some(b"0" | b"noreply"), None) => true,
+        (Some(b"0"), Some(b"noreply")) => third.is_none(),
+        _ => false,
+    };
+    if !known {
+        return Err(BAD_FORMAT.quiet(quiet));
+    }
     Ok(Command::Delete { key: checked_key(key, quiet)?, quiet })
 }
 
