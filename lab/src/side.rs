@@ -1,8 +1,8 @@
 //! Large transfers beside the small requests of an engine, in the same loop and thread, on connections of their own.
 //!
 //! Open loop: gets and puts are due at even intervals. A due transfer takes the connection of its kind that has been
-//! idle longest, so that none is silent for seconds (servers close silent ones); when all are busy it waits its turn. Each readiness event moves at most [`STEP_BYTES`], so that the client itself delays the
-//! small requests by microseconds only.
+//! idle longest, so that none is silent for seconds (servers close silent ones); when all are busy it waits. Each
+//! readiness event moves at most [`STEP_BYTES`], so that the client itself delays the small requests by microseconds.
 
 use std::time::Duration;
 

@@ -173,8 +173,9 @@ impl<S: Socket> Link<S> {
         Ok((id, source))
     }
 
-    /// Moves what can be moved until the call `id` (or, if `None`, no more) needs the shell. An error of kind `Unreachable` or `BadReply` means
-    /// that the connection is lost; after any other one, too, it is not to be used again.
+    /// Moves what can be moved until the call `id` needs the shell; if `None`, until no more can be moved. An error of
+    /// kind `Unreachable` or `BadReply` means that the connection is lost; after any other one, too, it is not to be
+    /// used again.
     pub(crate) fn step(&mut self, id: Option<u64>, source: Source<'_>) -> Result<Step> {
         loop {
             if self.drain()? {

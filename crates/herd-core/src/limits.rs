@@ -65,6 +65,9 @@ pub const SNIFF_TIMEOUT_MS: u64 = 4_500;
 /// A request whose bytes stopped arriving, or a reply nobody reads, is given up after this.
 pub const STALLED_TIMEOUT_MS: u64 = 30_000;
 
+/// How long a connection that was closed by us is read on, so that our last reply is not lost to a reset.
+pub const LINGER_MS: u64 = 2_000;
+
 /// Replies built before the connection must take some: bounds memory of one pipelining client.
 pub const OUTPUT_HIGH_BYTES: usize = 128 * 1024;
 

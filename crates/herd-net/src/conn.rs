@@ -2,9 +2,10 @@
 
 use crate::output::{Output, Queue};
 use crate::service::{Next, Service, Step};
-use herd_core::limits::{OUTPUT_HIGH_BYTES, SNIFF_TIMEOUT_MS, STALLED_TIMEOUT_MS};
+use herd_core::limits::{LINGER_MS, OUTPUT_HIGH_BYTES, SNIFF_TIMEOUT_MS, STALLED_TIMEOUT_MS};
 use mio::net::TcpStream;
 use std::io::{self, ErrorKind, IoSliceMut, Read, Write};
+use std::net::Shutdown;
 
 /// A connection of a loop.
 pub(crate) struct Conn<S: Service> {
@@ -21,6 +22,9 @@ pub(crate) struct Conn<S: Service> {
     pub(crate) writable: bool,
     /// Close once everything is sent.
     pub(crate) closing: bool,
+    /// Everything is sent and the peer was told; what still arrives is dropped, so that the peer reads our last words
+    /// instead of a reset, until it closes too or [`LINGER_MS`] are over.
+    lingering: bool,
     /// It is in the list of connections that get another turn.
     pub(crate) again: bool,
     /// When it is given up unless something moves, ms of the loop's clock; 0: never.
@@ -61,6 +65,7 @@ impl<S: Service> Conn<S> {
             readable: false,
             writable: true,
             closing: false,
+            lingering: false,
             again: false,
             deadline_ms: now_ms + SNIFF_TIMEOUT_MS,
         }
@@ -68,6 +73,9 @@ impl<S: Service> Conn<S> {
 
     /// Reads, serves and sends until the socket or the budget is used up. An error ends the connection.
     pub(crate) fn turn(&mut self, turn: &mut Turn<'_, S>) -> io::Result<()> {
+        if self.lingering {
+            return self.linger(turn);
+        }
         let mut budget = turn.budget;
         self.flush(turn, &mut budget)?;
         while self.readable && !self.closing && budget > 0 && !self.is_backed_up(turn.service) {
@@ -78,7 +86,36 @@ impl<S: Service> Conn<S> {
         }
         self.again = self.wants_another(turn.service);
         self.set_deadline(turn);
-        if self.closing && self.queue.is_empty() { Err(ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
+        if self.closing && self.queue.is_empty() { self.begin_linger(turn) } else { Ok(()) }
+    }
+
+    /// Tells the peer that nothing more comes.
+    fn begin_linger(&mut self, turn: &mut Turn<'_, S>) -> io::Result<()> {
+        self.socket.shutdown(Shutdown::Write)?;
+        self.lingering = true;
+        self.input = Vec::new();
+        self.deadline_ms = turn.now_ms + LINGER_MS;
+        self.linger(turn)
+    }
+
+    /// Drops what arrives; an error, which ends the connection, when the peer has closed too.
+    fn linger(&mut self, turn: &mut Turn<'_, S>) -> io::Result<()> {
+        let mut budget = turn.budget;
+        while self.readable && budget > 0 {
+            let n = match self.socket.read(&mut turn.scratch[..READ_BYTES]) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(n) => n,
+                Err(error) => self.not_now(error)?,
+            };
+            budget = budget.saturating_sub(n);
+        }
+        self.again = self.readable;
+        Ok(())
+    }
+
+    /// Whether it waits only for its peer to close.
+    pub(crate) fn is_lingering(&self) -> bool {
+        self.lingering
     }
 
     /// Replies wait to be sent: more requests would only add to them.

@@ -368,10 +368,11 @@ impl<S: Service> EventLoop<S> {
             let Some(conn) = &self.conns[at] else {
                 continue;
             };
-            let slow = conn.deadline_ms != 0 && conn.deadline_ms <= self.now_ms;
+            let late = conn.deadline_ms != 0 && conn.deadline_ms <= self.now_ms;
+            let slow = late && !conn.is_lingering();
             let idle = conn.queue.is_empty() && self.service.is_idle(&conn.session);
             let stop = self.stopping_ms.is_some() && idle;
-            if slow || stop {
+            if late || stop {
                 let conn = self.conns[at].take().expect("seen above");
                 self.close(at, conn, if slow { Why::Slow } else { Why::Stopping });
             }

@@ -1,5 +1,5 @@
-//! A node for tests: follows PROTOCOL.md §1 over real sockets, keeps objects in a map, watches that the client keeps the
-//! rules, and fails in the ways a test asks for. Two threads for each connection: one reads, one writes.
+//! A node for tests: follows PROTOCOL.md §1 over real sockets, keeps objects in a map, watches that the client keeps
+//! the rules, and fails in the ways a test asks for. Two threads for each connection: one reads, one writes.
 
 use herd_core::limits::{BLOCK_BYTES, WIRE_FIRST_CREDIT_BYTES, WIRE_FRAME_BODY_MAX_BYTES};
 use herd_core::wire::*;

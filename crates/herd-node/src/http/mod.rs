@@ -1,7 +1,7 @@
 //! The HTTP door: objects under `/o/COLLECTION/NAME`, pages of names, metrics and status (DESIGN §5, RFC 9110, 9112).
 //!
-//! A session is between requests, inside a body of known length, inside a chunked body, or draining after a refusal so
-//! that the client sees the answer before the connection closes. Replies keep the order of their requests; a GET that
+//! A session is between requests, inside a body of known length, or inside a chunked body. A refused body is not read:
+//! the answer is sent and the connection closed. Replies keep the order of their requests; a GET that
 //! waits for a newer version leaves a gap.
 
 mod get;
@@ -20,9 +20,6 @@ use herd_net::{Next, Step, Ticket};
 use put::Incoming;
 use std::io::IoSliceMut;
 
-/// Bytes of a refused body that are read and dropped so that the client gets to read the answer.
-const DRAIN_MAX_BYTES: u64 = 1 << 20;
-
 /// State of a connection.
 #[derive(Default)]
 pub(crate) struct Session {
@@ -39,8 +36,6 @@ enum State {
     Heads,
     /// Inside the body of a PUT.
     Body(Box<Incoming>),
-    /// Dropping what is left of a refused body before closing.
-    Drain(u64),
 }
 
 impl Session {
@@ -61,7 +56,6 @@ impl Session {
             let step = match &self.state {
                 State::Heads => self.head(cx, &input[used..], out),
                 State::Body(_) => self.body(cx, &input[used..], out),
-                State::Drain(left) => drain(*left, &input[used..], &mut self.state),
             };
             used += step.used;
             if step.used == 0 || step.next != Next::Read {
@@ -165,7 +159,7 @@ impl Session {
     pub(crate) fn space<'a>(&'a mut self, cx: &mut Context, max: usize) -> Vec<IoSliceMut<'a>> {
         match &mut self.state {
             State::Body(incoming) => incoming.space(cx, max),
-            State::Heads | State::Drain(_) => Vec::new(),
+            State::Heads => Vec::new(),
         }
     }
 }
@@ -173,14 +167,6 @@ impl Session {
 /// Whether a head has come to its end.
 fn is_whole(input: &[u8]) -> bool {
     input.windows(4).any(|end| end == b"\r\n\r\n") || input.windows(2).any(|end| end == b"\n\n")
-}
-
-/// Reads and drops; closes when enough was dropped or all is there.
-fn drain(left: u64, input: &[u8], state: &mut State) -> Step {
-    let n = (input.len() as u64).min(left);
-    *state = State::Drain(left - n);
-    let next = if left == n { Next::Close } else { Next::Read };
-    Step { used: n as usize, next }
 }
 
 /// The date of replies.

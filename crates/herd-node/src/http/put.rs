@@ -1,7 +1,7 @@
 //! PUT and DELETE of an object. Bodies go straight into the store, of known length or chunked.
 
 use super::get::not_found;
-use super::{DRAIN_MAX_BYTES, Session, State, date};
+use super::{Session, State, date};
 use crate::context::Context;
 use crate::metrics::{DoorName, VerbName, add};
 use crate::service::Output;
@@ -171,14 +171,7 @@ impl Session {
                 self.state = State::Body(Box::new(incoming));
                 Next::Read
             }
-            Err(error) => {
-                let rest = match request.body {
-                    Body::None | Body::Length(0) => 0,
-                    Body::Length(n) => n,
-                    Body::Chunked => DRAIN_MAX_BYTES,
-                };
-                self.give_up(cx, Broken::Error(error), rest, out)
-            }
+            Err(error) => self.give_up(cx, Broken::Error(error), out),
         }
     }
 
@@ -200,11 +193,7 @@ impl Session {
                 Step { used, next }
             }
             Err(broken) => {
-                let rest = match &incoming.framing {
-                    Framing::Length(left) => left.saturating_sub(input.len() as u64),
-                    Framing::Chunked(_) => DRAIN_MAX_BYTES,
-                };
-                let next = self.give_up(cx, broken, rest, out);
+                let next = self.give_up(cx, broken, out);
                 Step { used: input.len(), next }
             }
         }
@@ -248,8 +237,8 @@ impl Session {
         if connection == Connection::Close { Next::Close } else { Next::Read }
     }
 
-    /// Answers, then drops a little of the rest so that the client reads the answer, and closes.
-    fn give_up(&mut self, cx: &Context, broken: Broken, rest: u64, out: &mut Output<'_>) -> Next {
+    /// Answers and closes.
+    fn give_up(&mut self, cx: &Context, broken: Broken, out: &mut Output<'_>) -> Next {
         match broken {
             Broken::Error(error) => {
                 cx.count_error(DoorName::Http, VerbName::Put, error.kind);
@@ -261,11 +250,8 @@ impl Session {
                 refusal.encode(out.buf, Some(&date(cx)));
             }
         }
-        if rest == 0 {
-            return Next::Close;
-        }
-        self.state = State::Drain(rest.min(DRAIN_MAX_BYTES));
-        Next::Read
+        self.state = State::Heads;
+        Next::Close
     }
 }
 

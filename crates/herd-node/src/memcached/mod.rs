@@ -122,10 +122,7 @@ impl Session {
         };
         if &body[bytes..] != b"\r\n" {
             out.buf.extend_from_slice(reply::BAD_CHUNK);
-            // What follows the announced bytes up to the line's end is dropped with it, as memcached does.
-            let end = input[len + bytes..].iter().position(|byte| *byte == b'\n');
-            let used = end.map_or(len + bytes + 2, |at| len + bytes + at + 1);
-            return Step { used, next: Next::Read };
+            return Step { used: len + bytes + 2, next: Next::Read };
         }
         text::dispatch(cx, line, Given::Small(&body[..bytes]), out);
         Step { used: len + bytes + 2, next: Next::Read }

@@ -1,0 +1,6 @@
+//! The real binary over real sockets: command line, HTTP, memcached, limits.
+
+mod cli;
+mod http;
+mod memcached;
+mod node;

@@ -1,0 +1,100 @@
+//! A node for tests, and what is common to them.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+/// A running node, stopped when it goes.
+pub(crate) struct Node {
+    child: Child,
+    pub(crate) addr: String,
+}
+
+impl Node {
+    pub(crate) fn start(args: &[&str]) -> Self {
+        Self::with_env(args, &[])
+    }
+
+    pub(crate) fn with_env(args: &[&str], env: &[(&str, &str)]) -> Self {
+        let mut child = herd()
+            .args(["node", "--listen", "127.0.0.1:0", "--log", "error"])
+            .args(args)
+            .envs(env.iter().copied())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("herd starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("readable");
+        let addr = line.strip_prefix("ready ").expect("the node says that it is ready").trim().to_string();
+        Self { child, addr }
+    }
+
+    /// A connection that gives up after 10 s.
+    pub(crate) fn connect(&self) -> TcpStream {
+        let socket = TcpStream::connect(&self.addr).expect("the node accepts");
+        socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket takes a timeout");
+        socket
+    }
+
+    /// Sends `request` on a new connection, ends it, and gives all that came back.
+    pub(crate) fn talk(&self, request: &[u8]) -> Vec<u8> {
+        let mut socket = self.connect();
+        socket.write_all(request).expect("sent");
+        let mut answer = Vec::new();
+        socket.read_to_end(&mut answer).expect("answered and closed");
+        answer
+    }
+
+    /// Runs a command against this node.
+    pub(crate) fn herd(&self, args: &[&str]) -> Output {
+        herd().args(args).env("HERD_NODE", &self.addr).stdin(Stdio::null()).output().expect("herd runs")
+    }
+
+    /// Runs a command that must succeed; gives what it printed.
+    pub(crate) fn ok(&self, args: &[&str]) -> String {
+        let output = self.herd(args);
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// Asks the node to stop; its exit status.
+    pub(crate) fn stop(mut self) -> Option<i32> {
+        self.signal("-TERM");
+        self.child.wait().expect("it ends").code()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        Command::new("kill").args([signal, &pid]).stderr(Stdio::null()).status().expect("kill runs");
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            self.signal("-KILL");
+            self.child.wait().expect("it ends");
+        }
+    }
+}
+
+pub(crate) fn herd() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_herd"))
+}
+
+/// Bytes that differ from place to place.
+pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
