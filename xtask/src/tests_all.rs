@@ -15,7 +15,7 @@ pub(crate) fn run() -> Result<(), String> {
     let mut counts = Counts::default();
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let mut tests = Command::new(&cargo);
-    tests.args(["test", "--release", "--workspace", "--locked", "--no-fail-fast"]);
+    tests.args(["test", "--release", "--workspace", "--locked", "--no-fail-fast", "--features", "herd-client/async"]);
     cargo_tests(tests, &mut counts)?;
     step(&mut counts, "house rules", crate::tidy::run());
     let mut build = Command::new(&cargo);

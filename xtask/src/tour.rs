@@ -1,4 +1,4 @@
-//! `cargo xtask tour` (`make run`): starts a node, copies a real tree into it and back, compares, and leaves it serving.
+//! `cargo xtask tour` (`make run`): a node, a real tree into it and back, compared; then it is left serving.
 //!
 //! Environment: `DIR` another tree, `PORT` the first port to try, `ONCE=1` to end after the comparison.
 

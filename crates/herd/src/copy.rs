@@ -146,7 +146,7 @@ fn upload(args: &CpArgs, from: &Path, key: &str) -> Outcome {
     work.finish(args)
 }
 
-/// The key prefix of a tree: `COLLECTION/` or `COLLECTION/PATH/`; a bare word names a collection, as `herd:photos` does.
+/// The key prefix of a tree: `COLLECTION/` or `COLLECTION/PATH/`; a bare word is a collection.
 fn prefix_of(key: &str) -> String {
     match key {
         "" => String::new(),

@@ -149,7 +149,8 @@ fn a_get_waits_for_a_newer_version() {
     let tag = header(&put(&node, "/o/default/w", "", b"old"), "ETag").to_string();
     let wait = |seconds: u32| {
         format!(
-            "GET /o/default/w HTTP/1.1\r\nHost: h\r\nConnection: close\r\nIf-None-Match: {tag}\r\nPrefer: wait={seconds}\r\n\r\n"
+            "GET /o/default/w HTTP/1.1\r\nHost: h\r\nConnection: close\r\nIf-None-Match: {tag}\r\n\
+             Prefer: wait={seconds}\r\n\r\n"
         )
     };
     assert_eq!(status(&text(&node.talk(wait(1).as_bytes()))), "304");

@@ -35,8 +35,8 @@ fn say(node: &Node, request: &[u8]) -> String {
     String::from_utf8_lossy(&node.talk(&[request, b"quit\r\n"].concat())).into_owned()
 }
 
-/// Runs one conversation: lines with `>` are sent, lines with `<` expected; `*` at the end
-/// of a word stands for a number. What is expected was taken from memcached 1.6.45, but where PROTOCOL.md says otherwise.
+/// Runs one conversation: lines with `>` are sent, lines with `<` expected; `*` at the end of a word is a number.
+/// What is expected was taken from memcached 1.6.45, except where PROTOCOL.md differs.
 fn converse(name: &str, script: &str) {
     let node = Node::start(&["--memory", "64m"]);
     let unescape = |text: &str| text.replace("\\n", "\n");
