@@ -51,6 +51,8 @@ pub(crate) struct Turn<'a, S: Service> {
 pub(crate) const READ_BYTES: usize = 64 * 1024;
 /// Longest rest a service may leave unconsumed and still be given more.
 pub(crate) const REST_MAX_BYTES: usize = 64 * 1024;
+/// Most bytes of a body in one read: they are checksummed right after it, while they are still in the core's cache.
+const BULK_READ_BYTES: usize = 256 * 1024;
 /// Read behind the end of a body in the same call: the next frame's header.
 const OVERFLOW_BYTES: usize = 4096;
 
@@ -185,7 +187,7 @@ impl<S: Service> Conn<S> {
     /// Reads body bytes to where the service wants them, and a little beyond.
     fn read_bulk(&mut self, turn: &mut Turn<'_, S>, budget: usize) -> io::Result<usize> {
         assert!(self.input.is_empty(), "what arrived before a body was consumed");
-        let max = self.bulk.min(budget as u64) as usize;
+        let max = self.bulk.min(budget.min(BULK_READ_BYTES) as u64) as usize;
         let mut slices = turn.service.space(&mut self.session, max);
         if slices.is_empty() {
             self.bulk = 0;

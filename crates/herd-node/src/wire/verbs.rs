@@ -42,6 +42,31 @@ enum Taken {
     NotNewer,
 }
 
+/// The collection of a request; `default`, which most name, without touching its count of references, which all loops
+/// share.
+enum Place {
+    Default,
+    Other(Collection),
+}
+
+impl Place {
+    #[inline]
+    fn of(cx: &Context, header: &Header, fields: &Fields<'_>) -> Result<Self, Error> {
+        if header.collection == CollectionId::DEFAULT.0 {
+            return Ok(Place::Default);
+        }
+        collection(cx, header, fields).map(Place::Other)
+    }
+
+    #[inline]
+    fn get<'a>(&'a self, cx: &'a Context) -> &'a Collection {
+        match self {
+            Place::Default => &cx.shared.default,
+            Place::Other(collection) => collection,
+        }
+    }
+}
+
 /// The collection a request is about.
 pub(super) fn collection(cx: &Context, header: &Header, fields: &Fields<'_>) -> Result<Collection, Error> {
     let id = CollectionId(header.collection);
@@ -86,24 +111,20 @@ impl Session {
         if header.collection == CollectionId::SYSTEM.0 {
             return get_system(cx, header, name, out);
         }
-        // Collection `default` needs no look-up and no count of references.
-        if header.collection == CollectionId::DEFAULT.0 {
-            let shared = cx.shared.clone();
-            return self.get_from(cx, &shared.default, header, name, out);
-        }
-        let collection = collection(cx, header, fields)?;
-        self.get_from(cx, &collection, header, name, out)
+        let place = Place::of(cx, header, fields)?;
+        self.get_from(cx, &place, header, name, out)
     }
 
     #[inline]
     fn get_from(
         &mut self,
         cx: &mut Context,
-        collection: &Collection,
+        place: &Place,
         header: &Header,
         name: &[u8],
         out: &mut Output<'_>,
     ) -> Result<(), Error> {
+        let collection = place.get(cx);
         let mut reply = Header::reply_to(header, Status::Ok);
         reply.collection = collection.id().0;
         reply.set_ack(collection.class(), 1);
@@ -115,8 +136,8 @@ impl Session {
                 self.begin_send(*outgoing, out);
                 Ok(())
             }
-            Some(Taken::NotNewer) => self.wait(cx, collection, header, name, out),
-            None if header.newer_than().is_some() => self.wait(cx, collection, header, name, out),
+            Some(Taken::NotNewer) => self.wait(cx, &place.get(cx).clone(), header, name, out),
+            None if header.newer_than().is_some() => self.wait(cx, &place.get(cx).clone(), header, name, out),
             None => Err(not_found(collection, name)),
         }
     }
@@ -160,7 +181,7 @@ impl Session {
         cx.unwatch(&wait.collection, &wait.name, ticket);
         let newer = cx.shared.store.entry(&wait.collection, &wait.name, cx.now).version().is_some_and(|v| v > than);
         if newer {
-            if let Err(error) = self.get_from(cx, &wait.collection, &wait.request, &wait.name, out) {
+            if let Err(error) = self.get_from(cx, &Place::Other(wait.collection), &wait.request, &wait.name, out) {
                 refuse(cx, VerbName::Get, &wait.request, 0, &error, out);
             }
         } else if cx.now.unix_ms >= wait.until_ms {
@@ -253,12 +274,13 @@ pub(super) fn put_small(
         return Err(Error::new(ErrorKind::BadRequest, "the length of the body is not what the frame says"));
     }
     let options = PutOptions::of(header, fields)?;
-    let collection = collection(cx, header, fields)?;
+    let place = Place::of(cx, header, fields)?;
+    let collection = place.get(cx);
     let version = match options.range_from {
-        None => put_value(cx, &collection, name, &options, NewValue::Inline(body)),
-        Some(from) => put_range(cx, &collection, name, &options, from, &Piece::Small(body)),
+        None => put_value(cx, collection, name, &options, NewValue::Inline(body)),
+        Some(from) => put_range(cx, collection, name, &options, from, &Piece::Small(body)),
     };
-    answer_put(cx, &collection, header, version, out);
+    answer_put(cx, collection, header, version, out);
     Ok(())
 }
 
@@ -299,7 +321,7 @@ fn answer_put(
 /// Puts a whole value under its condition. An error carries the version that is there.
 #[inline]
 fn put_value(
-    cx: &mut Context,
+    cx: &Context,
     collection: &Collection,
     name: &[u8],
     options: &PutOptions,
@@ -343,7 +365,7 @@ enum Old {
 
 /// Replaces a range of an object, again if it changed meanwhile: the new value is made outside the lock.
 fn put_range(
-    cx: &mut Context,
+    cx: &Context,
     collection: &Collection,
     name: &[u8],
     options: &PutOptions,

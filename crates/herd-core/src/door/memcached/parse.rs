@@ -143,12 +143,13 @@ fn checked_key(key: &[u8], quiet: bool) -> Result<&[u8], ClientError> {
 fn delete(mut rest: &[u8]) -> Parsed<'_> {
     let key = take_key(&mut rest).ok_or(BAD_FORMAT)?;
     let quiet = ends_in_noreply(rest);
-    // Once there was a time behind the key; memcached still takes a zero there, and nothing else.
+    // Once there was a time behind the key, and old clients still send one; nothing else may stand there.
     let mut words = rest;
     let (first, second, third) = (take_word(&mut words), take_word(&mut words), take_word(&mut words));
-    let known = match (first, second) {
-        (None, _) | (Some(b"0" | b"noreply"), None) => true,
-        (Some(b"0"), Some(b"noreply")) => third.is_none(),
+    let is_time = |word: &[u8]| unsigned(word).is_some();
+    let known = match (first, second, third) {
+        (None, _, _) | (Some(b"noreply"), None, _) => true,
+        (Some(time), None, _) | (Some(time), Some(b"noreply"), None) => is_time(time),
         _ => false,
     };
     if !known {
