@@ -316,13 +316,15 @@ impl<S: Service> Conn<S> {
 
     /// A connection within a request or with replies to send must move; one between requests may rest.
     fn set_deadline(&mut self, turn: &Turn<'_, S>) {
-        let resting = self.queue.is_empty() || self.queue.is_waiting();
-        if resting && self.input.is_empty() && turn.service.is_idle(&self.session) {
-            self.deadline_ms = if turn.service.is_known(&self.session) { 0 } else { self.deadline_ms };
-        } else if turn.service.is_known(&self.session) && (turn.read_bytes + turn.written_bytes > 0) {
-            self.deadline_ms = turn.now_ms + STALLED_TIMEOUT_MS;
-        } else if self.deadline_ms == 0 {
-            self.deadline_ms = turn.now_ms + STALLED_TIMEOUT_MS;
+        let known = turn.service.is_known(&self.session);
+        let waiting = self.queue.is_empty() || self.queue.is_waiting();
+        let resting = waiting && self.input.is_empty() && turn.service.is_idle(&self.session);
+        let moved = turn.read_bytes + turn.written_bytes > 0;
+        match (resting, known) {
+            (true, true) => self.deadline_ms = 0,
+            (false, true) if moved || self.deadline_ms == 0 => self.deadline_ms = turn.now_ms + STALLED_TIMEOUT_MS,
+            // One that has not told its protocol keeps the deadline it began with.
+            _ => {}
         }
     }
 }

@@ -82,23 +82,20 @@ impl Session {
         if version != Some(wait.newer_than) {
             cx.resume_soon(ticket);
         }
-        self.waits.get_or_insert_default().push((ticket, wait));
+        self.waits.push((ticket, wait));
     }
 
     /// A wait may be over.
     pub(crate) fn resume(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) {
-        let Some(waits) = &mut self.waits else {
+        let Some(at) = self.waits.iter().position(|(waiting, _)| *waiting == ticket) else {
             return;
         };
-        let Some(at) = waits.iter().position(|(waiting, _)| *waiting == ticket) else {
-            return;
-        };
-        let (_, wait) = &waits[at];
+        let (_, wait) = &self.waits[at];
         let version = cx.shared.store.entry(&wait.collection, &wait.name, cx.now).version();
         if version == Some(wait.newer_than) && cx.now.unix_ms < wait.until_ms {
             return;
         }
-        let (_, wait) = waits.swap_remove(at);
+        let (_, wait) = self.waits.swap_remove(at);
         cx.unwatch(&wait.collection, &wait.name, ticket);
         let form = Form { connection: wait.connection, head_only: wait.head_only };
         let plan = |version, _| if version > wait.newer_than { Plan::Whole } else { Plan::NotModified };
@@ -125,7 +122,7 @@ impl Session {
 
     /// The connection is closed: nobody waits any more.
     pub(crate) fn close(self, cx: &mut Context) {
-        for (ticket, wait) in self.waits.into_iter().flat_map(|waits| *waits) {
+        for (ticket, wait) in self.waits {
             cx.unwatch(&wait.collection, &wait.name, ticket);
         }
     }

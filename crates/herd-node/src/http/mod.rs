@@ -24,7 +24,7 @@ use std::io::IoSliceMut;
 #[derive(Default)]
 pub(crate) struct Session {
     state: State,
-    waits: Option<Box<Vec<(Ticket, Wait)>>>,
+    waits: Vec<(Ticket, Wait)>,
     /// A whole head was read.
     known: bool,
 }

@@ -7,6 +7,11 @@ use herd_store::Counts;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+/// Picks one counter of a door and verb.
+type Pick<'a> = &'a dyn Fn(&VerbMetrics) -> &AtomicU64;
+/// Sums a counter over all loops.
+type Sum<'a> = &'a dyn Fn(Pick<'_>) -> u64;
+
 impl Shared {
     /// All metrics as Prometheus text.
     pub(crate) fn metrics_text(&self) -> String {
@@ -55,12 +60,10 @@ impl Shared {
     }
 
     /// Calls `each` for every door and verb with a way to sum one of their counters over all loops.
-    fn each_verb(&self, mut each: impl FnMut(&str, &str, &dyn Fn(&dyn Fn(&VerbMetrics) -> &AtomicU64) -> u64)) {
+    fn each_verb(&self, mut each: impl FnMut(&str, &str, Sum<'_>)) {
         for door in DoorName::ALL {
             for verb in VerbName::ALL {
-                let sum = |pick: &dyn Fn(&VerbMetrics) -> &AtomicU64| {
-                    self.metrics.iter().map(|m| pick(m.of(door, verb)).load(Relaxed)).sum()
-                };
+                let sum = |pick: Pick<'_>| self.metrics.iter().map(|m| pick(m.of(door, verb)).load(Relaxed)).sum();
                 each(door.name(), verb.name(), &sum);
             }
         }
@@ -108,7 +111,7 @@ impl Shared {
     }
 }
 
-fn latency_text(out: &mut String, door: &str, verb: &str, sum: &dyn Fn(&dyn Fn(&VerbMetrics) -> &AtomicU64) -> u64) {
+fn latency_text(out: &mut String, door: &str, verb: &str, sum: Sum<'_>) {
     let total = sum(&|v| &v.requests);
     if total == 0 {
         return;

@@ -58,9 +58,11 @@ impl Open {
 }
 
 impl Session {
-    /// Whether nothing is under way.
+    /// Whether no body is under way. A get that waits for a newer version does not make the connection busy: it may
+    /// wait longer than a transfer may stand still.
     pub(crate) fn is_idle(&self) -> bool {
-        matches!(self.state, State::Frames) && self.open.as_ref().is_none_or(|open| open.requests() == 0)
+        let transfers = |open: &Open| open.incoming.len() + open.outgoing.len();
+        matches!(self.state, State::Frames) && self.open.as_ref().is_none_or(|open| transfers(open) == 0)
     }
 
     /// Serves what is there of `input`.
