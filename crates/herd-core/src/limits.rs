@@ -83,6 +83,9 @@ pub const DEFERRED_MAX: usize = 1024;
 /// Names in one page of a listing by the wire: names of the longest kind still fit one frame.
 pub const WIRE_LIST_PAGE_MAX: u32 = 1_000;
 
+/// How often a loop looks at deadlines and does its upkeep.
+pub const TICK_MS: u64 = 250;
+
 /// How long a graceful stop may take (DESIGN §5: within 5 s).
 pub const STOP_MS: u64 = 4_000;
 

@@ -2,16 +2,21 @@
 //!
 //! One loop per thread, readiness-driven and edge-triggered (epoll, kqueue). A loop owns its connections; a request is
 //! read, served and answered without leaving its thread. What a connection says is the business of a [`Service`]; this
-//! crate knows bytes, turns and deadlines only. Reading order: `event_loop.rs`, `conn.rs`, `output.rs`.
+//! crate knows bytes, turns and deadlines only. Reading order: `event_loop.rs`, `conn.rs`, `turn.rs`, `output.rs`.
 
 mod conn;
 mod event_loop;
+mod group;
 mod listen;
 mod output;
 mod service;
 mod stats;
+mod sys;
+mod turn;
+mod upkeep;
 
-pub use event_loop::{EventLoop, LoopHandle, Remote};
+pub use event_loop::EventLoop;
+pub use group::{LoopHandle, Remote};
 pub use listen::listen;
 pub use output::{Output, Ticket};
 pub use service::{Next, Service, Step, Why};

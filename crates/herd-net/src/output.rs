@@ -1,8 +1,8 @@
 //! What a connection has to send: small replies in one buffer, large bodies by reference, and gaps for replies that
 //! come later, in the order the protocol wants.
 
-use herd_core::Chunks;
 use herd_core::limits::DEFERRED_MAX;
+use herd_core::{Chunks, Lent};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
@@ -30,6 +30,14 @@ pub(crate) struct Queue<B> {
     parts: VecDeque<Part<B>>,
     waiting: u32,
     serial: u32,
+}
+
+/// What is sent with one call.
+pub(crate) enum Piece<'a> {
+    /// Bytes in memory; `more`: what follows at once is lent.
+    Slices { slices: Vec<IoSlice<'a>>, more: bool },
+    /// Bytes in a file.
+    Lent(Lent<'a>),
 }
 
 /// Where a service puts its replies.
@@ -88,6 +96,7 @@ impl<'a, B: Chunks> Output<'a, B> {
 
     fn settle(&mut self) {
         self.queue.push(self.buf);
+        self.buf.clear();
     }
 }
 
@@ -119,16 +128,15 @@ impl<B: Chunks> Queue<B> {
         self.parts.iter().map(|part| if let Part::Bytes { bytes, at } = part { bytes.len() - at } else { 0 }).sum()
     }
 
-    /// Moves the bytes of `buf` to the end of the queue.
-    pub(crate) fn push(&mut self, buf: &mut Vec<u8>) {
-        if buf.is_empty() {
-            return;
-        }
+    /// Puts a copy of `bytes` at the end of the queue.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         match self.parts.back_mut() {
-            Some(Part::Bytes { bytes, .. }) if bytes.len() + buf.len() < 64 * 1024 => bytes.extend_from_slice(buf),
-            _ => self.parts.push_back(Part::Bytes { bytes: buf.clone(), at: 0 }),
+            _ if bytes.is_empty() => {}
+            Some(Part::Bytes { bytes: last, .. }) if last.len() + bytes.len() < 64 * 1024 => {
+                last.extend_from_slice(bytes);
+            }
+            _ => self.parts.push_back(Part::Bytes { bytes: bytes.to_vec(), at: 0 }),
         }
-        buf.clear();
     }
 
     /// Puts a resumed reply where its gap is, or behind everything if it has none.
@@ -144,14 +152,18 @@ impl<B: Chunks> Queue<B> {
         self.parts.extend(after);
     }
 
-    /// The first pieces to send, at most `max` bytes.
-    pub(crate) fn slices(&self, max: usize) -> Vec<IoSlice<'_>> {
+    /// What to send first, at most `max` bytes.
+    pub(crate) fn piece(&self, max: usize) -> Piece<'_> {
         let mut slices = Vec::with_capacity(SLICES_MAX);
         let mut left = max;
         for part in &self.parts {
             match part {
                 Part::Bytes { bytes, at } => take(&mut slices, &bytes[*at..], &mut left),
                 Part::Bulk { source, at, end } => {
+                    if let Some(lent) = source.lend(*at, left.min((end - at) as usize)) {
+                        let more = !slices.is_empty();
+                        return if more { Piece::Slices { slices, more } } else { Piece::Lent(lent) };
+                    }
                     let mut from = *at;
                     while from < *end && left > 0 && slices.len() < SLICES_MAX {
                         let chunk = source.chunk(from);
@@ -166,7 +178,7 @@ impl<B: Chunks> Queue<B> {
                 break;
             }
         }
-        slices
+        Piece::Slices { slices, more: false }
     }
 
     /// Notes that `n` bytes were sent.
@@ -221,7 +233,10 @@ mod tests {
     fn drain(queue: &mut Queue<Fours>, step: usize) -> Vec<u8> {
         let mut out = Vec::new();
         while queue.can_send() {
-            let bytes: Vec<u8> = queue.slices(step).iter().flat_map(|slice| slice.iter().copied()).collect();
+            let Piece::Slices { slices, .. } = queue.piece(step) else {
+                panic!("nothing of this lies in a file");
+            };
+            let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
             queue.sent(bytes.len());
             out.extend(bytes);
         }
@@ -236,7 +251,7 @@ mod tests {
             out.buf.extend(b"head:");
             out.bulk(Fours(b"0123456789".to_vec()), 1, 9);
             out.buf.extend(b":tail");
-            queue.push(&mut buf);
+            queue.push(&buf);
             assert_eq!(drain(&mut queue, step), b"head:12345678:tail");
             assert!(queue.is_empty());
         }
@@ -249,10 +264,10 @@ mod tests {
         out.buf.extend(b"a");
         let ticket = out.defer().expect("few are waiting");
         out.buf.extend(b"c");
-        queue.push(&mut buf);
+        queue.push(&buf);
         assert_eq!(drain(&mut queue, 10), b"a");
-        let (mut late, mut reply) = (b"b".to_vec(), Queue::new());
-        reply.push(&mut late);
+        let (late, mut reply) = (b"b".to_vec(), Queue::new());
+        reply.push(&late);
         queue.fill(ticket.serial, reply);
         assert_eq!(drain(&mut queue, 10), b"bc");
         assert!(queue.is_empty());

@@ -4,6 +4,7 @@ use crate::output::{Output, Ticket};
 use herd_core::Chunks;
 use std::io::IoSliceMut;
 use std::net::SocketAddr;
+use std::time::Instant;
 
 /// What is to happen after bytes were served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,11 +48,20 @@ pub trait Service {
     /// Large bodies sent without being copied.
     type Bulk: Chunks;
 
-    /// A batch of events begins; a good time to read the clock.
-    fn begin(&mut self);
+    /// A batch of events begins.
+    fn begin(&mut self, now: Instant);
 
     /// A connection was opened.
     fn open(&mut self, peer: SocketAddr) -> Self::Session;
+
+    /// These bytes will be served a little later in this round: a good time to begin to fetch what they need.
+    fn foresee(&mut self, session: &Self::Session, input: &[u8]);
+
+    /// All of a round was foreseen and is served next.
+    fn foreseen(&mut self);
+
+    /// All of a round, or of a turn, was served.
+    fn served(&mut self);
 
     /// Serves the bytes that have arrived and were not consumed yet; replies go to `out`. What is not used is handed
     /// in again, followed by what arrives.

@@ -48,8 +48,10 @@ pub(crate) struct Context {
     pub(crate) number: usize,
     /// The time of this batch of events.
     pub(crate) now: Now,
-    /// When this batch of events began, or the last request of it was served.
+    /// When this batch of events began.
     began: Instant,
+    /// The door that is being served.
+    pub(crate) door: DoorName,
     /// Requests counted since.
     batch: Batch,
     /// Waits of this loop by when they end, ms since 1970.
@@ -63,24 +65,25 @@ impl Context {
             number,
             now: Now::default(),
             began: Instant::now(),
+            door: DoorName::Other,
             batch: Batch::default(),
             timers: Vec::new(),
         };
-        context.begin();
+        context.begin(Instant::now());
         context
     }
 
-    /// Reads the clock, once for all events of a batch.
+    /// Takes the time, once for all events of a batch.
     #[inline]
-    pub(crate) fn begin(&mut self) {
-        self.began = Instant::now();
-        self.now = self.shared.now_at(self.began);
+    pub(crate) fn begin(&mut self, now: Instant) {
+        self.began = now;
+        self.now = self.shared.now_at(now);
     }
 
-    /// Counts a request.
+    /// Counts a request to the door that is being served.
     #[inline]
     pub(crate) fn count(&mut self, verb: VerbName) {
-        self.batch.count(verb);
+        self.batch.count(self.door, verb);
     }
 
     /// Counts an error.
@@ -88,12 +91,12 @@ impl Context {
         self.metrics().error(door, verb, kind);
     }
 
-    /// Books the requests counted since the batch began.
+    /// Books the requests counted since the last time.
     #[inline]
-    pub(crate) fn settle(&mut self, door: DoorName) {
+    pub(crate) fn settle(&mut self) {
         if !self.batch.is_empty() {
             let elapsed_ns = self.began.elapsed().as_nanos() as u64;
-            self.shared.metrics[self.number].settle(door, &mut self.batch, elapsed_ns);
+            self.shared.metrics[self.number].settle(&mut self.batch, elapsed_ns);
         }
     }
 

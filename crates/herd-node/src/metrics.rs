@@ -2,7 +2,7 @@
 //!
 //! Each loop writes its own counters and nobody else's, so counting needs no locked instruction; `/metrics` adds the
 //! loops up. Latency is that of the server: from the moment the loop learned of the bytes to the reply being built,
-//! taken once for all requests that arrived together.
+//! taken once for all requests of a round.
 
 use herd_core::ErrorKind;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -98,10 +98,12 @@ pub(crate) struct Metrics {
     verbs: [[VerbMetrics; VERBS]; DOORS],
 }
 
-/// What a loop counted since the last stamp; plain numbers.
+/// What a loop counted in a round or turn; plain numbers.
 #[derive(Default)]
 pub(crate) struct Batch {
-    requests: [u32; VERBS],
+    requests: [[u32; VERBS]; DOORS],
+    /// Doors with requests, one bit each.
+    doors: u32,
 }
 
 impl Metrics {
@@ -117,14 +119,18 @@ impl Metrics {
 
     /// Adds a batch of requests that took `elapsed_ns`.
     #[inline]
-    pub(crate) fn settle(&self, door: DoorName, batch: &mut Batch, elapsed_ns: u64) {
+    pub(crate) fn settle(&self, batch: &mut Batch, elapsed_ns: u64) {
         let bucket = latency_bucket(elapsed_ns);
-        for (verb, requests) in self.verbs[door as usize].iter().zip(&mut batch.requests) {
-            if *requests > 0 {
-                let n = u64::from(std::mem::take(requests));
-                add(&verb.requests, n);
-                add(&verb.latency[bucket], n);
-                add(&verb.latency_ns, n * elapsed_ns);
+        while batch.doors != 0 {
+            let door = batch.doors.trailing_zeros() as usize;
+            batch.doors &= batch.doors - 1;
+            for (verb, requests) in self.verbs[door].iter().zip(&mut batch.requests[door]) {
+                if *requests > 0 {
+                    let n = u64::from(std::mem::take(requests));
+                    add(&verb.requests, n);
+                    add(&verb.latency[bucket], n);
+                    add(&verb.latency_ns, n * elapsed_ns);
+                }
             }
         }
     }
@@ -133,14 +139,15 @@ impl Metrics {
 impl Batch {
     /// Counts a request.
     #[inline]
-    pub(crate) fn count(&mut self, verb: VerbName) {
-        self.requests[verb as usize] += 1;
+    pub(crate) fn count(&mut self, door: DoorName, verb: VerbName) {
+        self.requests[door as usize][verb as usize] += 1;
+        self.doors |= 1 << door as u32;
     }
 
     /// Whether nothing was counted.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.requests == [0; VERBS]
+        self.doors == 0
     }
 }
 
@@ -170,10 +177,10 @@ mod tests {
     #[test]
     fn a_batch_is_counted_once() {
         let (metrics, mut batch) = (Metrics::default(), Batch::default());
-        batch.count(VerbName::Get);
-        batch.count(VerbName::Get);
-        metrics.settle(DoorName::Wire, &mut batch, 5_000);
-        metrics.settle(DoorName::Wire, &mut batch, 5_000);
+        batch.count(DoorName::Wire, VerbName::Get);
+        batch.count(DoorName::Wire, VerbName::Get);
+        metrics.settle(&mut batch, 5_000);
+        metrics.settle(&mut batch, 5_000);
         let get = metrics.of(DoorName::Wire, VerbName::Get);
         assert_eq!((get.requests.load(Relaxed), get.latency_ns.load(Relaxed)), (2, 10_000));
         assert!(batch.is_empty());

@@ -7,10 +7,11 @@ use crate::{http, memcached};
 use herd_core::ErrorKind;
 use herd_core::door::{self, Door};
 use herd_net::{Next, Service, Step, Ticket, Why};
-use herd_store::Body;
+use herd_store::{Body, Foreseen};
 use std::io::IoSliceMut;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Where replies go.
 pub(crate) type Output<'a> = herd_net::Output<'a, Arc<Body>>;
@@ -18,6 +19,8 @@ pub(crate) type Output<'a> = herd_net::Output<'a, Arc<Body>>;
 /// The service of one loop.
 pub(crate) struct NodeService {
     cx: Context,
+    /// Objects this round will ask for.
+    foreseen: Vec<Foreseen>,
 }
 
 /// State of a connection, by its door.
@@ -32,9 +35,21 @@ pub(crate) enum Session {
     Wire(wire::Session),
 }
 
+impl Session {
+    #[inline]
+    fn name(&self) -> DoorName {
+        match self {
+            Session::New => DoorName::Other,
+            Session::Memcached(_) => DoorName::Memcached,
+            Session::Http(_) => DoorName::Http,
+            Session::Wire(_) => DoorName::Wire,
+        }
+    }
+}
+
 impl NodeService {
     pub(crate) fn new(shared: Arc<Shared>, number: usize) -> Self {
-        Self { cx: Context::new(shared, number) }
+        Self { cx: Context::new(shared, number), foreseen: Vec::new() }
     }
 
     fn open_door(&mut self, door: Door, out: &mut Output<'_>) -> Option<Session> {
@@ -57,8 +72,31 @@ impl Service for NodeService {
     type Session = Session;
     type Bulk = Arc<Body>;
 
-    fn begin(&mut self) {
-        self.cx.begin();
+    #[inline]
+    fn begin(&mut self, now: Instant) {
+        self.cx.begin(now);
+    }
+
+    #[inline]
+    fn foresee(&mut self, session: &Session, input: &[u8]) {
+        let name = match session {
+            Session::Memcached(_) => door::memcached::foresee(input),
+            _ => None,
+        };
+        if let Some(name) = name {
+            let foreseen = self.cx.shared.store.foresee(&self.cx.shared.default, name);
+            self.foreseen.push(foreseen);
+        }
+    }
+
+    #[inline]
+    fn foreseen(&mut self) {
+        self.foreseen.drain(..).for_each(|foreseen| self.cx.shared.store.fetch(foreseen));
+    }
+
+    #[inline]
+    fn served(&mut self) {
+        self.cx.settle();
     }
 
     fn open(&mut self, _peer: SocketAddr) -> Session {
@@ -76,14 +114,13 @@ impl Service for NodeService {
             };
             *session = known;
         }
-        let (step, door) = match session {
+        self.cx.door = session.name();
+        match session {
             Session::New => unreachable!("its door was told above"),
-            Session::Memcached(session) => (session.serve(&mut self.cx, input, out), DoorName::Memcached),
-            Session::Http(session) => (session.serve(&mut self.cx, input, out), DoorName::Http),
-            Session::Wire(session) => (session.serve(&mut self.cx, input, out), DoorName::Wire),
-        };
-        self.cx.settle(door);
-        step
+            Session::Memcached(session) => session.serve(&mut self.cx, input, out),
+            Session::Http(session) => session.serve(&mut self.cx, input, out),
+            Session::Wire(session) => session.serve(&mut self.cx, input, out),
+        }
     }
 
     fn space<'a>(&'a mut self, session: &'a mut Session, max: usize) -> Vec<IoSliceMut<'a>> {
@@ -96,17 +133,17 @@ impl Service for NodeService {
     }
 
     fn filled(&mut self, session: &mut Session, n: usize, out: &mut Output<'_>) -> Step {
-        let (step, door) = match session {
+        self.cx.door = session.name();
+        match session {
             Session::New => unreachable!("no space was given"),
-            Session::Memcached(session) => (session.filled(n), DoorName::Memcached),
-            Session::Http(session) => (session.filled(&mut self.cx, n, out), DoorName::Http),
-            Session::Wire(session) => (session.filled(&mut self.cx, n, out), DoorName::Wire),
-        };
-        self.cx.settle(door);
-        step
+            Session::Memcached(session) => session.filled(n),
+            Session::Http(session) => session.filled(&mut self.cx, n, out),
+            Session::Wire(session) => session.filled(&mut self.cx, n, out),
+        }
     }
 
     fn resume(&mut self, session: &mut Session, ticket: Ticket, out: &mut Output<'_>) {
+        self.cx.door = session.name();
         match session {
             Session::New | Session::Memcached(_) => {}
             Session::Http(session) => session.resume(&mut self.cx, ticket, out),

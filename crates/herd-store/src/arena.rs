@@ -1,22 +1,29 @@
-//! The memory of the store: one mapping cut into pages of 64 KiB, and the only `unsafe` of this crate.
+//! The memory of the store: two mappings cut into pages of 64 KiB, and the only `unsafe` of this crate.
 //!
-//! A page is either *owned* by one shard (its log of small entries), cut into *pieces* of 1 KiB granules (blocks of
-//! large values), or free. Invariants:
+//! *Log pages* are owned by one shard each (its log of small entries); they lie in anonymous memory, in huge pages
+//! where the system has them. *Block pages* are cut into *pieces* of 1 KiB granules (blocks of large values); they lie in
+//! a file in memory (`memfd_create`) where the system has that, so that the kernel can send them without copying.
+//! One budget covers both: a page that is free in one mapping is given back to the system when the other needs it.
+//! Invariants:
 //!
-//! 1. A page's owner is written only under the pool's lock, and only from or to "nobody".
+//! 1. A log page's owner is written only under the pool's lock, and only from or to "nobody".
 //! 2. The bytes and the note of an owned page are reached only through the owner's token, of which there is one per
 //!    shard: a shared borrow of the token gives shared borrows, a mutable one a mutable borrow.
 //! 3. A granule belongs to at most one [`Piece`]; a piece can't be copied, so borrows of it follow the same rule.
 //! 4. Page 0 is never handed out, so that an address is never zero.
+//! 5. A block page that was lent to the kernel is never written again: when it is free its memory is given back to the
+//!    system, which keeps it for as long as packets still refer to it, and the page gets new memory.
 //!
-//! Pages in use never exceed the budget less what others charged; the mapping is touched page by page, so resident
-//! memory follows use.
+//! Pages in use never exceed the budget less what others charged; memory is touched page by page, so resident memory
+//! follows use.
 
+use crate::pool::{Memory, Pool, Taken, Zone};
 use herd_core::limits::BLOCK_BYTES;
-use memmap2::{MmapMut, MmapOptions};
+use memmap2::{MmapMut, MmapOptions, UncheckedAdvice};
 use std::cell::UnsafeCell;
-use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -25,7 +32,7 @@ pub(crate) const PAGE_BYTES: usize = BLOCK_BYTES;
 /// Bytes of the smallest piece.
 pub(crate) const GRANULE_BYTES: usize = PAGE_BYTES / 64;
 
-/// Index of a page within the mapping; never 0.
+/// Index of a log page; never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PageId(pub(crate) u32);
 
@@ -53,15 +60,19 @@ pub(crate) struct PageNote {
 /// A run of granules within a page: the memory of one block of a large value.
 #[derive(Debug)]
 pub(crate) struct Piece {
-    page: PageId,
-    first: u8,
-    granules: u8,
+    pub(crate) page: u32,
+    pub(crate) first: u8,
+    pub(crate) granules: u8,
 }
 
 impl Piece {
     /// Bytes of memory it takes.
     pub(crate) fn bytes(&self) -> usize {
         usize::from(self.granules) * GRANULE_BYTES
+    }
+
+    fn offset(&self) -> usize {
+        self.page as usize * PAGE_BYTES + usize::from(self.first) * GRANULE_BYTES
     }
 }
 
@@ -70,10 +81,18 @@ struct Slot {
     note: UnsafeCell<PageNote>,
 }
 
-/// The mapping, its pages' owners and the pool of free ones.
-pub(crate) struct Arena {
+/// One mapping.
+struct Mapping {
     base: *mut u8,
-    _map: MmapMut,
+    map: MmapMut,
+    /// The file in memory it maps, if it is not anonymous.
+    file: Option<File>,
+}
+
+/// The mappings, the owners of log pages and the pool of free pages.
+pub(crate) struct Arena {
+    logs: Mapping,
+    blocks: Mapping,
     slots: Box<[Slot]>,
     pool: Mutex<Pool>,
     /// Pages that ordinary allocations may still take; a hint kept by the pool.
@@ -87,21 +106,9 @@ pub(crate) struct Arena {
 // access between threads by the locks and Arcs that hold them; everything else is atomic or behind a mutex.
 #[allow(unsafe_code)]
 unsafe impl Sync for Arena {}
-// SAFETY: as above; the mapping is not tied to a thread.
+// SAFETY: as above; the mappings are not tied to a thread.
 #[allow(unsafe_code)]
 unsafe impl Send for Arena {}
-
-/// Free memory: whole pages, and granules of pages that are cut into pieces.
-struct Pool {
-    free: Vec<PageId>,
-    fresh: u32,
-    pages: u32,
-    used: u32,
-    /// Free granules of each page that is cut into pieces, one bit a granule.
-    cut: HashMap<PageId, u64>,
-    /// Cut pages by the length of their longest free run, 0 to 63.
-    by_run: [BTreeSet<PageId>; 64],
-}
 
 impl Arena {
     /// Maps `budget_bytes` and makes the tokens of `shards` owners. `reserve_pages` are kept for reclaiming.
@@ -111,13 +118,10 @@ impl Arena {
             .filter(|pages| (1..1 << 24).contains(pages))
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "memory must be 64 KiB to 1 TiB"))?;
         let bytes = (pages as usize + 1) * PAGE_BYTES;
-        let mut map = MmapOptions::new().len(bytes).no_reserve_swap().map_anon()?;
-        #[cfg(target_os = "linux")]
-        map.advise(memmap2::Advice::HugePage).ok();
         let slot = |_| Slot { owner: AtomicU16::new(0), note: UnsafeCell::new(PageNote::default()) };
         let arena = Self {
-            base: map.as_mut_ptr(),
-            _map: map,
+            logs: Mapping::anonymous(bytes)?,
+            blocks: Mapping::file(bytes).or_else(|_| Mapping::anonymous(bytes))?,
             slots: (0..=pages).map(slot).collect(),
             pool: Mutex::new(Pool::new(pages)),
             spare: AtomicU32::new(pages.saturating_sub(reserve_pages)),
@@ -135,7 +139,7 @@ impl Arena {
 
     /// Bytes of pages in use and of what was charged.
     pub(crate) fn used_bytes(&self) -> u64 {
-        u64::from(self.lock().used) * PAGE_BYTES as u64 + self.charged_bytes.load(Relaxed)
+        u64::from(self.lock().used()) * PAGE_BYTES as u64 + self.charged_bytes.load(Relaxed)
     }
 
     /// Pages that may still be taken without reclaiming; a hint that may lag.
@@ -147,7 +151,11 @@ impl Arena {
     /// Counts memory outside the mapping (index tables, block lists) against the budget.
     pub(crate) fn charge(&self, bytes: u64) {
         self.charged_bytes.fetch_add(bytes, Relaxed);
-        self.note_spare(&self.lock());
+        let mut pool = self.lock();
+        while let Some((zone, page)) = pool.strip(self.limit_pages()) {
+            self.mapping(zone).give_back(page);
+        }
+        self.note_spare(&pool);
     }
 
     /// Takes back a charge.
@@ -160,7 +168,7 @@ impl Arena {
     /// Takes a free page for `owner`; `None` if the budget is used up. `reserved` may use the reserve.
     pub(crate) fn take_page(&self, owner: &mut Owner, note: PageNote, reserved: bool) -> Option<PageId> {
         let mut pool = self.lock();
-        let id = self.allowed(&pool, reserved).then(|| pool.take_page()).flatten()?;
+        let id = PageId(self.take_from(&mut pool, Zone::Logs, reserved)?);
         self.note_spare(&pool);
         let before = self.slots[id.0 as usize].owner.swap(owner.0, Relaxed);
         assert_eq!(before, 0, "a free page has no owner");
@@ -174,7 +182,7 @@ impl Arena {
         self.check(owner, id);
         let mut pool = self.lock();
         self.slots[id.0 as usize].owner.store(0, Relaxed);
-        pool.give_page(id);
+        pool.give_page(Zone::Logs, id.0, false);
         self.note_spare(&pool);
     }
 
@@ -184,18 +192,25 @@ impl Arena {
         let granules = bytes.div_ceil(GRANULE_BYTES) as u8;
         let mut pool = self.lock();
         let piece = pool.cut_piece(granules).or_else(|| {
-            let page = self.allowed(&pool, false).then(|| pool.take_page()).flatten()?;
+            let page = self.take_from(&mut pool, Zone::Blocks, false)?;
             Some(pool.open_page(page, granules))
         });
         self.note_spare(&pool);
         piece
     }
 
-    /// Gives a piece back.
-    pub(crate) fn give_piece(&self, piece: Piece) {
+    /// Gives a piece back; `lent`: it was lent to the kernel.
+    pub(crate) fn give_piece(&self, piece: Piece, lent: bool) {
         let mut pool = self.lock();
-        pool.give_piece(&piece);
+        pool.give_piece(&piece, lent);
         self.note_spare(&pool);
+    }
+
+    /// The file a piece lies in and where, if it can be lent to the kernel: whole pages can, and must be given back
+    /// as `lent` afterwards.
+    pub(crate) fn in_file(&self, piece: &Piece) -> Option<(BorrowedFd<'_>, u64)> {
+        let file = self.blocks.file.as_ref().filter(|_| piece.bytes() == PAGE_BYTES)?;
+        Some((file.as_fd(), piece.offset() as u64))
     }
 
     /// The bytes of an owned page.
@@ -204,7 +219,14 @@ impl Arena {
     pub(crate) fn page<'a>(&'a self, owner: &'a Owner, id: PageId) -> &'a [u8] {
         self.check(owner, id);
         // SAFETY: `check` proves the page is the owner's; the borrow of the token keeps writers out (invariant 2).
-        unsafe { std::slice::from_raw_parts(self.base.add(id.0 as usize * PAGE_BYTES), PAGE_BYTES) }
+        unsafe { std::slice::from_raw_parts(self.logs.base.add(id.0 as usize * PAGE_BYTES), PAGE_BYTES) }
+    }
+
+    /// Begins to fetch the `bytes` at `offset` of an owned page into the core's cache.
+    #[inline]
+    pub(crate) fn fetch(&self, owner: &Owner, id: PageId, offset: usize, bytes: usize) {
+        let page = self.page(owner, id);
+        page[offset..page.len().min(offset + bytes)].chunks(64).for_each(|line| prefetch(&line[0]));
     }
 
     /// The bytes of an owned page, to write.
@@ -213,7 +235,7 @@ impl Arena {
     pub(crate) fn page_mut<'a>(&'a self, owner: &'a mut Owner, id: PageId) -> &'a mut [u8] {
         self.check(owner, id);
         // SAFETY: as in `page`, and the mutable borrow of the token keeps all others out.
-        unsafe { std::slice::from_raw_parts_mut(self.base.add(id.0 as usize * PAGE_BYTES), PAGE_BYTES) }
+        unsafe { std::slice::from_raw_parts_mut(self.logs.base.add(id.0 as usize * PAGE_BYTES), PAGE_BYTES) }
     }
 
     /// Moves `len` bytes between or within pages of one owner; the places may overlap.
@@ -224,8 +246,8 @@ impl Arena {
         assert!(from.1 + len <= PAGE_BYTES && to.1 + len <= PAGE_BYTES, "a move stays within its pages");
         // SAFETY: both ranges lie in pages of this owner, whose token is borrowed mutably; `copy` allows overlap.
         unsafe {
-            let source = self.base.add(from.0.0 as usize * PAGE_BYTES + from.1);
-            std::ptr::copy(source, self.base.add(to.0.0 as usize * PAGE_BYTES + to.1), len);
+            let source = self.logs.base.add(from.0.0 as usize * PAGE_BYTES + from.1);
+            std::ptr::copy(source, self.logs.base.add(to.0.0 as usize * PAGE_BYTES + to.1), len);
         }
     }
 
@@ -253,7 +275,7 @@ impl Arena {
     #[allow(unsafe_code)]
     pub(crate) fn piece<'a>(&'a self, piece: &'a Piece) -> &'a [u8] {
         // SAFETY: a piece is made only by the pool of this arena, within the mapping, and is nobody else's (3).
-        unsafe { std::slice::from_raw_parts(self.base.add(piece_offset(piece)), piece.bytes()) }
+        unsafe { std::slice::from_raw_parts(self.blocks.base.add(piece.offset()), piece.bytes()) }
     }
 
     /// The bytes of a piece, to write.
@@ -262,7 +284,7 @@ impl Arena {
     #[allow(clippy::mut_from_ref)]
     pub(crate) fn piece_mut<'a>(&'a self, piece: &'a mut Piece) -> &'a mut [u8] {
         // SAFETY: as in `piece`, and the mutable borrow keeps all others out.
-        unsafe { std::slice::from_raw_parts_mut(self.base.add(piece_offset(piece)), piece.bytes()) }
+        unsafe { std::slice::from_raw_parts_mut(self.blocks.base.add(piece.offset()), piece.bytes()) }
     }
 
     #[inline]
@@ -279,121 +301,97 @@ impl Arena {
         (left / PAGE_BYTES as u64) as u32
     }
 
-    fn allowed(&self, pool: &Pool, reserved: bool) -> bool {
+    /// Takes a page of a mapping out of the pool and sees to its memory; `None` if the budget is used up.
+    fn take_from(&self, pool: &mut Pool, zone: Zone, reserved: bool) -> Option<u32> {
+        let limit = self.limit_pages();
         let reserve = if reserved { 0 } else { self.reserve_pages };
-        pool.used + reserve < self.limit_pages()
+        if pool.used() + reserve >= limit {
+            return None;
+        }
+        let Taken { page, memory, instead_of } = pool.take_page(zone, limit)?;
+        if let Some(other) = instead_of {
+            self.mapping(if zone == Zone::Logs { Zone::Blocks } else { Zone::Logs }).give_back(other);
+        }
+        if memory == Memory::Renew {
+            self.mapping(zone).give_back(page);
+        }
+        if memory != Memory::Ready {
+            self.mapping(zone).populate(page);
+        }
+        Some(page)
+    }
+
+    fn mapping(&self, zone: Zone) -> &Mapping {
+        if zone == Zone::Logs { &self.logs } else { &self.blocks }
     }
 
     fn note_spare(&self, pool: &Pool) {
         let limit = self.limit_pages().saturating_sub(self.reserve_pages);
-        self.spare.store(limit.saturating_sub(pool.used), Relaxed);
+        self.spare.store(limit.saturating_sub(pool.used()), Relaxed);
     }
 }
 
-fn piece_offset(piece: &Piece) -> usize {
-    piece.page.0 as usize * PAGE_BYTES + usize::from(piece.first) * GRANULE_BYTES
+/// Begins to fetch the cache line of a value; without effect where the compiler has no name for that.
+#[inline]
+#[allow(unsafe_code)]
+pub(crate) fn prefetch<T>(value: &T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint; it has no effect on what the program sees.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>((&raw const *value).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = value;
 }
 
-impl Pool {
-    fn new(pages: u32) -> Self {
-        Self {
-            free: Vec::new(),
-            fresh: 1,
-            pages,
-            used: 0,
-            cut: HashMap::new(),
-            by_run: std::array::from_fn(|_| BTreeSet::new()),
-        }
+impl Mapping {
+    fn anonymous(bytes: usize) -> io::Result<Self> {
+        let mut map = MmapOptions::new().len(bytes).no_reserve_swap().map_anon()?;
+        #[cfg(target_os = "linux")]
+        map.advise(memmap2::Advice::HugePage).ok();
+        Ok(Self { base: map.as_mut_ptr(), map, file: None })
     }
 
-    /// The page freed last, whose bytes are likeliest to be in cache, or one never used.
-    fn take_page(&mut self) -> Option<PageId> {
-        let id = match self.free.pop() {
-            Some(id) => id,
-            None if self.fresh <= self.pages => {
-                self.fresh += 1;
-                PageId(self.fresh - 1)
-            }
-            None => return None,
+    /// A mapping of a file in memory that has no name and goes with the process.
+    #[cfg(target_os = "linux")]
+    #[allow(unsafe_code)]
+    fn file(bytes: usize) -> io::Result<Self> {
+        let file = File::from(rustix::fs::memfd_create("herd-blocks", rustix::fs::MemfdFlags::CLOEXEC)?);
+        file.set_len(bytes as u64)?;
+        // SAFETY: nobody else has this file, so nobody changes or shortens it under the mapping.
+        let mut map = unsafe { MmapOptions::new().len(bytes).map_mut(&file)? };
+        Ok(Self { base: map.as_mut_ptr(), map, file: Some(file) })
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn file(_bytes: usize) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Gives the memory of a page that nobody uses back to the system; the page reads as zeros then.
+    #[allow(unsafe_code)]
+    fn give_back(&self, page: u32) {
+        let advice = match self.file {
+            #[cfg(target_os = "linux")]
+            Some(_) => UncheckedAdvice::Remove,
+            _ => UncheckedAdvice::DontNeed,
         };
-        self.used += 1;
-        Some(id)
+        // SAFETY: the page is in no list of pages in use, so no borrow of its bytes exists; the pool is locked.
+        let done = unsafe { self.map.unchecked_advise_range(advice, page as usize * PAGE_BYTES, PAGE_BYTES) };
+        assert!(done.is_ok() || self.file.is_none(), "memory lent to the kernel can't be given back: {done:?}");
     }
 
-    fn give_page(&mut self, id: PageId) {
-        assert!(self.used > 0, "more pages given back than taken");
-        self.used -= 1;
-        self.free.push(id);
-    }
-
-    /// A piece from a page that is cut already, the tightest fit first.
-    fn cut_piece(&mut self, granules: u8) -> Option<Piece> {
-        let runs = self.by_run.get(usize::from(granules)..)?;
-        let page = *runs.iter().find_map(|pages| pages.first())?;
-        let free = self.cut[&page];
-        let first = find_run(free, granules).expect("the set of a run length holds pages with such a run");
-        self.set_free(page, free, free & !mask(first, granules));
-        Some(Piece { page, first, granules })
-    }
-
-    fn open_page(&mut self, page: PageId, granules: u8) -> Piece {
-        if granules < 64 {
-            self.set_free(page, 0, !mask(0, granules));
+    /// Has a page's memory at once rather than by a fault for every 4 KiB. Without effect where that can't be asked for.
+    fn populate(&self, page: u32) {
+        #[cfg(target_os = "linux")]
+        if self.file.is_some() {
+            let at = page as usize * PAGE_BYTES;
+            self.map.advise_range(memmap2::Advice::PopulateWrite, at, PAGE_BYTES).ok();
         }
-        Piece { page, first: 0, granules }
-    }
-
-    fn give_piece(&mut self, piece: &Piece) {
-        if piece.granules == 64 {
-            return self.give_page(piece.page);
-        }
-        let before = self.cut[&piece.page];
-        let bits = mask(piece.first, piece.granules);
-        assert_eq!(before & bits, 0, "a piece is given back once");
-        self.set_free(piece.page, before, before | bits);
-        if before | bits == u64::MAX {
-            self.by_run[63].remove(&piece.page);
-            self.cut.remove(&piece.page);
-            self.give_page(piece.page);
-        }
-    }
-
-    /// Notes the free granules of a cut page and keeps the sets by run length right.
-    fn set_free(&mut self, page: PageId, before: u64, after: u64) {
-        let old = longest_run(before).min(63);
-        let new = longest_run(after).min(63);
-        if old != new {
-            self.by_run[old].remove(&page);
-        }
-        if new > 0 {
-            self.by_run[new].insert(page);
-        }
-        self.cut.insert(page, after);
     }
 }
 
-fn mask(first: u8, granules: u8) -> u64 {
-    if granules == 64 { u64::MAX } else { ((1u64 << granules) - 1) << first }
-}
-
-/// Length of the longest run of ones.
-fn longest_run(mut bits: u64) -> usize {
-    let mut length = 0;
-    while bits != 0 {
-        bits &= bits << 1;
-        length += 1;
-    }
-    length
-}
-
-/// Where the lowest run of `length` ones begins.
-fn find_run(bits: u64, length: u8) -> Option<u8> {
-    let mut starts = bits;
-    for _ in 1..length {
-        starts = bits & (starts >> 1);
-    }
-    (starts != 0).then(|| starts.trailing_zeros() as u8)
-}
 
 #[cfg(test)]
 mod tests {
@@ -401,15 +399,6 @@ mod tests {
 
     fn small() -> (Arena, Vec<Owner>) {
         Arena::new(8 * PAGE_BYTES as u64, 2, 1).expect("maps")
-    }
-
-    #[test]
-    fn runs_of_free_granules_are_found() {
-        assert_eq!(longest_run(0b0111_0110), 3);
-        assert_eq!(longest_run(u64::MAX), 64);
-        assert_eq!(find_run(0b0111_0110, 3), Some(4));
-        assert_eq!(find_run(0b0111_0110, 2), Some(1));
-        assert_eq!(find_run(0b0111_0110, 4), None);
     }
 
     #[test]
@@ -446,11 +435,11 @@ mod tests {
         }
         assert!(pieces.iter().enumerate().all(|(i, p)| arena.piece(p).iter().all(|&b| b == i as u8)));
         let whole = arena.take_piece(PAGE_BYTES).expect("fits");
-        arena.give_piece(pieces.remove(4));
+        arena.give_piece(pieces.remove(4), false);
         let again = arena.take_piece(5000).expect("fits into the hole");
         assert_eq!(arena.used_bytes(), 2 * PAGE_BYTES as u64);
         for piece in pieces.into_iter().chain([whole, again]) {
-            arena.give_piece(piece);
+            arena.give_piece(piece, false);
         }
         assert_eq!(arena.used_bytes(), 0);
     }
@@ -468,16 +457,42 @@ mod tests {
                     arena.piece_mut(&mut piece).fill(round as u8);
                     held.push((piece, round as u8));
                 }
-                Some(piece) => arena.give_piece(piece),
+                Some(piece) => arena.give_piece(piece, false),
                 None => {}
             }
             if held.len() > 40 {
                 let (piece, mark) = held.swap_remove((seed >> 16) as usize % held.len());
                 assert!(arena.piece(&piece).iter().all(|&b| b == mark));
-                arena.give_piece(piece);
+                arena.give_piece(piece, false);
             }
         }
-        held.drain(..).for_each(|(piece, _)| arena.give_piece(piece));
+        held.drain(..).for_each(|(piece, _)| arena.give_piece(piece, false));
         assert_eq!(arena.used_bytes(), 0);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn what_the_kernel_was_lent_never_changes() {
+        use std::os::unix::fs::FileExt;
+        let (arena, _owners) = Arena::new(2 * PAGE_BYTES as u64, 1, 0).expect("maps");
+        let mut piece = arena.take_piece(PAGE_BYTES).expect("room");
+        arena.piece_mut(&mut piece).fill(1);
+        // A pipe refers to the page as packets would.
+        let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+        let (file, mut offset) = arena.in_file(&piece).expect("whole pages lie in a file");
+        rustix::pipe::splice(file, Some(&mut offset), &writer, None, 4096, rustix::pipe::SpliceFlags::empty())
+            .expect("spliced");
+        arena.give_piece(piece, true);
+        for _ in 0..2 {
+            let mut piece = arena.take_piece(PAGE_BYTES).expect("room");
+            arena.piece_mut(&mut piece).fill(2);
+            std::mem::forget(piece);
+        }
+        let mut seen = [0; 4096];
+        let n = rustix::io::read(&reader, &mut seen[..]).expect("readable");
+        assert!(n == 4096 && seen.iter().all(|&byte| byte == 1), "the page was changed under the kernel");
+        let mut now = [0; 1];
+        arena.blocks.file.as_ref().expect("a file").read_exact_at(&mut now, PAGE_BYTES as u64).expect("readable");
+        assert_eq!(now, [2]);
     }
 }

@@ -5,13 +5,17 @@
 //! that replaces a range of another shares the blocks it does not change.
 
 use crate::arena::{Arena, PAGE_BYTES, Piece};
-use herd_core::Chunks;
 use herd_core::checksum::crc32c;
 use herd_core::limits::BLOCK_BYTES;
+use herd_core::{Chunks, Lent};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// What a body costs beyond its blocks: lists, counters, allocator.
 const BODY_OVERHEAD_BYTES: u64 = 160;
+/// Fewer bytes are copied sooner than they are lent.
+const LEND_MIN_BYTES: u64 = 16 * 1024;
 /// What a block costs beyond its memory.
 const BLOCK_OVERHEAD_BYTES: u64 = 64;
 
@@ -19,12 +23,14 @@ const BLOCK_OVERHEAD_BYTES: u64 = 64;
 struct Block {
     arena: Arc<Arena>,
     piece: Option<Piece>,
+    /// The kernel may read it as long as it likes.
+    lent: AtomicBool,
 }
 
 impl Block {
     fn take(arena: &Arc<Arena>, bytes: usize) -> Option<Self> {
         let piece = arena.take_piece(bytes)?;
-        Some(Self { arena: arena.clone(), piece: Some(piece) })
+        Some(Self { arena: arena.clone(), piece: Some(piece), lent: AtomicBool::new(false) })
     }
 
     fn bytes(&self) -> &[u8] {
@@ -34,11 +40,18 @@ impl Block {
     fn bytes_mut(&mut self) -> &mut [u8] {
         self.arena.piece_mut(self.piece.as_mut().expect("held until drop"))
     }
+
+    /// Where it lies in the arena's file, from now on lent to the kernel.
+    fn lend(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        let place = self.arena.in_file(self.piece.as_ref().expect("held until drop"))?;
+        self.lent.store(true, Relaxed);
+        Some(place)
+    }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        self.arena.give_piece(self.piece.take().expect("dropped once"));
+        self.arena.give_piece(self.piece.take().expect("dropped once"), *self.lent.get_mut());
     }
 }
 
@@ -52,8 +65,10 @@ pub struct Body {
 }
 
 impl Drop for Body {
+    /// Blocks go from the last to the first, so that the next value takes them in order.
     fn drop(&mut self) {
         self.arena.discharge(self.charged);
+        std::mem::take(&mut self.blocks).into_vec().into_iter().rev().for_each(drop);
     }
 }
 
@@ -99,6 +114,28 @@ impl Chunks for Body {
     #[inline]
     fn chunk(&self, at: u64) -> &[u8] {
         Body::chunk(self, at)
+    }
+
+    /// Blocks that lie one behind the other are lent together.
+    fn lend(&self, at: u64, max: usize) -> Option<Lent<'_>> {
+        let block_bytes = BLOCK_BYTES as u64;
+        let rest = self.len.min(at + max as u64) - at;
+        if rest < LEND_MIN_BYTES {
+            return None;
+        }
+        let first = (at / block_bytes) as usize;
+        let (file, start) = self.blocks[first].lend()?;
+        let mut bytes = (block_bytes - at % block_bytes).min(rest);
+        let mut next = first + 1;
+        while bytes < rest {
+            let follows = self.blocks[next].lend().filter(|(_, place)| *place == start + (next - first) as u64 * block_bytes);
+            if follows.is_none() {
+                break;
+            }
+            bytes = (bytes + block_bytes).min(rest);
+            next += 1;
+        }
+        Some(Lent { file, offset: start + at % block_bytes, bytes: bytes as usize })
     }
 }
 

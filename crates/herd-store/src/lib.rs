@@ -13,6 +13,7 @@ mod entry;
 mod evict;
 mod index;
 mod list;
+mod pool;
 mod record;
 mod shard;
 
@@ -21,7 +22,7 @@ pub use collection::{Collection, Counts};
 pub use entry::{Entry, Found, NewObject, NewValue, Value};
 pub use list::{ListItem, Page};
 
-use arena::{Arena, PAGE_BYTES};
+use arena::{Arena, PAGE_BYTES, PageId};
 use collection::{Registry, State};
 use evict::Effort;
 use herd_core::collection::Spec;
@@ -39,6 +40,8 @@ const RESERVE_PAGES: u32 = 16;
 const SPARE_PAGES: u32 = 32;
 /// How far apart the versions of two slots begin: a millisecond of [`core_entry::first_version`] over all slots.
 const SLOT_STEP: u64 = (1 << 22) / SLOTS as u64;
+/// Bytes fetched ahead of an entry: a small object, or the start of a larger one that the hardware goes on with.
+const FETCH_BYTES: usize = 320;
 /// Least memory a store works with.
 pub const MEMORY_MIN_BYTES: u64 = 8 << 20;
 
@@ -63,6 +66,13 @@ pub struct Config {
     pub hash_key: HashKey,
     /// When the node started, ms since 1970: versions begin above those of earlier starts.
     pub start_ms: u64,
+}
+
+/// An object that will be asked for soon; see [`Store::foresee`].
+#[derive(Clone, Copy, Debug)]
+pub struct Foreseen {
+    shard: usize,
+    tag: Tag,
 }
 
 /// The objects of a node.
@@ -164,6 +174,25 @@ impl Store {
         let shard = id.slot() & (self.shards.len() - 1);
         let slot = id.slot() / self.shards.len();
         Entry::new(self, self.lock(shard), &collection.0, name, Tag::new(id.tag_bits()), slot, now)
+    }
+
+    /// Begins to fetch what finding an object will need.
+    #[inline]
+    pub fn foresee(&self, collection: &Collection, name: &[u8]) -> Foreseen {
+        let id = ObjectId::of(&self.hash_key, collection.0.id, name);
+        let foreseen = Foreseen { shard: id.slot() & (self.shards.len() - 1), tag: Tag::new(id.tag_bits()) };
+        self.lock(foreseen.shard).index.foresee(foreseen.tag);
+        foreseen
+    }
+
+    /// Begins to fetch the object itself.
+    #[inline]
+    pub fn fetch(&self, foreseen: Foreseen) {
+        let shard = self.lock(foreseen.shard);
+        if let Some(at) = shard.index.find(foreseen.tag, |_| true) {
+            let addr = shard.index.addr(at);
+            shard.arena.fetch(&shard.owner, PageId(addr.page()), addr.offset(), FETCH_BYTES);
+        }
     }
 
     /// Gets an object: hands it to `f` under its lock; counts the hit or miss and notes the use.

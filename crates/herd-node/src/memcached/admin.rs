@@ -38,7 +38,7 @@ pub(super) fn debug_time(cx: &mut Context, time: DebugTime, out: &mut Output<'_>
         DebugTime::Resume => cx.shared.debug_time.resume(),
         DebugTime::Move(seconds) => cx.shared.debug_time.advance(seconds),
     }
-    cx.begin();
+    cx.begin(std::time::Instant::now());
     out.buf.extend_from_slice(reply::OK);
 }
 

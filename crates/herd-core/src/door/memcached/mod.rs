@@ -26,7 +26,7 @@ pub use encode::{Clock, meta_arith, meta_debug, meta_get, meta_miss, meta_status
 pub use keys::{KeyList, KeyStep, KeyStream};
 pub use meta::{FlagSet, Meta, SetMode};
 pub use number::{apply_delta, decimal};
-pub use parse::parse_line;
+pub use parse::{foresee, parse_line};
 
 use crate::error::ErrorKind;
 

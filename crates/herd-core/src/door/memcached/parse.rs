@@ -27,6 +27,17 @@ pub fn parse_line(line: &[u8]) -> Parsed<'_> {
     }
 }
 
+/// The first key of a request that has just arrived, if it is a plain `get` or `set`: a guess, to fetch what serving
+/// it will need.
+#[inline]
+pub fn foresee(input: &[u8]) -> Option<&[u8]> {
+    let ([b'g', b'e', b't', b' ', rest @ ..] | [b's', b'e', b't', b' ', rest @ ..]) = input else {
+        return None;
+    };
+    let end = rest.iter().take(MEMCACHED_KEY_MAX_BYTES + 1).position(|&byte| byte <= b' ')?;
+    (end > 0).then(|| &rest[..end])
+}
+
 /// All commands by their first word.
 fn parse_other(line: &[u8]) -> Parsed<'_> {
     if line.len() < 2 {

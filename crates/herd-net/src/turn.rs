@@ -1,0 +1,251 @@
+//! Turns: how a connection that has more than small requests moves its bytes, a bounded number at a time.
+//!
+//! Bodies on their way in are received straight into the service's space, with a low-water mark so that a slow sender
+//! does not wake us for every packet; bodies on their way out are lent to the kernel where they lie in a file, else
+//! sent from where they lie.
+
+use crate::conn::{Conn, READ_BYTES};
+use crate::event_loop::{EventLoop, ticket_id};
+use crate::output::{Output, Piece};
+use crate::service::{Service, Why};
+use crate::stats::add;
+use crate::sys;
+use herd_core::limits::{LINGER_MS, OUTPUT_HIGH_BYTES, STALLED_TIMEOUT_MS, TURN_LARGE_BYTES, TURN_SMALL_BYTES};
+use std::io::{self, ErrorKind, IoSliceMut, Read};
+use std::net::Shutdown;
+
+/// A transfer is alone if nobody else was served for this long.
+const ALONE_MS: u64 = 20;
+/// Most bytes of a body in one read: they are checksummed right after it, while they are still in the core's cache.
+const BULK_READ_BYTES: usize = 256 * 1024;
+/// Read behind the end of a body in the same call: the next frame's header.
+const OVERFLOW_BYTES: usize = 4096;
+
+/// What a loop lends to a connection for one turn.
+pub(crate) struct Turn<'a, S: Service> {
+    service: &'a mut S,
+    /// Where small reads go.
+    input: &'a mut [u8],
+    /// Replies of this turn.
+    replies: &'a mut Vec<u8>,
+    /// Number of the connection.
+    id: u64,
+    /// Bytes it may still move.
+    budget: usize,
+    now_ms: u64,
+    read_bytes: usize,
+    written_bytes: usize,
+}
+
+impl<S: Service> EventLoop<S> {
+    /// Gives a turn to each connection that is in line now.
+    pub(crate) fn turns(&mut self) {
+        for _ in 0..self.line.len() {
+            let at = self.line.pop_front().expect("counted");
+            self.take_turn(at);
+        }
+    }
+
+    /// Lets one connection read, serve and send within its budget.
+    fn take_turn(&mut self, at: usize) {
+        let Some(conn) = self.conns[at].as_mut() else {
+            return;
+        };
+        conn.in_line = false;
+        let alone = self.last_small.1 == at || self.now_ms > self.last_small.0 + ALONE_MS;
+        let desk = &mut self.desks[0];
+        let mut turn = Turn {
+            service: &mut self.service,
+            input: &mut desk.input,
+            replies: &mut desk.replies,
+            id: ticket_id(at, self.uses[at]),
+            budget: if alone { TURN_LARGE_BYTES } else { TURN_SMALL_BYTES },
+            now_ms: self.now_ms,
+            read_bytes: 0,
+            written_bytes: 0,
+        };
+        let again = conn.turn(&mut turn);
+        let (read, written) = (turn.read_bytes, turn.written_bytes);
+        desk.replies.clear();
+        self.service.served();
+        add(&self.remote.stats.read_bytes, read as u64);
+        add(&self.remote.stats.written_bytes, written as u64);
+        if read + written < READ_BYTES {
+            self.last_small = (self.now_ms, at);
+        }
+        let why = if conn.closing { Why::Asked } else { Why::Gone };
+        match again {
+            Ok(true) => self.stand_in_line(at),
+            Ok(false) => {}
+            Err(_) => self.close(at, why),
+        }
+    }
+}
+
+impl<S: Service> Conn<S> {
+    /// Reads, serves and sends until the socket or the budget is used up; true if it wants another turn. An error ends
+    /// the connection.
+    fn turn(&mut self, turn: &mut Turn<'_, S>) -> io::Result<bool> {
+        if self.lingering {
+            return self.linger(turn);
+        }
+        self.flush(turn)?;
+        while self.readable && !self.closing && turn.budget > 0 && !self.is_backed_up(turn.service) {
+            let n = if self.bulk > 0 { self.read_bulk(turn)? } else { self.read_small(turn)? };
+            turn.read_bytes += n;
+            turn.budget = turn.budget.saturating_sub(n);
+            self.flush(turn)?;
+        }
+        self.set_low_water();
+        self.set_deadline(turn.service, turn.now_ms, turn.read_bytes + turn.written_bytes > 0);
+        if self.closing && self.queue.is_empty() { self.begin_linger(turn) } else { Ok(self.wants_another(turn)) }
+    }
+
+    /// Tells the peer that nothing more comes.
+    fn begin_linger(&mut self, turn: &mut Turn<'_, S>) -> io::Result<bool> {
+        self.socket.shutdown(Shutdown::Write)?;
+        self.lingering = true;
+        (self.input, self.bulk) = (Vec::new(), 0);
+        self.deadline_ms = turn.now_ms + LINGER_MS;
+        self.linger(turn)
+    }
+
+    /// Drops what arrives; an error, which ends the connection, when the peer has closed too.
+    fn linger(&mut self, turn: &mut Turn<'_, S>) -> io::Result<bool> {
+        while self.readable && turn.budget > 0 {
+            let n = match self.socket.read(&mut turn.input[..READ_BYTES]) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(n) => n,
+                Err(error) => self.not_now(error).map(|()| 0)?,
+            };
+            turn.budget = turn.budget.saturating_sub(n);
+        }
+        Ok(self.readable)
+    }
+
+    /// Replies wait to be sent: more requests would only add to them.
+    fn is_backed_up(&self, service: &S) -> bool {
+        let in_order = self.queue.can_send() && !service.is_multiplexed(&self.session);
+        in_order || self.queue.small_bytes() > OUTPUT_HIGH_BYTES
+    }
+
+    fn wants_another(&self, turn: &Turn<'_, S>) -> bool {
+        let has_more = self.queue.can_send() || (self.queue.is_empty() && turn.service.wants_more(&self.session));
+        (self.writable && has_more) || (self.readable && !self.closing && !self.is_backed_up(turn.service))
+    }
+
+    fn read_small(&mut self, turn: &mut Turn<'_, S>) -> io::Result<usize> {
+        let (len, new) = self.receive(turn.input)?;
+        if len > 0 {
+            self.serve(turn.service, turn.id, &turn.input[..len], turn.replies);
+        }
+        Ok(new)
+    }
+
+    /// Reads body bytes to where the service wants them, and a little beyond.
+    fn read_bulk(&mut self, turn: &mut Turn<'_, S>) -> io::Result<usize> {
+        assert!(self.input.is_empty(), "what arrived before a body was consumed");
+        let max = self.bulk.min(turn.budget.min(BULK_READ_BYTES) as u64) as usize;
+        let mut slices = turn.service.space(&mut self.session, max);
+        if slices.is_empty() {
+            self.bulk = 0;
+            return self.read_small(turn);
+        }
+        let space: usize = slices.iter().map(|slice| slice.len()).sum();
+        assert!(space <= max, "space is at most what was asked for");
+        let whole = space as u64 == self.bulk;
+        if whole {
+            slices.push(IoSliceMut::new(&mut turn.input[..OVERFLOW_BYTES]));
+        }
+        let asked = if whole { space + OVERFLOW_BYTES } else { space };
+        let n = match self.socket.read_vectored(&mut slices) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(n) => n,
+            Err(error) => return self.not_now(error).map(|()| 0),
+        };
+        drop(slices);
+        self.readable = n == asked;
+        let body = n.min(space);
+        self.bulk -= body as u64;
+        let step = turn.service.filled(&mut self.session, body, &mut Output::new(turn.replies, &mut self.queue, turn.id));
+        self.apply(step);
+        if n > body {
+            self.serve(turn.service, turn.id, &turn.input[..n - body], turn.replies);
+        }
+        Ok(n)
+    }
+
+    /// Has the kernel tell of a long body in large steps; of all else, and of a body's end, at once.
+    fn set_low_water(&mut self) {
+        let bytes = if self.bulk < BULK_READ_BYTES as u64 { 1 } else { BULK_READ_BYTES };
+        if self.low_water != bytes {
+            sys::set_low_water(&self.socket, bytes);
+            self.low_water = bytes;
+        }
+    }
+
+    /// Sends this turn's replies and what is queued; serves what was put off when there is room.
+    fn flush(&mut self, turn: &mut Turn<'_, S>) -> io::Result<()> {
+        loop {
+            turn.written_bytes += self.send(turn.replies)?;
+            while self.writable && turn.budget > 0 && (self.queue.can_send() || self.refill(turn)) {
+                self.send_queued(turn)?;
+            }
+            if !self.put_off || !self.queue.is_empty() || self.closing {
+                return Ok(());
+            }
+            self.serve_put_off(turn);
+        }
+    }
+
+    /// Has the service queue more once everything was sent; false if there is nothing.
+    fn refill(&mut self, turn: &mut Turn<'_, S>) -> bool {
+        if !self.queue.is_empty() || !turn.service.wants_more(&self.session) {
+            return false;
+        }
+        turn.service.more(&mut self.session, &mut Output::new(turn.replies, &mut self.queue, turn.id));
+        self.queue.push(turn.replies);
+        turn.replies.clear();
+        self.queue.can_send()
+    }
+
+    /// Requests that were left over because output was high.
+    fn serve_put_off(&mut self, turn: &mut Turn<'_, S>) {
+        let input = std::mem::take(&mut self.input);
+        self.serve(turn.service, turn.id, &input, turn.replies);
+    }
+
+    /// Sends the first pieces of the queue.
+    fn send_queued(&mut self, turn: &mut Turn<'_, S>) -> io::Result<()> {
+        let (asked, is_head, result) = match self.queue.piece(turn.budget) {
+            Piece::Lent(lent) => (lent.bytes, false, sys::send_file(&self.socket, &lent)),
+            Piece::Slices { slices, more } => {
+                let asked = slices.iter().map(|slice| slice.len()).sum();
+                (asked, more, sys::send_slices(&self.socket, &slices, more))
+            }
+        };
+        match result {
+            Ok(n) => {
+                self.queue.sent(n);
+                turn.written_bytes += n;
+                // The head of a body is not counted, or it would cut the last bytes off every body.
+                turn.budget = turn.budget.saturating_sub(if is_head { 0 } else { n });
+                self.writable = n == asked;
+                Ok(())
+            }
+            Err(error) => self.not_now_writable(error),
+        }
+    }
+
+    /// A connection within a request or with replies to send must move; one between requests may rest.
+    pub(crate) fn set_deadline(&mut self, service: &S, now_ms: u64, moved: bool) {
+        let waiting = self.queue.is_empty() || self.queue.is_waiting();
+        let resting = waiting && self.input.is_empty() && service.is_idle(&self.session);
+        match (resting, service.is_known(&self.session)) {
+            (true, true) => self.deadline_ms = 0,
+            (false, true) if moved || self.deadline_ms == 0 => self.deadline_ms = now_ms + STALLED_TIMEOUT_MS,
+            // One that has not told its protocol keeps the deadline it began with.
+            _ => {}
+        }
+    }
+}

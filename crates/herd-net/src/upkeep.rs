@@ -1,0 +1,103 @@
+//! What a loop does besides serving: news from other threads, deferred replies, deadlines, the end.
+
+use crate::event_loop::{EventLoop, ticket_id};
+use crate::output::{Output, Queue, Ticket};
+use crate::service::{Service, Why};
+use crate::stats::add;
+use herd_core::limits::STOP_MS;
+use mio::net::TcpStream;
+
+impl<S: Service> EventLoop<S> {
+    /// All that is due; true when a stopping loop is done.
+    #[cold]
+    pub(crate) fn upkeep(&mut self, tick_ms: u64) -> bool {
+        if std::mem::take(&mut self.woken) {
+            self.read_inbox();
+        }
+        if self.accept_more {
+            self.accept_all();
+        }
+        self.now_ms >= self.tick_ms && self.tick(tick_ms)
+    }
+
+    fn read_inbox(&mut self) {
+        let inbox = self.remote.inbox();
+        for (socket, peer) in inbox.sockets {
+            self.adopt(TcpStream::from_std(socket), peer);
+        }
+        for ticket in inbox.tickets {
+            self.resume(ticket);
+        }
+        if inbox.stop && self.stopping_ms.is_none() {
+            self.stopping_ms = Some(self.now_ms + STOP_MS);
+            self.listeners.clear();
+            self.tick_ms = self.now_ms;
+        }
+    }
+
+    /// Has the service make a deferred reply and puts it in its place.
+    fn resume(&mut self, ticket: Ticket) {
+        let at = (ticket.conn & 0xFFFF_FFFF) as usize;
+        let Some(Some(conn)) = self.conns.get_mut(at) else {
+            return;
+        };
+        if ticket.conn != ticket_id(at, self.uses[at]) {
+            return;
+        }
+        let (mut buf, mut reply) = (Vec::new(), Queue::resumed(ticket.serial));
+        let mut out = Output::new(&mut buf, &mut reply, ticket.conn);
+        self.service.resume(&mut conn.session, ticket, &mut out);
+        reply.push(&buf);
+        if !reply.is_empty() {
+            conn.queue.fill(ticket.serial, reply);
+            self.stand_in_line(at);
+        }
+    }
+
+    /// Called every `tick_ms`; true when a stopping loop is done.
+    fn tick(&mut self, tick_ms: u64) -> bool {
+        self.tick_ms = self.now_ms + tick_ms;
+        if self.accept_after_ms > 0 && self.now_ms >= self.accept_after_ms {
+            self.accept_after_ms = 0;
+            self.accept_all();
+        }
+        let mut due = Vec::new();
+        self.service.tick(&mut due);
+        due.into_iter().for_each(|ticket| self.resume(ticket));
+        self.shed();
+        self.stopping_ms.is_some_and(|until| self.now_ms >= until || self.conns.iter().all(Option::is_none))
+    }
+
+    /// Closes connections whose time is up, and idle ones while stopping.
+    fn shed(&mut self) {
+        for at in 0..self.conns.len() {
+            let Some(conn) = &self.conns[at] else {
+                continue;
+            };
+            let late = conn.deadline_ms != 0 && conn.deadline_ms <= self.now_ms;
+            let slow = late && !conn.lingering;
+            let idle = conn.queue.is_empty() && self.service.is_idle(&conn.session);
+            let stop = self.stopping_ms.is_some() && idle;
+            if late || stop {
+                self.close(at, if slow { Why::Slow } else { Why::Stopping });
+            }
+        }
+    }
+
+    /// Closes the connection at `at`.
+    pub(crate) fn close(&mut self, at: usize, why: Why) {
+        let Some(mut conn) = self.conns[at].take() else {
+            return;
+        };
+        // The poller forgets a socket when it is closed; saying so first is only tidy.
+        self.poll.registry().deregister(&mut conn.socket).ok();
+        add(&self.remote.stats.closed, 1);
+        if why == Why::Slow {
+            add(&self.remote.stats.shed, 1);
+        }
+        self.handle.leave();
+        self.service.close(conn.session, why);
+        self.uses[at] = self.uses[at].wrapping_add(1);
+        self.free.push(at);
+    }
+}
