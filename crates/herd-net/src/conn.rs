@@ -37,7 +37,7 @@ pub(crate) struct Conn<S: Service> {
 }
 
 /// Most bytes a small read asks for.
-pub(crate) const READ_BYTES: usize = 64 * 1024;
+pub(crate) const READ_BYTES: usize = 16 * 1024;
 /// Longest rest a service may leave unconsumed and still be given more.
 pub(crate) const REST_MAX_BYTES: usize = 64 * 1024;
 
@@ -69,11 +69,7 @@ impl<S: Service> Conn<S> {
     /// Whether there is nothing to do until the kernel says more.
     #[inline]
     pub(crate) fn is_resting(&self, service: &S) -> bool {
-        self.queue.is_empty()
-            && !self.readable
-            && !self.put_off
-            && !self.closing
-            && !service.wants_more(&self.session)
+        self.queue.is_empty() && !self.readable && !self.put_off && !self.closing && !service.wants_more(&self.session)
     }
 
     /// Reads once into `desk`, behind what was left over; gives how many bytes lie there, and how many are new.

@@ -167,7 +167,8 @@ impl<S: Service> Conn<S> {
         self.readable = n == asked;
         let body = n.min(space);
         self.bulk -= body as u64;
-        let step = turn.service.filled(&mut self.session, body, &mut Output::new(turn.replies, &mut self.queue, turn.id));
+        let step =
+            turn.service.filled(&mut self.session, body, &mut Output::new(turn.replies, &mut self.queue, turn.id));
         self.apply(step);
         if n > body {
             self.serve(turn.service, turn.id, &turn.input[..n - body], turn.replies);

@@ -1,8 +1,8 @@
 //! The memory of the store: two mappings cut into pages of 64 KiB, and the only `unsafe` of this crate.
 //!
 //! *Log pages* are owned by one shard each (its log of small entries); they lie in anonymous memory, in huge pages
-//! where the system has them. *Block pages* are cut into *pieces* of 1 KiB granules (blocks of large values); they lie in
-//! a file in memory (`memfd_create`) where the system has that, so that the kernel can send them without copying.
+//! where the system has them. *Block pages* are cut into *pieces* of 1 KiB granules (blocks of large values); they lie
+//! in a file in memory (`memfd_create`) where the system has that, so that the kernel can send them without copying.
 //! One budget covers both: a page that is free in one mapping is given back to the system when the other needs it.
 //! Invariants:
 //!
@@ -382,7 +382,7 @@ impl Mapping {
         assert!(done.is_ok() || self.file.is_none(), "memory lent to the kernel can't be given back: {done:?}");
     }
 
-    /// Has a page's memory at once rather than by a fault for every 4 KiB. Without effect where that can't be asked for.
+    /// Has a page's memory at once rather than by a fault for every 4 KiB. Without effect where none can ask for that.
     fn populate(&self, page: u32) {
         #[cfg(target_os = "linux")]
         if self.file.is_some() {
@@ -391,7 +391,6 @@ impl Mapping {
         }
     }
 }
-
 
 #[cfg(test)]
 mod tests {

@@ -128,7 +128,8 @@ impl Chunks for Body {
         let mut bytes = (block_bytes - at % block_bytes).min(rest);
         let mut next = first + 1;
         while bytes < rest {
-            let follows = self.blocks[next].lend().filter(|(_, place)| *place == start + (next - first) as u64 * block_bytes);
+            let follows =
+                self.blocks[next].lend().filter(|(_, place)| *place == start + (next - first) as u64 * block_bytes);
             if follows.is_none() {
                 break;
             }
