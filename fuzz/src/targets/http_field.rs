@@ -31,7 +31,8 @@ pub const DICTIONARY: &[&[u8]] = &[
 /// The refusals that one field or target can give; those of whole heads are `http_head`'s.
 #[rustfmt::skip]
 const FIELD_REASONS: &[&str] = &[
-    "malformed name of a header field", "malformed value of a header field",
+    "header Host is not a host", "a line of the head does not end in CR LF", "malformed name of a header field",
+     "malformed value of a header field",
     "malformed request line: METHOD TARGET HTTP/1.1", "no such path: objects are at /o/COLLECTION/NAME",
     "the target does not have this method: see Allow", "the head of the request is over 16 KiB",
     "the target is over 16 KiB", "only HTTP/1.1 and HTTP/1.0 are spoken here", "only a PUT has a body",

@@ -56,8 +56,9 @@ pub(super) fn skip_spaces(mut bytes: &[u8]) -> &[u8] {
 /// A `get` line of which the session has the beginning: gives each key as soon as it has arrived.
 ///
 /// The session calls [`KeyStream::open`] with what it has, then [`KeyStream::step`] with the bytes not yet used, again
-/// and again; each step says how many bytes it used. While it exists, the connection is inside that line. The bytes the
-/// session must hold are one key and its end; the whole line is bounded by `MEMCACHED_LINE_MAX_BYTES`.
+/// and again; each step says how many bytes it used, and all but `More` use some. While it exists, the connection is
+/// inside that line. The bytes the session must hold are one key and its end; the whole line is bounded by
+/// `MEMCACHED_LINE_MAX_BYTES`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyStream {
     how: GetHow,
@@ -165,8 +166,11 @@ impl KeyStream {
         KeyStep::Key { key, used: used + key.len() }
     }
 
-    fn refuse(&mut self, used: usize) -> KeyStep<'static> {
+    /// Refuses the key behind `before_bytes`. As much of it is used as makes it too long, which is the same however it
+    /// arrives; the rest is dropped with the line.
+    fn refuse(&mut self, before_bytes: usize) -> KeyStep<'static> {
         self.state = Line::Refused;
+        let used = before_bytes + MEMCACHED_KEY_MAX_BYTES + 1;
         KeyStep::Refused { error: ClientError::new(reply::BAD_FORMAT), used }
     }
 }
