@@ -1,6 +1,6 @@
 //! Lists of keys: of a line that is there, and of a line that is still arriving.
 
-use super::{ClientError, GetHow, number, reply};
+use super::{COMMAND_MAX_BYTES, ClientError, GetHow, number, reply};
 use crate::limits::{MEMCACHED_KEY_MAX_BYTES, MEMCACHED_LINE_MAX_BYTES};
 use memchr::{memchr, memchr2};
 
@@ -111,8 +111,10 @@ pub enum KeyStep<'a> {
 impl KeyStream {
     /// Starts on `start`, the beginning of a line without its end: the stream, and the bytes used.
     ///
-    /// An error, which closes the connection, if it is not a `get`, or a `gat` whose expiry is wrong or not there.
+    /// An error, which closes the connection, if it is not a `get`, or a `gat` whose expiry is wrong or not there. Only
+    /// the bytes every session has before it calls this are looked at, so the outcome does not depend on how they came.
     pub fn open(start: &[u8]) -> Result<(KeyStream, usize), ClientError> {
+        let start = &start[..start.len().min(COMMAND_MAX_BYTES + 1)];
         let (rest, with_cas, touches) = match start {
             [b'g', b'e', b't', b' ', rest @ ..] => (rest, false, false),
             [b'g', b'e', b't', b's', b' ', rest @ ..] => (rest, true, false),
