@@ -6,6 +6,9 @@ use herd_fuzz::random::Random;
 const GROWN_MAX_BYTES: usize = 20 * 1024;
 const SLACK_BYTES: usize = 4 * 1024;
 
+/// Inputs above this are chosen once in 256 times.
+const LARGE_BYTES: usize = 6 * 1024;
+
 /// Most changes of one input.
 const CHANGES_MAX: usize = 6;
 
@@ -43,9 +46,15 @@ impl Mutator {
         }
     }
 
-    /// One of the inputs; of several the shortest, mostly, for short ones run fast.
+    /// One of the inputs; of several the shortest, mostly, for short ones run fast, and a large one seldom.
     fn choose<'a>(&mut self, from: &'a [Vec<u8>]) -> &'a [u8] {
         let mut best = &from[self.random.below(from.len())];
+        for _ in 0..if self.random.once_in(256) { 0 } else { 16 } {
+            if best.len() <= LARGE_BYTES {
+                break;
+            }
+            best = &from[self.random.below(from.len())];
+        }
         for _ in 0..if self.random.once_in(16) { 0 } else { 2 } {
             let other = &from[self.random.below(from.len())];
             if other.len() < best.len() {
