@@ -3,6 +3,7 @@
 #   make run      build, start a node, copy a real tree into it and back, leave it serving (DIR=, PORT=, ONCE=1)
 #   make test     all tests; what continuous integration runs
 #   make bench    measure beside memcached, Redis and others (MEMCACHED=path, POGOCACHE=path, ROUNDS=7, LINES=c,d)
+#   make fuzz     fuzz every parser (FUZZ_SECONDS=600 of CPU each, FUZZ_JOBS=1 at once)
 #   make lint     format, clippy, house rules
 #   make install  PREFIX=/usr/local DESTDIR=
 
@@ -10,9 +11,11 @@ PREFIX ?= /usr/local
 PORT ?= 7700
 ROUNDS ?= 7
 LINES ?= c,d,e,f,g
+FUZZ_SECONDS ?= 600
+FUZZ_JOBS ?= 1
 HERD := target/release/herd
 
-.PHONY: help run test bench lint install build
+.PHONY: help run test bench fuzz lint install build
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -33,6 +36,16 @@ bench: build
 	@scripts/need memcached=memcached redis-server=redis-server iperf3=iperf3
 	target/release/herd-lab bench --herd $(HERD) --rounds $(ROUNDS) --lines $(LINES) \
 	    $(if $(MEMCACHED),--memcached $(MEMCACHED)) $(if $(POGOCACHE),--pogocache $(POGOCACHE))
+
+# One process a target, so that each has its own watchdog and its own count of CPU time.
+fuzz:
+	@scripts/toolchain
+	cargo build --release --locked -p herd-fuzz
+	@if cargo fuzz --version >/dev/null 2>&1 && cargo +nightly --version >/dev/null 2>&1; then \
+	    echo "fuzz: libFuzzer"; scripts/libfuzzer $(FUZZ_SECONDS); \
+	else \
+	    echo "fuzz: the built-in driver (cargo-fuzz with a nightly compiler would give coverage-guided libFuzzer)"; fi
+	@target/release/herd-fuzz --list | xargs -P $(FUZZ_JOBS) -n 1 target/release/herd-fuzz --seconds $(FUZZ_SECONDS)
 
 lint:
 	@scripts/toolchain

@@ -1,6 +1,6 @@
 //! Lists of keys: of a line that is there, and of a line that is still arriving.
 
-use super::{ClientError, GetHow, number, reply};
+use super::{COMMAND_MAX_BYTES, ClientError, GetHow, number, reply};
 use crate::limits::{MEMCACHED_KEY_MAX_BYTES, MEMCACHED_LINE_MAX_BYTES};
 use memchr::{memchr, memchr2};
 
@@ -56,8 +56,9 @@ pub(super) fn skip_spaces(mut bytes: &[u8]) -> &[u8] {
 /// A `get` line of which the session has the beginning: gives each key as soon as it has arrived.
 ///
 /// The session calls [`KeyStream::open`] with what it has, then [`KeyStream::step`] with the bytes not yet used, again
-/// and again; each step says how many bytes it used. While it exists, the connection is inside that line. The bytes the
-/// session must hold are one key and its end; the whole line is bounded by `MEMCACHED_LINE_MAX_BYTES`.
+/// and again; each step says how many bytes it used, and all but `More` use some. While it exists, the connection is
+/// inside that line. The bytes the session must hold are one key and its end; the whole line is bounded by
+/// `MEMCACHED_LINE_MAX_BYTES`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyStream {
     how: GetHow,
@@ -110,8 +111,10 @@ pub enum KeyStep<'a> {
 impl KeyStream {
     /// Starts on `start`, the beginning of a line without its end: the stream, and the bytes used.
     ///
-    /// An error, which closes the connection, if it is not a `get`, or a `gat` whose expiry is wrong or not there.
+    /// An error, which closes the connection, if it is not a `get`, or a `gat` whose expiry is wrong or not there. Only
+    /// the bytes every session has before it calls this are looked at, so the outcome does not depend on how they came.
     pub fn open(start: &[u8]) -> Result<(KeyStream, usize), ClientError> {
+        let start = &start[..start.len().min(COMMAND_MAX_BYTES + 1)];
         let (rest, with_cas, touches) = match start {
             [b'g', b'e', b't', b' ', rest @ ..] => (rest, false, false),
             [b'g', b'e', b't', b's', b' ', rest @ ..] => (rest, true, false),
@@ -165,8 +168,11 @@ impl KeyStream {
         KeyStep::Key { key, used: used + key.len() }
     }
 
-    fn refuse(&mut self, used: usize) -> KeyStep<'static> {
+    /// Refuses the key behind `before_bytes`. As much of it is used as makes it too long, which is the same however it
+    /// arrives; the rest is dropped with the line.
+    fn refuse(&mut self, before_bytes: usize) -> KeyStep<'static> {
         self.state = Line::Refused;
+        let used = before_bytes + MEMCACHED_KEY_MAX_BYTES + 1;
         KeyStep::Refused { error: ClientError::new(reply::BAD_FORMAT), used }
     }
 }

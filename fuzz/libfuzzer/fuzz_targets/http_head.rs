@@ -1,0 +1,4 @@
+//! libFuzzer on the target `http_head`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| drop(herd_fuzz::targets::http_head::run(input)));
