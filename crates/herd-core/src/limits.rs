@@ -34,6 +34,10 @@ pub const MEMCACHED_KEY_MAX_BYTES: usize = 250;
 /// bounds one line, not a buffer.
 pub const MEMCACHED_LINE_MAX_BYTES: usize = 256 * 1024;
 
+/// memcached: bytes without a line end after which only a list of keys is still read; anything else is closed without a word, as
+/// memcached does. No other command of memcached comes near it.
+pub const MEMCACHED_COMMAND_MAX_BYTES: usize = 2048;
+
 /// memcached: largest item unless the node is told otherwise, as memcached has it.
 pub const MEMCACHED_VALUE_MAX_BYTES: u64 = 1 << 20;
 
@@ -42,6 +46,10 @@ pub const HTTP_HEAD_MAX_BYTES: usize = 16 * 1024;
 
 /// HTTP: header fields of one request.
 pub const HTTP_HEADERS_MAX: usize = 64;
+
+/// HTTP: longest line that announces a chunk: 16 digits and room for the few extensions proxies add; it is read and
+/// dropped, so a longer one only costs work.
+pub const HTTP_CHUNK_LINE_MAX_BYTES: usize = 256;
 
 /// Wire: head section of a frame: a name, attributes and some fields.
 pub const WIRE_HEAD_MAX_BYTES: usize = 8192;
@@ -57,6 +65,9 @@ pub const WIRE_OPEN_REQUESTS_MAX: usize = 1024;
 
 /// Names in one page of a listing.
 pub const LIST_PAGE_MAX: u32 = 10_000;
+
+/// Names in one page of a listing where the client asks for no number: some 100 KiB of JSON.
+pub const LIST_PAGE_DEFAULT: u32 = 1_000;
 
 /// A connection that has sent nothing that tells its protocol, or no whole HTTP head, is closed after this and before
 /// 5 s are over (DESIGN §3.6: 5 s of silence closes).

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Connections of a round: enough to hide the memory's latency, few enough that what they read is still in cache.
-const ROUND: usize = 16;
+pub(crate) const ROUND: usize = 16;
 const EVENTS: usize = 1024;
 
 /// A loop, to be run by a thread of its own.
@@ -35,11 +35,11 @@ pub struct EventLoop<S: Service> {
     pub(crate) uses: Vec<u32>,
     pub(crate) free: Vec<usize>,
     /// Connections with requests that have just arrived.
-    fresh: Vec<usize>,
+    pub(crate) fresh: Vec<usize>,
     /// Connections in line for a turn.
     pub(crate) line: VecDeque<usize>,
     pub(crate) desks: Box<[Desk]>,
-    start: Instant,
+    pub(crate) start: Instant,
     pub(crate) now_ms: u64,
     pub(crate) tick_ms: u64,
     /// When the last small request was served, and to whom.
@@ -62,42 +62,12 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { input: vec![0; REST_MAX_BYTES + READ_BYTES].into(), len: 0, replies: Vec::new(), failed: false }
     }
 }
 
 impl<S: Service> EventLoop<S> {
-    pub(crate) fn new(
-        poll: Poll,
-        handle: LoopHandle,
-        remote: Arc<Remote>,
-        listeners: Vec<TcpListener>,
-        service: S,
-    ) -> Self {
-        Self {
-            poll,
-            handle,
-            remote,
-            listeners,
-            service,
-            conns: Vec::new(),
-            uses: Vec::new(),
-            free: Vec::new(),
-            fresh: Vec::new(),
-            line: VecDeque::new(),
-            desks: (0..ROUND).map(|_| Desk::new()).collect(),
-            start: Instant::now(),
-            now_ms: 0,
-            tick_ms: 0,
-            last_small: (0, usize::MAX),
-            woken: false,
-            accept_after_ms: 0,
-            accept_more: false,
-            stopping_ms: None,
-        }
-    }
-
     /// Runs until it is stopped; an error is one of the poller itself.
     pub fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS);

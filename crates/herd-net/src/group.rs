@@ -1,16 +1,18 @@
 //! Loops that belong together: how they are made, share new connections, and are reached by other threads.
 
 use crate::conn::Conn;
-use crate::event_loop::EventLoop;
+use crate::event_loop::{Desk, EventLoop, ROUND};
 use crate::output::Ticket;
 use crate::service::Service;
 use crate::stats::{LoopStats, add};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll, Token, Waker};
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 pub(crate) const WAKE: Token = Token(usize::MAX);
 /// Tokens from here on are listeners.
@@ -94,6 +96,30 @@ impl LoopHandle {
 }
 
 impl<S: Service> EventLoop<S> {
+    fn new(poll: Poll, handle: LoopHandle, remote: Arc<Remote>, listeners: Vec<TcpListener>, service: S) -> Self {
+        Self {
+            poll,
+            handle,
+            remote,
+            listeners,
+            service,
+            conns: Vec::new(),
+            uses: Vec::new(),
+            free: Vec::new(),
+            fresh: Vec::new(),
+            line: VecDeque::new(),
+            desks: (0..ROUND).map(|_| Desk::new()).collect(),
+            start: Instant::now(),
+            now_ms: 0,
+            tick_ms: 0,
+            last_small: (0, usize::MAX),
+            woken: false,
+            accept_after_ms: 0,
+            accept_more: false,
+            stopping_ms: None,
+        }
+    }
+
     /// As many loops as there are services; the first accepts for all, up to `open_max` connections.
     pub fn group(
         listeners: Vec<std::net::TcpListener>,

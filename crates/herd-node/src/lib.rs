@@ -6,6 +6,7 @@ mod bulk;
 mod config;
 mod context;
 mod debug_time;
+mod doors;
 mod http;
 mod memcached;
 mod metrics;

@@ -5,8 +5,9 @@
 
 use crate::body::Body;
 use crate::collection::State;
+use crate::find::Value;
 use crate::index::{Addr, Tag};
-use crate::record::{self, Draft, Stored};
+use crate::record::{Draft, Stored};
 use crate::shard::{MAIN, SMALL, Shard};
 use crate::{Now, PAGE_BYTES, Store, full_error, quota_error};
 use herd_core::checksum::crc32c;
@@ -17,35 +18,16 @@ use std::sync::{Arc, MutexGuard};
 
 /// An entry, locked.
 pub struct Entry<'s> {
-    store: &'s Store,
-    shard: MutexGuard<'s, Shard>,
-    c: &'s State,
-    name: &'s [u8],
-    tag: Tag,
-    slot: usize,
-    now: Now,
-    generation: u32,
+    pub(crate) store: &'s Store,
+    pub(crate) shard: MutexGuard<'s, Shard>,
+    pub(crate) c: &'s State,
+    pub(crate) name: &'s [u8],
+    pub(crate) tag: Tag,
+    pub(crate) slot: usize,
+    pub(crate) now: Now,
+    pub(crate) generation: u32,
     /// Position in the index and address, if there is an object.
-    place: Option<(usize, Addr)>,
-}
-
-/// An object that was found.
-pub struct Found<'a> {
-    /// What is known of it.
-    pub head: Head,
-    /// Its attributes, encoded; empty if it has none.
-    pub attributes: &'a [u8],
-    /// Its value.
-    pub value: Value<'a>,
-}
-
-/// The value of an object that was found.
-#[derive(Clone, Copy)]
-pub enum Value<'a> {
-    /// Up to 4 KiB, with its CRC-32C; valid while the entry is locked.
-    Inline(&'a [u8], u32),
-    /// Larger; may be kept.
-    Body(&'a Arc<Body>),
+    pub(crate) place: Option<(usize, Addr)>,
 }
 
 /// An object to put.
@@ -80,68 +62,14 @@ impl<'a> NewObject<'a> {
 }
 
 impl<'s> Entry<'s> {
-    #[inline]
-    pub(crate) fn new(
-        store: &'s Store,
-        mut shard: MutexGuard<'s, Shard>,
-        c: &'s State,
-        name: &'s [u8],
-        tag: Tag,
-        slot: usize,
-        now: Now,
-    ) -> Self {
-        let generation = shard.logs(c, now.unix_ms).generation;
-        let place = shard.find(c, generation, tag, name);
-        let mut entry = Self { store, shard, c, name, tag, slot, now, generation, place };
-        if let Some((_, addr)) = place {
-            let expires_ms = entry.shard.record(addr).expires_ms();
-            if expires_ms != 0 && expires_ms <= now.unix_ms {
-                entry.expire();
-            }
-        }
-        entry
-    }
-
-    /// The object, if there is one.
-    #[inline]
-    pub fn found(&self) -> Option<Found<'_>> {
-        let (_, addr) = self.place?;
-        let record = self.shard.record(addr);
-        let value = match record.value() {
-            Stored::Inline(bytes, crc) => Value::Inline(bytes, crc),
-            Stored::Large(body, _) => Value::Body(self.shard.body(body)),
-        };
-        Some(Found { head: record.head(), attributes: record.attributes(), value })
-    }
-
     /// Its version, if there is an object.
     pub fn version(&self) -> Option<Version> {
         self.place.map(|(_, addr)| self.shard.record(addr).head().version)
     }
 
-    /// Counts a get and notes the use of what was found.
-    #[inline]
-    pub fn count_get(&mut self, hit: bool) {
-        let counts = &mut self.shard.logs(self.c, self.now.unix_ms).counts;
-        if hit {
-            counts.hits += 1;
-            self.mark_used();
-        } else {
-            counts.misses += 1;
-        }
-    }
-
     /// Counts a get that found its object without noting the use.
     pub fn count_hit(&mut self) {
         self.shard.logs(self.c, self.now.unix_ms).counts.hits += 1;
-    }
-
-    /// Notes a use, for eviction and for `last access`.
-    #[inline]
-    pub fn mark_used(&mut self) {
-        if let Some((_, addr)) = self.place {
-            record::mark_used(self.shard.bytes_mut(addr), self.now.uptime_s);
-        }
     }
 
     /// Puts an object in place of what is there; gives its version.
@@ -319,7 +247,9 @@ impl<'s> Entry<'s> {
         Some(self.shard.next_version(self.slot))
     }
 
-    fn expire(&mut self) {
+    /// Takes the object out, since its time is over.
+    #[cold]
+    pub(crate) fn expire(&mut self) {
         if let Some((at, addr)) = self.place.take() {
             self.shard.kill(self.c, at, addr);
             if let Some(mut names) = self.c.names() {

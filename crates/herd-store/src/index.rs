@@ -6,14 +6,14 @@
 
 use crate::arena::prefetch;
 
-const ADDR_BITS: u32 = 37;
-const TAG_BITS: u32 = 27;
-const ADDR_MASK: u64 = (1 << ADDR_BITS) - 1;
+pub(crate) const ADDR_BITS: u32 = 37;
+pub(crate) const TAG_BITS: u32 = 27;
+pub(crate) const ADDR_MASK: u64 = (1 << ADDR_BITS) - 1;
 const FIRST_BITS: u32 = 6;
 
 /// 27 bits of a name's hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Tag(u32);
+pub(crate) struct Tag(pub(crate) u32);
 
 impl Tag {
     /// The tag out of 64 well-mixed bits.
@@ -32,7 +32,7 @@ impl Tag {
 
 /// Address of an entry: page (24 bits) and offset in units of 8 bytes (13 bits). Never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Addr(u64);
+pub(crate) struct Addr(pub(crate) u64);
 
 impl Addr {
     #[inline]
@@ -54,8 +54,8 @@ impl Addr {
 
 /// The table.
 pub(crate) struct Index {
-    slots: Box<[u64]>,
-    bits: u32,
+    pub(crate) slots: Box<[u64]>,
+    pub(crate) bits: u32,
     len: usize,
 }
 
@@ -90,23 +90,6 @@ impl Index {
         }
     }
 
-    /// Position of the entry with `tag` for which `is_it` holds.
-    #[inline]
-    pub(crate) fn find(&self, tag: Tag, mut is_it: impl FnMut(Addr) -> bool) -> Option<usize> {
-        let mask = self.slots.len() - 1;
-        let mut at = self.home(tag);
-        loop {
-            let slot = self.slots[at];
-            if slot == 0 {
-                return None;
-            }
-            if slot >> ADDR_BITS == u64::from(tag.0) && is_it(Addr(slot & ADDR_MASK)) {
-                return Some(at);
-            }
-            at = (at + 1) & mask;
-        }
-    }
-
     /// Begins to fetch the place where an entry with `tag` would be.
     #[inline]
     pub(crate) fn foresee(&self, tag: Tag) {
@@ -118,12 +101,6 @@ impl Index {
         assert!(self.len + 1 < self.slots.len(), "a table is never full");
         self.place(word(tag, addr));
         self.len += 1;
-    }
-
-    /// The address at a position that `find` gave.
-    #[inline]
-    pub(crate) fn addr(&self, at: usize) -> Addr {
-        Addr(self.slots[at] & ADDR_MASK)
     }
 
     /// Points the entry at `at` elsewhere.
@@ -181,11 +158,6 @@ impl Index {
         Tag((u64::from(from.0) + width).min((1 << TAG_BITS) - 1) as u32)
     }
 
-    #[inline]
-    fn home(&self, tag: Tag) -> usize {
-        (tag.0 >> (TAG_BITS - self.bits)) as usize
-    }
-
     fn place(&mut self, slot: u64) {
         let mask = self.slots.len() - 1;
         let mut at = self.home(tag_of(slot));
@@ -225,13 +197,13 @@ mod tests {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let tag = Tag((seed >> 40) as u32 % 700 * 191_000);
             let found = index.find(tag, |_| true);
-            assert_eq!(found.map(|at| index.addr(at)), model.get(&tag.0).copied());
+            assert_eq!(found.map(|(_, addr)| addr), model.get(&tag.0).copied());
             match found {
-                Some(at) if round % 3 == 0 => {
+                Some((at, _)) if round % 3 == 0 => {
                     index.remove(at);
                     model.remove(&tag.0);
                 }
-                Some(at) => {
+                Some((at, _)) => {
                     let addr = Addr::new(round + 1, 8);
                     index.set_addr(at, addr);
                     model.insert(tag.0, addr);

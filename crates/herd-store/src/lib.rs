@@ -11,6 +11,7 @@ mod body;
 mod collection;
 mod entry;
 mod evict;
+mod find;
 mod index;
 mod list;
 mod pool;
@@ -19,7 +20,8 @@ mod shard;
 
 pub use body::{Body, BodyWriter, NoRoom};
 pub use collection::{Collection, Counts};
-pub use entry::{Entry, Found, NewObject, NewValue, Value};
+pub use entry::{Entry, NewObject, NewValue};
+pub use find::{Found, Value};
 pub use list::{ListItem, Page};
 
 use arena::{Arena, PAGE_BYTES, PageId};
@@ -32,7 +34,7 @@ use herd_core::{Error, ErrorKind, entry as core_entry, size};
 use index::Tag;
 use shard::Shard;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Pages kept so that eviction can always move an entry.
 const RESERVE_PAGES: u32 = 16;
@@ -167,15 +169,6 @@ impl Store {
         self.registry.all()
     }
 
-    /// Locks the entry of `name` (1 to 1,024 bytes), whether there is an object or not.
-    #[inline]
-    pub fn entry<'s>(&'s self, collection: &'s Collection, name: &'s [u8], now: Now) -> Entry<'s> {
-        let id = ObjectId::of(&self.hash_key, collection.0.id, name);
-        let shard = id.slot() & (self.shards.len() - 1);
-        let slot = id.slot() / self.shards.len();
-        Entry::new(self, self.lock(shard), &collection.0, name, Tag::new(id.tag_bits()), slot, now)
-    }
-
     /// Begins to fetch what finding an object will need.
     #[inline]
     pub fn foresee(&self, collection: &Collection, name: &[u8]) -> Foreseen {
@@ -189,19 +182,9 @@ impl Store {
     #[inline]
     pub fn fetch(&self, foreseen: Foreseen) {
         let shard = self.lock(foreseen.shard);
-        if let Some(at) = shard.index.find(foreseen.tag, |_| true) {
-            let addr = shard.index.addr(at);
+        if let Some((_, addr)) = shard.index.find(foreseen.tag, |_| true) {
             shard.arena.fetch(&shard.owner, PageId(addr.page()), addr.offset(), FETCH_BYTES);
         }
-    }
-
-    /// Gets an object: hands it to `f` under its lock; counts the hit or miss and notes the use.
-    #[inline]
-    pub fn get<R>(&self, collection: &Collection, name: &[u8], now: Now, f: impl FnOnce(&Found<'_>) -> R) -> Option<R> {
-        let mut entry = self.entry(collection, name, now);
-        let result = entry.found().map(|found| f(&found));
-        entry.count_get(result.is_some());
-        result
     }
 
     /// Admits a value of `expected` bytes (or of unknown size) to a collection before its first byte is read.
@@ -345,11 +328,6 @@ impl Store {
 
     fn states(&self) -> Vec<Arc<State>> {
         self.registry.everything()
-    }
-
-    #[inline]
-    fn lock(&self, at: usize) -> MutexGuard<'_, Shard> {
-        self.shards[at].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A body of `parts` one after the other, for values put together by the node.

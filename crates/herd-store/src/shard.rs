@@ -11,8 +11,9 @@
 use crate::arena::{Arena, Owner, PAGE_BYTES, PageId, PageNote};
 use crate::body::Body;
 use crate::collection::{Counts, State};
+use crate::find::Record;
 use crate::index::{Addr, Index, Tag};
-use crate::record::{self, Draft, Record};
+use crate::record::{self, Draft};
 use herd_core::entry::Version;
 use herd_core::key::{HashKey, ObjectId};
 use std::collections::VecDeque;
@@ -119,22 +120,6 @@ impl Shard {
         self.logs[at] = Some(logs);
     }
 
-    /// Position and address of an entry.
-    #[inline]
-    pub(crate) fn find(&self, c: &State, generation: u32, tag: Tag, name: &[u8]) -> Option<(usize, Addr)> {
-        let at = self.index.find(tag, |addr| {
-            let note = self.arena.note(&self.owner, PageId(addr.page()));
-            note.collection == c.index && note.generation == generation && self.record(addr).name() == name
-        })?;
-        Some((at, self.index.addr(at)))
-    }
-
-    /// The entry at an address.
-    #[inline]
-    pub(crate) fn record(&self, addr: Addr) -> Record<'_> {
-        Record::at(&self.arena.page(&self.owner, PageId(addr.page()))[addr.offset()..])
-    }
-
     /// The bytes of the entry at an address and what follows it in its page.
     #[inline]
     pub(crate) fn bytes_mut(&mut self, addr: Addr) -> &mut [u8] {
@@ -148,7 +133,7 @@ impl Shard {
 
     /// Index position of the live entry at an address.
     pub(crate) fn position(&self, c: &State, addr: Addr) -> usize {
-        self.index.find(self.tag(c, addr), |there| there == addr).expect("a live entry is in the index")
+        self.index.find(self.tag(c, addr), |there| there == addr).expect("a live entry is in the index").0
     }
 
     /// The body a large record refers to.

@@ -4,8 +4,8 @@ use super::http_head::refusal;
 use crate::Outcomes;
 use crate::pieces::{Log, readings};
 use crate::random::Random;
-use herd_core::door::http::{CHUNK_LINE_MAX_BYTES, ChunkedDecoder, Fed, Refusal};
-use herd_core::limits::HTTP_HEAD_MAX_BYTES;
+use herd_core::door::http::{ChunkedDecoder, Fed, Refusal};
+use herd_core::limits::{HTTP_CHUNK_LINE_MAX_BYTES, HTTP_HEAD_MAX_BYTES};
 
 /// What the corpus reaches.
 pub const OUTCOMES: &[&[&str]] = &[REASONS, &["400", "413", "431", "ended", "more is needed", "data"]];
@@ -82,7 +82,7 @@ fn decode(pieces: &[&[u8]], past: bool) -> Found {
                 }
             };
             framing = if length > 0 { 0 } else { framing + skip };
-            assert!(framing <= CHUNK_LINE_MAX_BYTES + HTTP_HEAD_MAX_BYTES + 2, "framing without end");
+            assert!(framing <= HTTP_CHUNK_LINE_MAX_BYTES + HTTP_HEAD_MAX_BYTES + 2, "framing without end");
             assert!(skip + length > 0, "each step uses bytes");
             found.body.bytes(&rest[skip..skip + length]);
             found.body_bytes += length as u64;

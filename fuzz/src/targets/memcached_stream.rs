@@ -4,8 +4,8 @@
 use crate::Outcomes;
 use crate::names::names;
 use crate::pieces::{Log, readings};
-use herd_core::door::memcached::{COMMAND_MAX_BYTES, Command, KeyStep, KeyStream, parse_line, reply, split_line};
-use herd_core::limits::MEMCACHED_KEY_MAX_BYTES;
+use herd_core::door::memcached::{Command, KeyStep, KeyStream, parse_line, reply, split_line};
+use herd_core::limits::{MEMCACHED_COMMAND_MAX_BYTES, MEMCACHED_KEY_MAX_BYTES};
 
 /// What the corpus reaches.
 #[rustfmt::skip]
@@ -93,7 +93,7 @@ impl Session {
         }
         held.drain(..used);
         let most = match self.state {
-            State::Lines => COMMAND_MAX_BYTES + 1,
+            State::Lines => MEMCACHED_COMMAND_MAX_BYTES + 1,
             State::Keys(_) => MEMCACHED_KEY_MAX_BYTES + 1,
             State::Skip(_) | State::Closed => 0,
         };
@@ -105,7 +105,7 @@ impl Session {
     fn line(&mut self, input: &[u8]) -> Option<usize> {
         let line = split_line(input);
         let least = line.map_or(input.strip_suffix(b"\r").unwrap_or(input), |(line, _)| line);
-        if least.len() > COMMAND_MAX_BYTES {
+        if least.len() > MEMCACHED_COMMAND_MAX_BYTES {
             return Some(self.open(input));
         }
         let (line, used) = line?;

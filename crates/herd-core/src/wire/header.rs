@@ -6,6 +6,7 @@ use crate::checksum::crc32c;
 use crate::collection::Class;
 use crate::entry::{Condition, Version};
 use crate::error::ErrorKind;
+use crate::key::CollectionId;
 use crate::limits::{BLOCK_BYTES, WIRE_FRAME_BODY_MAX_BYTES, WIRE_HEAD_MAX_BYTES};
 
 /// Bytes of a header.
@@ -410,6 +411,12 @@ impl Header {
         };
         header.check_lengths()?;
         Ok(header)
+    }
+
+    /// Whether the bytes look like a request on the default collection; nothing is checked.
+    #[inline]
+    pub(super) fn names_default(bytes: &[u8; HEADER_BYTES]) -> bool {
+        bytes[0] == MAGIC && bytes[1] == Kind::Request as u8 && u64_at(bytes, 24) == CollectionId::DEFAULT.0
     }
 
     /// Whether head and body keep the limits and suit the kind.

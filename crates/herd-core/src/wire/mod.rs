@@ -62,6 +62,13 @@ impl<'a> FrameHead<'a> {
         HEADER_BYTES + self.head.len() + self.checks.len()
     }
 
+    /// The whole frame, if its body is there; `bytes` are those this head was parsed from.
+    #[inline]
+    pub fn with_body(self, bytes: &'a [u8]) -> Option<Frame<'a>> {
+        let (body, _) = bytes[self.bytes()..].split_at_checked(self.body_bytes())?;
+        Some(Frame { head: self, body })
+    }
+
     /// Bytes of the body that follows.
     #[inline]
     pub fn body_bytes(&self) -> usize {
@@ -135,9 +142,16 @@ pub fn parse_frame_head(bytes: &[u8]) -> Result<Option<FrameHead<'_>>, WireError
 /// [`Frame::body`].
 #[inline]
 pub fn parse_frame(bytes: &[u8]) -> Result<Option<Frame<'_>>, WireError> {
-    let Some(head) = parse_frame_head(bytes)? else { return Ok(None) };
-    let Some((body, _)) = bytes[head.bytes()..].split_at_checked(head.body_bytes()) else { return Ok(None) };
-    Ok(Some(Frame { head, body }))
+    Ok(parse_frame_head(bytes)?.and_then(|head| head.with_body(bytes)))
+}
+
+/// The name in a request on the default collection that has just arrived, if it is its first field: a guess, unchecked,
+/// to fetch what serving it will need.
+#[inline]
+pub fn foresee(bytes: &[u8]) -> Option<&[u8]> {
+    let (header, head) = bytes.split_first_chunk::<HEADER_BYTES>()?;
+    let ([fields::NAME, low, high, rest @ ..], true) = (head, Header::names_default(header)) else { return None };
+    rest.get(..usize::from(u16::from_le_bytes([*low, *high])))
 }
 
 /// Appends header, head and block checksums of a frame whose body of `body_bytes` the caller sends right behind, with

@@ -1,7 +1,8 @@
 //! Bodies too large to lie beside their key: received straight into the store.
 
+use super::lines::answer_error;
 use super::text::{self, Given};
-use super::{Session, State, answer_error};
+use super::{Session, State};
 use crate::context::Context;
 use crate::metrics::VerbName;
 use crate::service::Output;

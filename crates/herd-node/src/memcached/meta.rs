@@ -1,7 +1,8 @@
 //! The meta commands.
 
+use super::lines::answer_error;
 use super::text::{self, Given};
-use super::{answer_error, write_bytes};
+use super::write_bytes;
 use crate::context::Context;
 use crate::metrics::VerbName;
 use crate::service::Output;

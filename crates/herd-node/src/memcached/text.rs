@@ -1,6 +1,7 @@
 //! The text commands that change something: storage commands, `delete`, `incr`, `decr`, `touch`.
 
-use super::{answer_error, meta};
+use super::lines::answer_error;
+use super::meta;
 use crate::context::Context;
 use crate::metrics::VerbName;
 use crate::service::Output;

@@ -109,21 +109,19 @@ impl Session {
     }
 
     #[inline]
-    fn request(
+    fn request<'i>(
         &mut self,
         cx: &mut Context,
-        input: &[u8],
-        head: &FrameHead<'_>,
+        input: &'i [u8],
+        head: &FrameHead<'i>,
         fields: &Fields<'_>,
         out: &mut Output<'_>,
     ) -> Step {
         if head.header.verb() == Some(Verb::Put) && receive::is_streamed(&head.header) {
             return self.begin_put(cx, head, fields, out);
         }
-        let frame = match wire::parse_frame(input) {
-            Ok(Some(frame)) => frame,
-            Ok(None) => return Step { used: 0, next: Next::Read },
-            Err(error) => return goodbye(cx, &error, out),
+        let Some(frame) = head.with_body(input) else {
+            return Step { used: 0, next: Next::Read };
         };
         let step = Step { used: frame.bytes(), next: Next::Read };
         if let Err(error) = self.carry_out(cx, &frame, fields, out) {

@@ -91,6 +91,22 @@ fn a_line_of_a_hundred_thousand_keys_is_served_as_it_arrives() {
     assert!(answer.contains("line too long"), "the line limit holds");
 }
 
+/// A line of the most bytes, whose CR comes alone: the CR is not part of the line, so nothing is refused.
+#[test]
+fn a_line_end_may_be_cut_in_two() {
+    let node = Node::start(&["--memory", "64m"]);
+    let mut socket = node.connect();
+    socket.set_nodelay(true).expect("set");
+    let line = format!("{:<2048}", "set cut 0 0 2");
+    socket.write_all(b"set a 0 0 1\r\nx\r\n").expect("sent");
+    socket.write_all(format!("{line}\r").as_bytes()).expect("sent");
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    socket.write_all(b"\nhi\r\nget cut\r\nquit\r\n").expect("sent");
+    let mut answer = String::new();
+    std::io::Read::read_to_string(&mut socket, &mut answer).expect("read");
+    assert_eq!(answer, "STORED\r\nSTORED\r\nVALUE cut 0 2\r\nhi\r\nEND\r\n");
+}
+
 #[test]
 fn large_values_and_their_limit() {
     let node = Node::start(&["--memory", "64m"]);

@@ -10,11 +10,7 @@
 use super::percent::hex;
 use super::refusal::Refusal;
 use super::status::Status;
-use crate::limits::HTTP_HEAD_MAX_BYTES;
-
-/// Longest line that announces a chunk: 16 digits and room for the few extensions proxies add; it is read and dropped,
-/// so a longer one only costs work.
-pub const CHUNK_LINE_MAX_BYTES: usize = 256;
+use crate::limits::{HTTP_CHUNK_LINE_MAX_BYTES, HTTP_HEAD_MAX_BYTES};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -138,7 +134,7 @@ impl ChunkedDecoder {
         if in_trailers && self.line_bytes > HTTP_HEAD_MAX_BYTES {
             return Err(Refusal::new(Status::HeadTooLarge, "trailers of a chunked body are over 16 KiB"));
         }
-        if !in_trailers && self.line_bytes > CHUNK_LINE_MAX_BYTES {
+        if !in_trailers && self.line_bytes > HTTP_CHUNK_LINE_MAX_BYTES {
             return Err(Refusal::bad("the line that announces a chunk is over 256 bytes"));
         }
         Ok(())
@@ -256,8 +252,8 @@ pub(super) mod tests {
         assert_eq!(status(b"10000000000000000\r\n"), Err(Status::TooLarge));
         assert_eq!(status(b"1\r\na\r\nFFFFFFFFFFFFFFFF\r\n"), Err(Status::TooLarge));
         let line = |length: usize| [&b"1;"[..], &vec![b'x'; length - 4], b"\r\n"].concat();
-        assert_eq!(status(&line(CHUNK_LINE_MAX_BYTES)), Ok(None));
-        assert_eq!(status(&line(CHUNK_LINE_MAX_BYTES + 1)), Err(Status::BadRequest));
+        assert_eq!(status(&line(HTTP_CHUNK_LINE_MAX_BYTES)), Ok(None));
+        assert_eq!(status(&line(HTTP_CHUNK_LINE_MAX_BYTES + 1)), Err(Status::BadRequest));
         let trailers = |length: usize| [&b"0\r\n"[..], &vec![b'x'; length - 4], b"\r\n\r\n"].concat();
         assert_eq!(status(&trailers(HTTP_HEAD_MAX_BYTES)), Ok(Some(HTTP_HEAD_MAX_BYTES + 3)));
         assert_eq!(status(&trailers(HTTP_HEAD_MAX_BYTES + 1)), Err(Status::HeadTooLarge));

@@ -26,7 +26,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 
-pub use chunked::{CHUNK_LINE_MAX_BYTES, ChunkedDecoder, Fed};
+pub use chunked::{ChunkedDecoder, Fed};
 pub use date::HttpDate;
 pub use json::ListPage;
 pub use preconditions::{ByteRange, Plan, Read, Tags, Wait};
@@ -34,4 +34,4 @@ pub use refusal::Refusal;
 pub use request::{Body, Connection, Method, Request, Write, parse_head};
 pub use response::{About, CONTINUE, Content, ObjectHead, Response, put_error};
 pub use status::Status;
-pub use target::{LIST_PAGE_DEFAULT, Target};
+pub use target::Target;

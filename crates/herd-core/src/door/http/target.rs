@@ -8,11 +8,8 @@ use super::percent::{Plus, decode};
 use super::refusal::Refusal;
 use super::status::Status;
 use crate::key::name_is_valid;
-use crate::limits::{COLLECTION_NAME_MAX_BYTES, LIST_PAGE_MAX, NAME_MAX_BYTES};
+use crate::limits::{COLLECTION_NAME_MAX_BYTES, LIST_PAGE_DEFAULT, LIST_PAGE_MAX, NAME_MAX_BYTES};
 use std::borrow::Cow;
-
-/// Names in one page of a listing where the client asks for no number: some 100 KiB of JSON.
-pub const LIST_PAGE_DEFAULT: u32 = 1_000;
 
 /// What a request is about.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,26 +16,6 @@ pub struct Clock {
     pub node_s: u32,
 }
 
-/// Appends `VALUE <key> <flags> <bytes> [<cas>]`; the value and its CR LF follow.
-#[inline]
-pub fn value_line(key: &[u8], client_flags: u32, size_bytes: u64, cas: Option<u64>, out: &mut Vec<u8>) {
-    // Three numbers of at most 20 digits, three spaces, CR LF.
-    let mut tail = Tail::<65>::new();
-    tail.byte(b'\n');
-    tail.byte(b'\r');
-    if let Some(cas) = cas {
-        tail.number(cas);
-        tail.byte(b' ');
-    }
-    tail.number(size_bytes);
-    tail.byte(b' ');
-    tail.number(u64::from(client_flags));
-    tail.byte(b' ');
-    out.extend_from_slice(b"VALUE ");
-    out.extend_from_slice(key);
-    out.extend_from_slice(tail.bytes());
-}
-
 /// Appends the answer to `mg` for an item that is there, or was just made for it (`created`, flag `N`); true: the value
 /// and its CR LF follow.
 ///

@@ -1,57 +1,9 @@
-//! Lists of keys: of a line that is there, and of a line that is still arriving.
+//! The keys of a line that is still arriving.
 
-use super::{COMMAND_MAX_BYTES, ClientError, GetHow, number, reply};
-use crate::limits::{MEMCACHED_KEY_MAX_BYTES, MEMCACHED_LINE_MAX_BYTES};
+use super::get::skip_spaces;
+use super::{ClientError, GetHow, number, reply};
+use crate::limits::{MEMCACHED_COMMAND_MAX_BYTES, MEMCACHED_KEY_MAX_BYTES, MEMCACHED_LINE_MAX_BYTES};
 use memchr::{memchr, memchr2};
-
-/// The keys of one whole line, in order; an iterator over them.
-///
-/// Made by the parser only: there is at least one key, and none is too long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeyList<'a> {
-    /// What is left of the line; starts at a key, or is empty.
-    rest: &'a [u8],
-}
-
-impl<'a> KeyList<'a> {
-    /// The keys in `rest`; an error if there are none or one is too long.
-    #[inline]
-    pub(super) fn new(rest: &'a [u8]) -> Result<Self, ClientError> {
-        let list = Self { rest: skip_spaces(rest) };
-        if list.rest.is_empty() || (list.rest.len() > MEMCACHED_KEY_MAX_BYTES && list.has_long_key()) {
-            return Err(ClientError::new(reply::BAD_FORMAT));
-        }
-        Ok(list)
-    }
-
-    fn has_long_key(mut self) -> bool {
-        self.any(|key| key.len() > MEMCACHED_KEY_MAX_BYTES)
-    }
-}
-
-impl<'a> Iterator for KeyList<'a> {
-    type Item = &'a [u8];
-
-    #[inline]
-    fn next(&mut self) -> Option<&'a [u8]> {
-        if self.rest.is_empty() {
-            return None;
-        }
-        let end = memchr(b' ', self.rest).unwrap_or(self.rest.len());
-        let (key, rest) = self.rest.split_at(end);
-        self.rest = skip_spaces(rest);
-        Some(key)
-    }
-}
-
-/// `bytes` without the spaces it starts with.
-#[inline]
-pub(super) fn skip_spaces(mut bytes: &[u8]) -> &[u8] {
-    while let [b' ', rest @ ..] = bytes {
-        bytes = rest;
-    }
-    bytes
-}
 
 /// A `get` line of which the session has the beginning: gives each key as soon as it has arrived.
 ///
@@ -114,7 +66,7 @@ impl KeyStream {
     /// An error, which closes the connection, if it is not a `get`, or a `gat` whose expiry is wrong or not there. Only
     /// the bytes every session has before it calls this are looked at, so the outcome does not depend on how they came.
     pub fn open(start: &[u8]) -> Result<(KeyStream, usize), ClientError> {
-        let start = &start[..start.len().min(COMMAND_MAX_BYTES + 1)];
+        let start = &start[..start.len().min(MEMCACHED_COMMAND_MAX_BYTES + 1)];
         let (rest, with_cas, touches) = match start {
             [b'g', b'e', b't', b' ', rest @ ..] => (rest, false, false),
             [b'g', b'e', b't', b's', b' ', rest @ ..] => (rest, true, false),

@@ -4,7 +4,7 @@
 //! Nothing here allocates but for that buffer. Called by the node's memcached door and by fuzz targets only.
 //!
 //! A door's session cuts lines with [`split_line`] and hands each to [`parse_line`]. When more than
-//! [`COMMAND_MAX_BYTES`] have come without a line end, only a list of keys can be meant: [`KeyStream`] then gives the
+//! [`MEMCACHED_COMMAND_MAX_BYTES`](crate::limits::MEMCACHED_COMMAND_MAX_BYTES) have come without a line end, only a list of keys can be meant: [`KeyStream`] then gives the
 //! keys as they arrive. A command with a body gives `bytes`; the body and its own CR LF follow the line. Where the body
 //! is not there yet, the session keeps the line and parses it again when it is: no command needs an owned form.
 //!
@@ -15,6 +15,7 @@
 
 mod admin;
 mod encode;
+mod get;
 mod keys;
 mod meta;
 mod number;
@@ -22,17 +23,13 @@ mod parse;
 pub mod reply;
 
 pub use admin::{DebugTime, StatsTopic};
-pub use encode::{Clock, meta_arith, meta_debug, meta_get, meta_miss, meta_status, stat, value_line};
-pub use keys::{KeyList, KeyStep, KeyStream};
+pub use encode::{Clock, meta_arith, meta_debug, meta_get, meta_miss, meta_status, stat};
+pub use get::{KeyList, foresee, parse_line, split_line, value_line};
+pub use keys::{KeyStep, KeyStream};
 pub use meta::{FlagSet, Meta, SetMode};
 pub use number::{apply_delta, decimal};
-pub use parse::{foresee, parse_line};
 
 use crate::error::ErrorKind;
-
-/// Bytes without a line end after which only a list of keys is still read; anything else is closed without a word, as
-/// memcached does. No other command of memcached comes near it.
-pub const COMMAND_MAX_BYTES: usize = 2048;
 
 /// One command line, understood. Keys are 1 to `MEMCACHED_KEY_MAX_BYTES` bytes without spaces.
 ///
@@ -205,15 +202,6 @@ impl ClientError {
     const fn close(self) -> Self {
         Self { close: true, ..self }
     }
-}
-
-/// Cuts the first line off `bytes`: the line without LF and one CR before it, and the bytes it took with them; `None`
-/// if no line end is there yet.
-#[inline]
-pub fn split_line(bytes: &[u8]) -> Option<(&[u8], usize)> {
-    let end = memchr::memchr(b'\n', bytes)?;
-    let line = &bytes[..end];
-    Some((line.strip_suffix(b"\r").unwrap_or(line), end + 1))
 }
 
 /// Longest relative expiry (30 days, protocol.txt "Expiration times"); above it a number is seconds since 1970.

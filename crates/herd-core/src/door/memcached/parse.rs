@@ -1,7 +1,7 @@
-//! One line to one command. `get` and `set` come first and touch each byte about once; the rest is found by its word.
+//! One line to one command, by its first word; a plain `get` or `set` has been told already (`get.rs`).
 
 use super::admin;
-use super::keys::{KeyList, skip_spaces};
+use super::get::{KeyList, get, skip_spaces};
 use super::meta::{self, Meta};
 use super::number::{signed, unsigned, unsigned32};
 use super::{ClientError, Command, Get, GetHow, Store, StoreVerb, reply};
@@ -17,29 +17,8 @@ pub(super) const BAD_FORMAT: ClientError = ClientError::new(reply::BAD_FORMAT);
 /// Largest body memcached's protocol can name: its CR LF must fit in 31 bits too.
 const BODY_MAX_BYTES: u32 = i32::MAX as u32 - 2;
 
-/// Parses one line without its CR LF.
-#[inline]
-pub fn parse_line(line: &[u8]) -> Parsed<'_> {
-    match line {
-        [b'g', b'e', b't', b' ', rest @ ..] => get(rest, false),
-        [b's', b'e', b't', b' ', rest @ ..] => store(StoreVerb::Set, rest),
-        _ => parse_other(line),
-    }
-}
-
-/// The first key of a request that has just arrived, if it is a plain `get` or `set`: a guess, to fetch what serving
-/// it will need.
-#[inline]
-pub fn foresee(input: &[u8]) -> Option<&[u8]> {
-    let ([b'g', b'e', b't', b' ', rest @ ..] | [b's', b'e', b't', b' ', rest @ ..]) = input else {
-        return None;
-    };
-    let end = rest.iter().take(MEMCACHED_KEY_MAX_BYTES + 1).position(|&byte| byte <= b' ')?;
-    (end > 0).then(|| &rest[..end])
-}
-
 /// All commands by their first word.
-fn parse_other(line: &[u8]) -> Parsed<'_> {
+pub(super) fn parse_other(line: &[u8]) -> Parsed<'_> {
     if line.len() < 2 {
         return Err(BAD_FORMAT);
     }
@@ -114,11 +93,6 @@ pub(super) fn body_bytes(word: &[u8]) -> Option<u32> {
     unsigned32(word).filter(|bytes| *bytes <= BODY_MAX_BYTES)
 }
 
-#[inline]
-fn get(rest: &[u8], with_cas: bool) -> Parsed<'_> {
-    Ok(Command::Get(Get { keys: KeyList::new(rest)?, how: GetHow { with_cas, touch: None } }))
-}
-
 fn get_and_touch(mut rest: &[u8], with_cas: bool) -> Parsed<'_> {
     let exptime = take_word(&mut rest).ok_or(BAD_FORMAT)?;
     let exptime = signed(exptime).ok_or(ClientError::new(reply::BAD_EXPTIME));
@@ -129,7 +103,7 @@ fn get_and_touch(mut rest: &[u8], with_cas: bool) -> Parsed<'_> {
 
 /// `<key> <flags> <exptime> <bytes> [<cas>] [noreply]`. Once the length is known, any error drops the body.
 #[inline]
-fn store(verb: StoreVerb, mut rest: &[u8]) -> Parsed<'_> {
+pub(super) fn store(verb: StoreVerb, mut rest: &[u8]) -> Parsed<'_> {
     let (Some(key), Some(flags), Some(exptime), Some(bytes)) =
         (take_key(&mut rest), take_word(&mut rest), take_word(&mut rest), take_word(&mut rest))
     else {

@@ -1,7 +1,7 @@
 //! Key lists that arrive in pieces, and lines made from a seed.
 
 use super::*;
-use crate::limits::MEMCACHED_LINE_MAX_BYTES;
+use crate::limits::{MEMCACHED_COMMAND_MAX_BYTES, MEMCACHED_LINE_MAX_BYTES};
 
 /// What a line of keys came to.
 #[derive(Debug, PartialEq, Eq)]
@@ -213,7 +213,7 @@ fn every_meta_command_can_be_answered() {
         meta_status(&meta, b"HD", numbers.next(), 3, &mut out);
         meta_miss(&meta, b"EN", &mut out);
         meta_debug(&meta, &HEAD, NOW, &mut out);
-        assert!(out.ends_with(b"\r\n") && out.len() < 5 * COMMAND_MAX_BYTES);
+        assert!(out.ends_with(b"\r\n") && out.len() < 5 * MEMCACHED_COMMAND_MAX_BYTES);
     }
     assert!(answered > 2_000, "{answered}");
 }

@@ -1,0 +1,115 @@
+//! State of a connection, by its door, and what the loop asks of it beyond serving bytes.
+
+use crate::context::Context;
+use crate::metrics::{DoorName, VerbName};
+use crate::service::Output;
+use crate::{http, memcached, wire};
+use herd_core::ErrorKind;
+use herd_core::door::Door;
+use herd_net::{Step, Ticket};
+use std::io::IoSliceMut;
+
+/// State of a connection.
+pub(crate) enum Session {
+    /// It has not said enough.
+    New,
+    /// memcached text and meta.
+    Memcached(memcached::Session),
+    /// HTTP/1.1.
+    Http(http::Session),
+    /// Herd's wire.
+    Wire(wire::Session),
+}
+
+impl Session {
+    /// The session of a connection that has told its door; `None` if that is not built yet.
+    pub(crate) fn open(door: Door, cx: &Context, out: &mut Output<'_>) -> Option<Self> {
+        match door {
+            Door::Memcached => Some(Session::Memcached(memcached::Session::default())),
+            Door::Http => Some(Session::Http(http::Session::default())),
+            Door::Wire => Some(Session::Wire(wire::Session::default())),
+            Door::Tls | Door::Resp => {
+                if door == Door::Resp {
+                    out.buf.extend_from_slice(b"-ERR RESP is not in this version of Herd\r\n");
+                }
+                cx.count_error(DoorName::Other, VerbName::Admin, ErrorKind::NotInVersion);
+                None
+            }
+        }
+    }
+
+    /// Its door, as counted.
+    #[inline]
+    pub(crate) fn name(&self) -> DoorName {
+        match self {
+            Session::New => DoorName::Other,
+            Session::Memcached(_) => DoorName::Memcached,
+            Session::Http(_) => DoorName::Http,
+            Session::Wire(_) => DoorName::Wire,
+        }
+    }
+
+    /// Where the next bytes of a body go.
+    pub(crate) fn space<'a>(&'a mut self, cx: &mut Context, max: usize) -> Vec<IoSliceMut<'a>> {
+        match self {
+            Session::New => Vec::new(),
+            Session::Memcached(session) => session.space(cx, max),
+            Session::Http(session) => session.space(cx, max),
+            Session::Wire(session) => session.space(cx, max),
+        }
+    }
+
+    /// `n` bytes of a body were received into its space.
+    pub(crate) fn filled(&mut self, cx: &mut Context, n: usize, out: &mut Output<'_>) -> Step {
+        match self {
+            Session::New => unreachable!("no space was given"),
+            Session::Memcached(session) => session.filled(n),
+            Session::Http(session) => session.filled(cx, n, out),
+            Session::Wire(session) => session.filled(cx, n, out),
+        }
+    }
+
+    /// A wait of this ticket may be over.
+    pub(crate) fn resume(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) {
+        match self {
+            Session::New | Session::Memcached(_) => {}
+            Session::Http(session) => session.resume(cx, ticket, out),
+            Session::Wire(session) => session.resume(cx, ticket, out),
+        }
+    }
+
+    /// Everything queued was sent: gives the next piece.
+    pub(crate) fn more(&mut self, out: &mut Output<'_>) {
+        if let Session::Wire(session) = self {
+            session.more(out);
+        }
+    }
+
+    /// Whether it is between requests.
+    pub(crate) fn is_idle(&self) -> bool {
+        match self {
+            Session::New => true,
+            Session::Memcached(session) => session.is_idle(),
+            Session::Http(session) => session.is_idle(),
+            Session::Wire(session) => session.is_idle(),
+        }
+    }
+
+    /// Whether it has told its protocol.
+    pub(crate) fn is_known(&self) -> bool {
+        match self {
+            Session::New => false,
+            Session::Http(session) => session.is_known(),
+            Session::Memcached(_) | Session::Wire(_) => true,
+        }
+    }
+
+    /// The connection is closed: nobody waits any more.
+    pub(crate) fn close(self, cx: &mut Context) {
+        match self {
+            Session::New | Session::Memcached(_) => {}
+            Session::Http(session) => session.close(cx),
+            Session::Wire(session) => session.close(cx),
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What a line may be other than `get`: a command with a body, a list of keys that is still arriving, a mistake, or
+//! any other command, which has its function in `text.rs`, `meta.rs` or `admin.rs`.
+
+use super::text::Given;
+use super::{Session, State, admin, meta, serve_key, text};
+use crate::context::Context;
+use crate::metrics::{DoorName, VerbName};
+use crate::service::Output;
+use herd_core::Error;
+use herd_core::door::memcached::{self as proto, ClientError, Command, KeyStep, KeyStream, reply};
+use herd_core::limits::{INLINE_MAX_BYTES, MEMCACHED_COMMAND_MAX_BYTES};
+use herd_net::{Next, Step};
+
+impl Session {
+    #[cold]
+    pub(super) fn refuse(&mut self, cx: &Context, error: &ClientError, used: usize, out: &mut Output<'_>) -> Step {
+        cx.count_error(DoorName::Memcached, VerbName::Admin, herd_core::ErrorKind::BadRequest);
+        if !error.quiet {
+            out.buf.extend_from_slice(error.reply);
+        }
+        if error.swallow_bytes > 0 {
+            self.state = State::Swallow(u64::from(error.swallow_bytes));
+        }
+        Step { used, next: if error.close { Next::Close } else { Next::Read } }
+    }
+
+    /// A command with a body.
+    #[inline]
+    pub(super) fn body_of(
+        &mut self,
+        cx: &mut Context,
+        bytes: u32,
+        input: &[u8],
+        line: &[u8],
+        len: usize,
+        out: &mut Output<'_>,
+    ) -> Step {
+        let bytes = bytes as usize;
+        if bytes > INLINE_MAX_BYTES {
+            return self.begin_body(cx, line, bytes as u64, len, out);
+        }
+        let Some(body) = input.get(len..len + bytes + 2) else {
+            return Step { used: 0, next: Next::Read };
+        };
+        if &body[bytes..] != b"\r\n" {
+            out.buf.extend_from_slice(reply::BAD_CHUNK);
+            return Step { used: len + bytes + 2, next: Next::Read };
+        }
+        text::dispatch(cx, line, Given::Small(&body[..bytes]), out);
+        Step { used: len + bytes + 2, next: Next::Read }
+    }
+
+    /// No line end yet: only a line of keys may be that long.
+    pub(super) fn begin_keys(&mut self, input: &[u8], out: &mut Output<'_>) -> Step {
+        // A CR at the end may be that of the line end, which is not part of the line.
+        if input.strip_suffix(b"\r").unwrap_or(input).len() <= MEMCACHED_COMMAND_MAX_BYTES {
+            return Step { used: 0, next: Next::Read };
+        }
+        match KeyStream::open(input) {
+            Ok((stream, used)) => {
+                self.state = State::Keys(Box::new(stream));
+                Step { used, next: Next::Read }
+            }
+            Err(error) => {
+                out.buf.extend_from_slice(error.reply);
+                Step { used: input.len(), next: Next::Close }
+            }
+        }
+    }
+
+    /// Keys of a line that is still arriving.
+    pub(super) fn keys(&mut self, cx: &mut Context, input: &[u8], out: &mut Output<'_>) -> Step {
+        let State::Keys(stream) = &mut self.state else {
+            unreachable!("called inside a line of keys");
+        };
+        let how = stream.how();
+        match stream.step(input) {
+            KeyStep::Key { key, used } => {
+                cx.count(VerbName::Get);
+                serve_key(cx, key, how, out);
+                Step { used, next: Next::Read }
+            }
+            KeyStep::More { used } => Step { used, next: Next::Read },
+            KeyStep::End { used, reply } => {
+                out.buf.extend_from_slice(reply);
+                self.state = State::Lines;
+                Step { used, next: Next::Read }
+            }
+            KeyStep::Refused { error, used } => {
+                out.buf.extend_from_slice(error.reply);
+                let used = if error.close { input.len() } else { used };
+                Step { used, next: if error.close { Next::Close } else { Next::Read } }
+            }
+        }
+    }
+
+    pub(super) fn swallow(&mut self, left: u64, input: &[u8]) -> Step {
+        let n = left.min(input.len() as u64);
+        self.state = if n == left { State::Lines } else { State::Swallow(left - n) };
+        Step { used: n as usize, next: Next::Read }
+    }
+}
+
+/// Commands without a body other than `get`.
+pub(super) fn other(cx: &mut Context, command: &Command<'_>, out: &mut Output<'_>) {
+    match command {
+        Command::Delete { key, quiet } => text::delete(cx, key, *quiet, out),
+        Command::Arith { key, delta, decrement, quiet } => text::arith(cx, key, *delta, *decrement, *quiet, out),
+        Command::Touch { key, exptime, quiet } => text::touch(cx, key, *exptime, *quiet, out),
+        Command::MetaGet(meta) => meta::get(cx, meta, out),
+        Command::MetaDelete(meta) => meta::delete(cx, meta, out),
+        Command::MetaArith { meta, decrement } => meta::arith(cx, meta, *decrement, out),
+        Command::MetaNoop => out.buf.extend_from_slice(reply::META_NOOP),
+        Command::MetaDebug(meta) => meta::debug(cx, meta, out),
+        Command::FlushAll { delay, quiet } => admin::flush_all(cx, *delay, *quiet, out),
+        Command::Stats(topic) => admin::stats(cx, *topic, out),
+        Command::Verbosity { quiet, .. } => admin::say(reply::OK, *quiet, out),
+        Command::Version => admin::version(cx, out),
+        Command::DebugTime(time) => admin::debug_time(cx, *time, out),
+        Command::Get(_) | Command::Store(_) | Command::MetaSet { .. } | Command::Quit => {
+            unreachable!("served by the session")
+        }
+    }
+}
+
+#[cold]
+pub(super) fn answer_error(cx: &Context, verb: VerbName, error: &Error, quiet: bool, out: &mut Output<'_>) {
+    cx.count_error(DoorName::Memcached, verb, error.kind);
+    if !quiet {
+        out.buf.extend_from_slice(proto::refusal(error.kind));
+    }
+}
