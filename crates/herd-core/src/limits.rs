@@ -34,8 +34,8 @@ pub const MEMCACHED_KEY_MAX_BYTES: usize = 250;
 /// bounds one line, not a buffer.
 pub const MEMCACHED_LINE_MAX_BYTES: usize = 256 * 1024;
 
-/// memcached: bytes without a line end after which only a list of keys is still read; anything else is closed without a word, as
-/// memcached does. No other command of memcached comes near it.
+/// memcached: bytes without a line end after which only a list of keys is still read; anything else is closed without
+/// a word, as memcached does. No other command of memcached comes near it.
 pub const MEMCACHED_COMMAND_MAX_BYTES: usize = 2048;
 
 /// memcached: largest item unless the node is told otherwise, as memcached has it.

@@ -84,10 +84,9 @@ impl<S: Service> EventLoop<S> {
             events.iter().for_each(|event| self.note(event));
             self.rounds();
             self.turns();
-            if self.woken || self.accept_more || self.now_ms >= self.tick_ms {
-                if self.upkeep(TICK_MS) {
-                    return Ok(());
-                }
+            let due = self.woken || self.accept_more || self.now_ms >= self.tick_ms;
+            if due && self.upkeep(TICK_MS) {
+                return Ok(());
             }
         }
     }

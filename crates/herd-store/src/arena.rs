@@ -452,7 +452,7 @@ mod tests {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let size = (seed >> 8) as usize % PAGE_BYTES + 1;
             match arena.take_piece(size) {
-                Some(mut piece) if seed % 3 != 0 => {
+                Some(mut piece) if !seed.is_multiple_of(3) => {
                     arena.piece_mut(&mut piece).fill(round as u8);
                     held.push((piece, round as u8));
                 }
@@ -485,7 +485,6 @@ mod tests {
         for _ in 0..2 {
             let mut piece = arena.take_piece(PAGE_BYTES).expect("room");
             arena.piece_mut(&mut piece).fill(2);
-            std::mem::forget(piece);
         }
         let mut seen = [0; 4096];
         let n = rustix::io::read(&reader, &mut seen[..]).expect("readable");

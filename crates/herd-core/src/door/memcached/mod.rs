@@ -4,9 +4,10 @@
 //! Nothing here allocates but for that buffer. Called by the node's memcached door and by fuzz targets only.
 //!
 //! A door's session cuts lines with [`split_line`] and hands each to [`parse_line`]. When more than
-//! [`MEMCACHED_COMMAND_MAX_BYTES`](crate::limits::MEMCACHED_COMMAND_MAX_BYTES) have come without a line end, only a list of keys can be meant: [`KeyStream`] then gives the
-//! keys as they arrive. A command with a body gives `bytes`; the body and its own CR LF follow the line. Where the body
-//! is not there yet, the session keeps the line and parses it again when it is: no command needs an owned form.
+//! `MEMCACHED_COMMAND_MAX_BYTES` have come without a line end, only a list of keys can be meant: [`KeyStream`] then
+//! gives the keys as they arrive. A command with a body gives `bytes`; the body and its own CR LF follow the line.
+//! Where the body is not there yet, the session keeps the line and parses it again when it is: no command needs an
+//! owned form.
 //!
 //! Where this differs from memcached 1.6, it is on purpose: expiry times are 64 bits wide (no end in 2038), client
 //! flags above 32 bits and numbers with a plus sign are refused, words of `stats` are matched whole, `noreply` counts
