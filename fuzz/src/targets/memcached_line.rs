@@ -5,8 +5,8 @@ use crate::names::names;
 use crate::pieces::prefixes;
 use crate::random::Random;
 use herd_core::door::memcached::{
-    ClientError, Clock, Command, DebugTime, Get, Meta, SetMode, StatsTopic, Store, StoreVerb, meta_arith, meta_debug,
-    meta_get, meta_miss, meta_status, parse_line, reply, split_line,
+    ClientError, Clock, Command, DebugTime, Get, Meta, SetMode, StatsTopic, Store, StoreVerb, foresee, meta_arith,
+    meta_debug, meta_get, meta_miss, meta_status, parse_line, reply, split_line,
 };
 use herd_core::entry::{Head, Memcached};
 use herd_core::limits::MEMCACHED_KEY_MAX_BYTES;
@@ -124,10 +124,24 @@ pub fn run(input: &[u8]) -> Outcomes {
     };
     assert!(!line.contains(&b'\n'));
     match parse_line(line) {
-        Ok(command) => understood(line, &command, &mut outcomes),
+        Ok(command) => {
+            check_foreseen(input, line, &command);
+            understood(line, &command, &mut outcomes);
+        }
         Err(error) => refused(&error, &mut outcomes),
     }
     outcomes
+}
+
+/// What was foreseen of a whole line is what it asks for first.
+fn check_foreseen(input: &[u8], line: &[u8], command: &Command<'_>) {
+    let asked = match command {
+        Command::Get(get) => get.keys.into_iter().next(),
+        Command::Store(store) => Some(store.key),
+        _ => None,
+    };
+    let foreseen = foresee(input).filter(|_| line.iter().all(|byte| *byte >= b' '));
+    assert!(foreseen.is_none() || foreseen == asked, "{foreseen:?} instead of {asked:?}");
 }
 
 fn refused(error: &ClientError, outcomes: &mut Outcomes) {

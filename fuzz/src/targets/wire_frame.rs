@@ -10,7 +10,7 @@ use crate::pieces::{prefixes, readings};
 use herd_core::checksum::crc32c;
 use herd_core::limits::{BLOCK_BYTES, WIRE_FRAME_BODY_MAX_BYTES, WIRE_HEAD_MAX_BYTES};
 use herd_core::wire::{
-    Fields, Frame, FrameHead, HEADER_BYTES, Header, Kind, Status, Verb, WireError, block_checks, encode_frame,
+    Fields, Frame, FrameHead, HEADER_BYTES, Header, Kind, Status, Verb, WireError, block_checks, encode_frame, foresee,
     parse_frame, parse_frame_head, parse_header,
 };
 
@@ -115,6 +115,7 @@ fn repair_middle(frame: &mut [u8], blocks: bool) -> bool {
 
 /// Parses one frame whole and by its prefixes.
 fn frame(bytes: &[u8], outcomes: &mut Outcomes) {
+    let _ = foresee(bytes);
     let whole = parse_frame(bytes);
     check_prefixes(bytes, &whole);
     match whole {
@@ -141,6 +142,9 @@ fn check_prefixes(bytes: &[u8], whole: &Result<Option<Frame<'_>>, WireError>) {
 
 fn understood(bytes: &[u8], frame: &Frame<'_>, outcomes: &mut Outcomes) {
     let header = frame.header();
+    if let (Some(name), Ok(fields)) = (foresee(bytes), frame.fields()) {
+        assert_eq!((header.kind, fields.name), (Kind::Request, Some(name)), "what was foreseen is asked for");
+    }
     assert_eq!(header.frame_bytes(), frame.bytes());
     check_header(header, bytes, outcomes);
     let fields = frame.fields();

@@ -26,6 +26,7 @@ pub use header::{
 pub use list::{LIST_ENTRY_OVERHEAD_BYTES, ListEntries, ListEntry};
 
 use crate::checksum::crc32c;
+use crate::key::name_is_valid;
 
 /// The protocol version spoken here; the highest in hello and welcome.
 pub const PROTOCOL_VERSION: u16 = 1;
@@ -151,7 +152,7 @@ pub fn parse_frame(bytes: &[u8]) -> Result<Option<Frame<'_>>, WireError> {
 pub fn foresee(bytes: &[u8]) -> Option<&[u8]> {
     let (header, head) = bytes.split_first_chunk::<HEADER_BYTES>()?;
     let ([fields::NAME, low, high, rest @ ..], true) = (head, Header::names_default(header)) else { return None };
-    rest.get(..usize::from(u16::from_le_bytes([*low, *high])))
+    rest.get(..usize::from(u16::from_le_bytes([*low, *high]))).filter(|name| name_is_valid(name))
 }
 
 /// Appends header, head and block checksums of a frame whose body of `body_bytes` the caller sends right behind, with

@@ -6,6 +6,7 @@ use crate::checksum::crc32c;
 use crate::collection::Class;
 use crate::entry::Condition;
 use crate::error::ErrorKind;
+use crate::key::CollectionId;
 use crate::limits::{ATTRIBUTES_MAX_BYTES, BLOCK_BYTES, NAME_MAX_BYTES, WIRE_FRAME_BODY_MAX_BYTES};
 use crate::limits::{COLLECTION_NAME_MAX_BYTES, WIRE_HEAD_MAX_BYTES};
 
@@ -38,6 +39,22 @@ const GOODBYE: &str = "\
     ce0800006637585b000000000000000000001a0000000000000000000000000000000000000000000000000000000000\
     000000000000000000000000000000000000000074baba900717006672616d65206b696e64203920697320756e6b6e6f\
     776e";
+
+#[test]
+fn a_request_on_default_is_foreseen_by_its_name() {
+    let mut frame = Vec::new();
+    let mut header = Header::request(Verb::Get, 7);
+    header.collection = CollectionId::DEFAULT.0;
+    encode_frame(&mut frame, header, &Fields::named(b"name"), &[]).expect("within the limits");
+    assert_eq!(foresee(&frame), Some(&b"name"[..]));
+    for end in 0..frame.len() {
+        assert_eq!(foresee(&frame[..end]), None, "{end} bytes");
+    }
+    header.collection += 1;
+    frame.clear();
+    encode_frame(&mut frame, header, &Fields::named(b"name"), &[]).expect("within the limits");
+    assert_eq!(foresee(&frame), None);
+}
 
 /// A small random source (xorshift64*), so that a failing case has a seed.
 struct Random(u64);
