@@ -21,6 +21,7 @@ pub(crate) fn run() -> Result<(), String> {
     let mut build = Command::new(&cargo);
     build.args(["build", "--release", "--locked", "-p", "herd", "-p", "herd-lab"]);
     step(&mut counts, "build", succeed(build));
+    step(&mut counts, "install", install());
     tour(&mut counts);
     bench(&mut counts);
     println!("total: {} passed, {} failed, {} skipped", counts.passed, counts.failed, counts.skipped);
@@ -62,6 +63,21 @@ fn cargo_tests(mut command: Command, counts: &mut Counts) -> Result<(), String> 
         counts.failed += 1;
     }
     Ok(())
+}
+
+/// `make install` into a directory of its own: the binary and all that comes with it are there.
+fn install() -> Result<(), String> {
+    const DIR: &str = "target/install-check";
+    let mut make = Command::new("make");
+    make.args(["install", "PREFIX=/usr/local", &format!("DESTDIR={DIR}")]);
+    succeed(make)?;
+    let man = std::fs::metadata(format!("{DIR}/usr/local/share/man/man1/herd.1"));
+    if man.is_ok_and(|man| man.len() > 0) {
+        let mut herd = Command::new(format!("{DIR}/usr/local/bin/herd"));
+        herd.arg("--version");
+        return succeed(herd);
+    }
+    Err(format!("{DIR} has no man page"))
 }
 
 /// The tour of `make run` on a small tree, once.
