@@ -65,19 +65,26 @@ fn cargo_tests(mut command: Command, counts: &mut Counts) -> Result<(), String> 
     Ok(())
 }
 
-/// `make install` into a directory of its own: the binary and all that comes with it are there.
+/// `make install` into an empty directory: the binary and all that comes with it are there.
 fn install() -> Result<(), String> {
     const DIR: &str = "target/install-check";
+    const FILES: [&str; 5] = [
+        "bin/herd",
+        "share/man/man1/herd.1",
+        "share/bash-completion/completions/herd",
+        "share/zsh/site-functions/_herd",
+        "share/fish/vendor_completions.d/herd.fish",
+    ];
+    // It is not there the first time.
+    std::fs::remove_dir_all(DIR).ok();
     let mut make = Command::new("make");
     make.args(["install", "PREFIX=/usr/local", &format!("DESTDIR={DIR}")]);
     succeed(make)?;
-    let man = std::fs::metadata(format!("{DIR}/usr/local/share/man/man1/herd.1"));
-    if man.is_ok_and(|man| man.len() > 0) {
-        let mut herd = Command::new(format!("{DIR}/usr/local/bin/herd"));
-        herd.arg("--version");
-        return succeed(herd);
+    let is_there = |file: &&str| std::fs::metadata(format!("{DIR}/usr/local/{file}")).is_ok_and(|file| file.len() > 0);
+    match FILES.iter().find(|file| !is_there(file)) {
+        Some(file) => Err(format!("{DIR} has no {file}")),
+        None => Ok(()),
     }
-    Err(format!("{DIR} has no man page"))
 }
 
 /// The tour of `make run` on a small tree, once.
