@@ -29,7 +29,8 @@ run: build
 
 test:
 	@scripts/toolchain
-	@scripts/need memcached=memcached redis-server=redis-server iperf3=iperf3 libmemcached-tools=memccapable curl=curl
+	@scripts/need memcached=memcached redis-server=redis-server iperf3=iperf3 libmemcached-tools=memccapable curl=curl \
+	    python3-venv="python3 -m ensurepip --version"
 	cargo xtask test
 
 bench: build

@@ -21,6 +21,7 @@ pub(crate) fn run() -> Result<(), String> {
     let mut build = Command::new(&cargo);
     build.args(["build", "--release", "--locked", "-p", "herd", "-p", "herd-lab"]);
     step(&mut counts, "build", succeed(build));
+    step(&mut counts, "install", install());
     tour(&mut counts);
     bench(&mut counts);
     println!("total: {} passed, {} failed, {} skipped", counts.passed, counts.failed, counts.skipped);
@@ -62,6 +63,28 @@ fn cargo_tests(mut command: Command, counts: &mut Counts) -> Result<(), String> 
         counts.failed += 1;
     }
     Ok(())
+}
+
+/// `make install` into an empty directory: the binary and all that comes with it are there.
+fn install() -> Result<(), String> {
+    const DIR: &str = "target/install-check";
+    const FILES: [&str; 5] = [
+        "bin/herd",
+        "share/man/man1/herd.1",
+        "share/bash-completion/completions/herd",
+        "share/zsh/site-functions/_herd",
+        "share/fish/vendor_completions.d/herd.fish",
+    ];
+    // It is not there the first time.
+    std::fs::remove_dir_all(DIR).ok();
+    let mut make = Command::new("make");
+    make.args(["install", "PREFIX=/usr/local", &format!("DESTDIR={DIR}")]);
+    succeed(make)?;
+    let is_there = |file: &&str| std::fs::metadata(format!("{DIR}/usr/local/{file}")).is_ok_and(|file| file.len() > 0);
+    match FILES.iter().find(|file| !is_there(file)) {
+        Some(file) => Err(format!("{DIR} has no {file}")),
+        None => Ok(()),
+    }
 }
 
 /// The tour of `make run` on a small tree, once.
