@@ -101,7 +101,7 @@ pub const TICK_MS: u64 = 250;
 pub const STOP_MS: u64 = 4_000;
 
 /// Connections of one node unless descriptors run out first.
-pub const CONNECTIONS_MAX: usize = 65_536;
+pub const CONNECTIONS_MAX: u64 = 65_536;
 
 const _: () = assert!(WIRE_FRAME_BODY_MAX_BYTES.is_multiple_of(BLOCK_BYTES));
 const _: () = assert!(WIRE_LIST_PAGE_MAX as usize * (NAME_MAX_BYTES + 18) <= WIRE_FRAME_BODY_MAX_BYTES);

@@ -30,6 +30,8 @@ pub(crate) struct State {
     flush_at_ms: AtomicU64,
     /// Set once, when it is destroyed.
     destroyed: AtomicU32,
+    /// Large values refused before or while they came, so by no shard.
+    pub(crate) refused: AtomicU64,
     /// Names in order, if listings are sorted.
     ordered: Option<Mutex<BTreeSet<Box<[u8]>>>>,
 }
@@ -72,6 +74,11 @@ impl AddAssign for Counts {
 const REPORT_STEP_BYTES: i64 = 16 * 1024;
 
 impl State {
+    /// Counts a large value that was refused.
+    pub(crate) fn count_refused(&self) {
+        self.refused.fetch_add(1, Relaxed);
+    }
+
     fn new(id: CollectionId, index: u16, name: &str, spec: Spec, generations: Arc<AtomicU32>) -> Result<Self, Error> {
         Ok(Self {
             id,
@@ -82,6 +89,7 @@ impl State {
             generation: AtomicU32::new(generations.fetch_add(1, Relaxed) + 1),
             generations,
             flush_at_ms: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
             destroyed: AtomicU32::new(0),
             ordered: spec.ordered.then(Mutex::default),
             spec,

@@ -191,7 +191,7 @@ impl Store {
     pub fn admit(self: &Arc<Self>, collection: &Collection, expected: Option<u64>) -> Result<Upload, Error> {
         let size_bytes = expected.unwrap_or(0);
         self.check_size(size_bytes)?;
-        self.check_room(collection, size_bytes)?;
+        self.check_room(collection, size_bytes).inspect_err(|_| collection.0.count_refused())?;
         self.promised.fetch_add(size_bytes, Relaxed);
         Ok(Upload {
             store: self.clone(),
@@ -231,7 +231,7 @@ impl Store {
 
     /// What a collection holds and counted.
     pub fn counts(&self, collection: &Collection) -> Counts {
-        let mut sum = Counts::default();
+        let mut sum = Counts { refusals: collection.0.refused.load(Relaxed), ..Counts::default() };
         for at in 0..self.shards.len() {
             let shard = self.lock(at);
             if let Some(Some(logs)) = shard.logs.get(usize::from(collection.0.index)) {
@@ -396,7 +396,9 @@ impl Upload {
         }
     }
 
+    #[cold]
     fn full(&self) -> Error {
+        self.collection.0.count_refused();
         full_error(&self.collection.0, &self.store.arena)
     }
 }

@@ -243,8 +243,9 @@ fn quotas_refuse_or_evict_by_class() {
         assert!(store.counts(&cache).bytes <= 1 << 20);
     }
     assert_eq!(store.counts(&ram).objects as usize, fits);
+    let before = store.counts(&ram).refusals;
     let error = store.admit(&ram, Some(2 << 20)).err().expect("refused at its header");
-    assert_eq!(error.kind, ErrorKind::Quota);
+    assert_eq!((error.kind, store.counts(&ram).refusals - before), (ErrorKind::Quota, 1));
 }
 
 #[test]

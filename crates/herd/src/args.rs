@@ -4,6 +4,7 @@ use crate::exit::{Failure, USAGE};
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 const KEYS: &str = "A KEY is NAME (in collection 'default') or COLLECTION/NAME.";
 
@@ -114,8 +115,8 @@ pub(crate) struct PutArgs {
     /// File to read; - or nothing: standard input
     pub(crate) file: Option<PathBuf>,
     /// Seconds until it expires
-    #[arg(long, value_name = "SECONDS")]
-    pub(crate) ttl: Option<f64>,
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_hyphen_values = true)]
+    pub(crate) ttl: Option<Duration>,
     /// Only if the object has this version
     #[arg(long, value_name = "VERSION")]
     pub(crate) if_version: Option<u64>,
@@ -264,6 +265,12 @@ pub(crate) struct ShowArgs {
 
 fn size(text: &str) -> Result<u64, String> {
     herd_core::size::parse(text).ok_or_else(|| "write a size as 512, 64k, 10m or 2g".into())
+}
+
+/// A time to live: above zero, and one a clock can take.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.filter(|time| !time.is_zero()).ok_or_else(|| "seconds above 0, such as 60 or 0.5".to_string())
 }
 
 fn range(text: &str) -> Result<(u64, Option<u64>), String> {

@@ -91,6 +91,8 @@ impl<'a> Work<'a> {
 
     fn note(&self, job: &Job, done: Result<bool, Failure>) {
         match done {
+            // Directories are made, not copied: in or out, the summary counts files and links.
+            Ok(_) if job.key.ends_with(b"/") => {}
             Ok(true) => {
                 self.copied.fetch_add(1, Relaxed);
                 self.bytes.fetch_add(job.size_bytes, Relaxed);

@@ -3,6 +3,7 @@
 mod args;
 mod copy;
 mod exit;
+mod man;
 mod node;
 mod objects;
 
@@ -40,8 +41,6 @@ fn run(command: Command) -> Outcome {
             clap_complete::generate(shell, &mut Args::command(), "herd", &mut std::io::stdout());
             Ok(())
         }
-        Command::Man => {
-            clap_mangen::Man::new(Args::command()).render(&mut std::io::stdout()).map_err(Failure::local("man page"))
-        }
+        Command::Man => man::write(&mut std::io::stdout()).map_err(Failure::local("man page")),
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::args::NodeArgs;
 use crate::exit::{Failure, Outcome, USAGE};
+use herd_core::limits::CONNECTIONS_MAX;
 use herd_core::size;
 use herd_node::{Config, Node};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -76,7 +77,7 @@ fn config(args: &NodeArgs) -> Result<Config, Failure> {
         memcached_max_bytes: args.memcached_max_value,
         plain: args.plain,
         debug_time: std::env::var_os("HERD_DEBUG_TIME").is_some_and(|value| value == "1"),
-        connections_max: raise_descriptors().saturating_sub(SPARE_DESCRIPTORS),
+        connections_max: raise_descriptors().saturating_sub(SPARE_DESCRIPTORS).min(CONNECTIONS_MAX),
         build: format!("herd {}", crate::BUILD),
     })
 }

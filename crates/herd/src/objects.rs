@@ -1,9 +1,9 @@
 //! The commands on objects and collections, one function each.
 
 use crate::args::{CollectionArgs, CollectionCommand, GetArgs, HerdArgs, LsArgs, PutArgs, RmArgs, ShowArgs, StatArgs};
-use crate::exit::{Failure, Outcome, USAGE};
+use crate::exit::{Failure, NOT_SO, Outcome, USAGE};
 use herd_client::blocking::Client;
-use herd_client::{Attributes, Condition, Config, PutOptions, Range, Spec, Stat};
+use herd_client::{Attributes, Condition, Config, ErrorKind, PutOptions, Range, Spec, Stat};
 use herd_core::{key, size};
 use serde_json::{Value, json};
 use std::fs::File;
@@ -26,11 +26,9 @@ pub(crate) fn put(args: &PutArgs) -> Outcome {
         (false, Some(version)) => Condition::IfVersion(version),
         (false, None) => Condition::None,
     };
-    let ttl = args.ttl.map(Duration::try_from_secs_f64).transpose();
-    let ttl = ttl.map_err(Failure::local("--ttl"))?;
     let attributes =
         args.content_type.clone().map(|text| Attributes { content_type: Some(text), ..Attributes::default() });
-    let options = PutOptions { condition, ttl, flags: None, attributes };
+    let options = PutOptions { condition, ttl: args.ttl, flags: None, attributes };
     let client = client(&args.herd)?;
     let (mut source, length) = open(args.file.as_deref())?;
     match args.range {
@@ -71,7 +69,7 @@ pub(crate) fn get(args: &GetArgs) -> Outcome {
         path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
         std::process::id()
     ));
-    let mut file = File::create(&part).map_err(Failure::local(part.display()))?;
+    let mut file = File::create(&part).map_err(Failure::local(path.display()))?;
     let done = client
         .get_to(&args.key, range, &mut file)
         .map_err(Failure::from)
@@ -181,7 +179,12 @@ pub(crate) fn collection(args: &CollectionArgs) -> Outcome {
             let spec = Spec { class: class.clone(), ordered: *ordered, quota_bytes: *quota };
             Ok(client(herd)?.create_collection(name, &spec)?)
         }
-        CollectionCommand::Rm { name, herd } => Ok(client(herd)?.destroy_collection(name)?),
+        CollectionCommand::Rm { name, herd } => match client(herd)?.destroy_collection(name) {
+            Err(error) if error.kind() == ErrorKind::NoCollection => {
+                Err(Failure::new(NOT_SO, format!("no collection '{name}': `herd collection ls` shows all")))
+            }
+            done => Ok(done?),
+        },
         CollectionCommand::Ls(show) => {
             let all = client(&show.herd)?.collections()?;
             if show.json {

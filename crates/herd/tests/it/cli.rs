@@ -147,6 +147,11 @@ fn help_man_and_completion_are_there() {
         let output = herd().args(args).output().expect("herd runs");
         assert!(output.status.success() && output.stdout.len() > 200, "{args:?}");
     }
+    let man = herd().arg("man").output().expect("herd runs").stdout;
+    let man = String::from_utf8_lossy(&man);
+    for told in ["HERD PUT", "HERD COLLECTION CREATE", "if\\-version", "ordered", "Exit status: 0 done"] {
+        assert!(man.contains(told), "{told} in {man}");
+    }
     let version = herd().arg("--version").output().expect("herd runs").stdout;
     assert!(String::from_utf8_lossy(&version).starts_with("herd 0.1.0 ("));
 }
