@@ -2,5 +2,6 @@
 
 mod cli;
 mod http;
+mod limits;
 mod memcached;
 mod node;
