@@ -1,5 +1,8 @@
 //! The project's own checks: `cargo xtask tidy`, `cargo xtask test`, `cargo xtask tour`.
 
+mod links;
+#[cfg(test)]
+mod scripts_tests;
 mod tests_all;
 mod tidy;
 mod tour;

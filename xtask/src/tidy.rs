@@ -1,5 +1,6 @@
 //! `cargo xtask tidy`: the rules of STYLE.md that can be checked by reading files. Also run as a test.
 
+use crate::links;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -34,9 +35,15 @@ const EDGES: [(&str, &[&str]); 9] = [
 pub(crate) fn run() -> Result<(), String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("xtask lies within the project")?;
     let mut faults = Vec::new();
-    for path in tracked(root)? {
-        let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
-        check_file(&path, &name, &mut faults)?;
+    let paths = tracked(root)?;
+    let name = |path: &PathBuf| path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned();
+    let names: Vec<String> = paths.iter().map(name).collect();
+    for (path, name) in paths.iter().zip(&names) {
+        check_file(path, name, &mut faults)?;
+        if name.ends_with(".md") {
+            let text = fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
+            links::check(root, name, &text, &names, &mut faults);
+        }
     }
     for (krate, allowed) in EDGES {
         check_edges(root, krate, allowed, &mut faults)?;

@@ -3,5 +3,6 @@
 mod cli;
 mod guide;
 mod http;
+mod limits;
 mod memcached;
 mod node;
