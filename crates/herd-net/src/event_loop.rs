@@ -48,6 +48,8 @@ pub struct EventLoop<S: Service> {
     pub(crate) accept_after_ms: u64,
     /// A batch was accepted and more may be waiting.
     pub(crate) accept_more: bool,
+    /// A descriptor held back, so that a connection that can't be kept can still be taken and closed.
+    pub(crate) reserve: Option<std::fs::File>,
     pub(crate) stopping_ms: Option<u64>,
 }
 

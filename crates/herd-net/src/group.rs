@@ -7,7 +7,9 @@ use crate::service::Service;
 use crate::stats::{LoopStats, add};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll, Token, Waker};
+use rustix::io::Errno;
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -116,6 +118,7 @@ impl<S: Service> EventLoop<S> {
             woken: false,
             accept_after_ms: 0,
             accept_more: false,
+            reserve: None,
             stopping_ms: None,
         }
     }
@@ -140,7 +143,11 @@ impl<S: Service> EventLoop<S> {
             for (n, listener) in mine.iter_mut().enumerate() {
                 poll.registry().register(listener, Token(LISTENERS + n), Interest::READABLE)?;
             }
-            group.push(Self::new(poll, handle.clone(), handle.loops[i].clone(), mine, service));
+            let mut one = Self::new(poll, handle.clone(), handle.loops[i].clone(), mine, service);
+            if i == 0 {
+                one.reserve = Some(File::open("/dev/null")?);
+            }
+            group.push(one);
         }
         Ok((handle, group))
     }
@@ -152,14 +159,24 @@ impl<S: Service> EventLoop<S> {
                 Ok((socket, peer)) => self.hand_out(socket, peer),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if no_descriptor(&error) && self.turn_away(listener) => {}
                 Err(_) => {
-                    // Out of descriptors or memory: let some connections end first.
+                    // Out of memory, or nothing can be taken: let some connections end first.
                     self.accept_after_ms = self.now_ms + ACCEPT_REST_MS;
                     return;
                 }
             }
         }
         self.accept_more = true;
+    }
+
+    /// Takes the next connection with the descriptor held back for that, and closes it; false if there was none.
+    fn turn_away(&mut self, listener: usize) -> bool {
+        drop(self.reserve.take());
+        let taken = self.listeners[listener].accept().is_ok();
+        self.reserve = File::open("/dev/null").ok();
+        add(&self.remote.stats.shed, u64::from(taken));
+        taken
     }
 
     pub(crate) fn accept_all(&mut self) {
@@ -200,4 +217,9 @@ impl<S: Service> EventLoop<S> {
         let session = self.service.open(peer);
         self.conns[at] = Some(Box::new(Conn::new(socket, session, self.now_ms)));
     }
+}
+
+/// Whether this process, or the machine, has no descriptor left.
+fn no_descriptor(error: &io::Error) -> bool {
+    [Errno::MFILE, Errno::NFILE].iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }

@@ -12,8 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Descriptors kept for anything but connections.
+/// Descriptors kept for anything but connections and loops; half of them where there are few.
 const SPARE_DESCRIPTORS: u64 = 64;
+/// Descriptors of a loop: its poller and what wakes it.
+const LOOP_DESCRIPTORS: u64 = 2;
 /// How often the log tells of shed connections, if there were any.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
@@ -77,9 +79,18 @@ fn config(args: &NodeArgs) -> Result<Config, Failure> {
         memcached_max_bytes: args.memcached_max_value,
         plain: args.plain,
         debug_time: std::env::var_os("HERD_DEBUG_TIME").is_some_and(|value| value == "1"),
-        connections_max: raise_descriptors().saturating_sub(SPARE_DESCRIPTORS).min(CONNECTIONS_MAX),
+        connections_max: connections_max(raise_descriptors(), threads)?,
         build: format!("herd {}", crate::BUILD),
     })
+}
+
+/// Connections that so many descriptors allow.
+fn connections_max(descriptors: u64, threads: usize) -> Result<u64, Failure> {
+    let spare = SPARE_DESCRIPTORS.min(descriptors / 2) + LOOP_DESCRIPTORS * threads as u64;
+    let most = descriptors.saturating_sub(spare).min(CONNECTIONS_MAX);
+    let text =
+        || format!("{descriptors} open files are too few for a node of {threads} threads: raise the limit (ulimit -n)");
+    if most > 0 { Ok(most) } else { Err(Failure::new(USAGE, text())) }
 }
 
 fn start_line(config: &Config) -> String {

@@ -7,7 +7,7 @@ use crate::service::Output;
 use herd_core::attributes::Attributes;
 use herd_core::entry::Condition;
 use herd_core::limits::{INLINE_MAX_BYTES, WIRE_FIRST_CREDIT_BYTES};
-use herd_core::wire::{FLAG_MORE, FLAG_RANGE, Fields, FrameHead, Header, LENGTH_UNKNOWN};
+use herd_core::wire::{FLAG_MORE, FLAG_RANGE, Fields, FrameHead, Header, Kind, LENGTH_UNKNOWN};
 use herd_core::{Error, ErrorKind};
 use herd_net::{Next, Step};
 use herd_store::{Body, Collection, Upload};
@@ -102,10 +102,18 @@ impl Incoming {
         }
     }
 
-    /// Whether a frame with `bytes` more is within what was announced.
-    fn takes(&self, bytes: u64) -> bool {
-        let so_far = self.upload.writer.len();
-        self.request.length == LENGTH_UNKNOWN || so_far + bytes <= self.request.length
+    /// Whether a frame goes on where the last one ended, within what was announced.
+    fn check_frame(&self, frame: &Header) -> Result<(), Error> {
+        let taken = self.upload.writer.len();
+        let due = self.options.range_from.unwrap_or(0).saturating_add(taken);
+        if frame.kind == Kind::Data && frame.offset != due {
+            let text = format!("a frame of the body begins at {} where {due} was due", frame.offset);
+            return Err(Error::new(ErrorKind::BadRequest, text));
+        }
+        if self.request.length != LENGTH_UNKNOWN && taken + u64::from(frame.body_len) > self.request.length {
+            return Err(Error::new(ErrorKind::BadRequest, "the body is longer than its length says"));
+        }
+        Ok(())
     }
 
     /// The finished body, if every block is as it was sent.
@@ -167,9 +175,8 @@ impl Session {
         let incoming = self.open.as_mut().and_then(|open| open.incoming.get_mut(&id));
         self.state = match incoming {
             Some(incoming) => {
-                if !incoming.takes(left) {
-                    incoming.failed =
-                        Some(Error::new(ErrorKind::BadRequest, "the body is longer than its length says"));
+                if incoming.failed.is_none() {
+                    incoming.failed = incoming.check_frame(&head.header).err();
                 }
                 incoming.announced.extend(head.block_checks());
                 State::Body { id, left, more }
@@ -225,7 +232,9 @@ impl Session {
             return Next::Bulk(left);
         }
         self.state = State::Frames;
-        if more {
+        let failed = self.open().incoming.get(&id).is_some_and(|incoming| incoming.failed.is_some());
+        // What failed is answered now: the sender may be waiting for credit.
+        if more && !failed {
             self.grant(id, out);
         } else if let Some(incoming) = self.open().incoming.remove(&id) {
             verbs::put_large(cx, incoming, out);
@@ -240,7 +249,7 @@ impl Session {
         };
         let used = incoming.upload.writer.len();
         let low = used + WIRE_FIRST_CREDIT_BYTES / 2 > incoming.granted;
-        if incoming.request.length == LENGTH_UNKNOWN && low && incoming.failed.is_none() {
+        if incoming.request.length == LENGTH_UNKNOWN && low {
             incoming.granted += WIRE_FIRST_CREDIT_BYTES;
             write_frame(Header::credit(id, WIRE_FIRST_CREDIT_BYTES), &Fields::default(), &[], out);
         }

@@ -211,6 +211,39 @@ fn a_node_out_of_descriptors_serves_those_it_has_and_rests() {
     assert_eq!(node.stop(), Some(0));
 }
 
+#[test]
+fn those_a_node_out_of_descriptors_can_t_take_are_closed_told_and_counted() {
+    let node = Tight::start(1024);
+    let mut http = node.connect();
+    assert_eq!(metric(&mut http, "herd_connections_shed_total"), 0);
+    node.cut_descriptors(40);
+    let (mut served, mut closed) = (Vec::new(), 0);
+    for _ in 0..60 {
+        let mut socket = node.connect();
+        match ask_version(&mut socket) {
+            Fate::Served => served.push(socket),
+            Fate::Closed => closed += 1,
+            Fate::Hanging => panic!("left hanging after {} served and {closed} closed", served.len()),
+        }
+    }
+    assert_eq!(metric(&mut http, "herd_connections_shed_total"), closed);
+    assert!(closed > 0 && node.says(&format!("shed {closed} connections"), REPORT), "{}", node.said());
+}
+
+#[test]
+fn a_node_with_few_descriptors_serves_some_or_says_why_it_does_not_start() {
+    for descriptors in [64, 32, 8] {
+        let mut node = Tight::start(descriptors);
+        if node.addr.is_empty() {
+            let status = node.child.wait().expect("it ended").code();
+            let said = node.said();
+            assert!(status == Some(2) && said.lines().count() == 1 && said.contains("ulimit -n"), "{said}");
+        } else {
+            assert_eq!(ask_version(&mut node.connect()), Fate::Served, "{descriptors} descriptors");
+        }
+    }
+}
+
 /// Sends the head of a PUT, without a byte of its body; the whole answer.
 fn put_head(node: &Node, path: &str, fields: &str) -> String {
     let head = format!("PUT {path} HTTP/1.1\r\nHost: h\r\n{fields}\r\n");

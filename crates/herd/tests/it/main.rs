@@ -6,3 +6,4 @@ mod http;
 mod limits;
 mod memcached;
 mod node;
+mod wire;
