@@ -104,22 +104,20 @@ impl<S: Service> Conn<S> {
         self.put_off = step.next == Next::Again && step.used < input.len();
     }
 
-    /// Sends replies, or queues them behind what waits; empties `replies` and gives how many bytes were sent.
+    /// Sends replies, or queues them behind what waits; gives how many bytes were sent. Leaves `replies` empty, also
+    /// after an error: another connection is served there next.
     #[inline]
     pub(crate) fn send(&mut self, replies: &mut Vec<u8>) -> io::Result<usize> {
-        let mut sent = 0;
+        let mut sent = Ok(0);
         if self.writable && !replies.is_empty() && self.queue.is_empty() {
-            match sys::send(&self.socket, replies) {
-                Ok(n) => sent = n,
-                Err(error) => self.not_now_writable(error)?,
-            }
-            self.writable = sent == replies.len();
+            sent = sys::send(&self.socket, replies).or_else(|error| self.not_now_writable(error).map(|()| 0));
+            self.writable &= !matches!(sent, Ok(n) if n > 0 && n < replies.len());
         }
-        if sent < replies.len() {
-            self.queue.push(&replies[sent..]);
+        if let Ok(n) = sent {
+            self.queue.push(&replies[n..]);
         }
         replies.clear();
-        Ok(sent)
+        sent
     }
 
     #[inline]

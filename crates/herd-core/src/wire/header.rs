@@ -413,10 +413,12 @@ impl Header {
         Ok(header)
     }
 
-    /// Whether the bytes look like a request on the default collection; nothing is checked.
+    /// Whether the bytes look like a request on the default collection; nothing is checked. One by name is on it
+    /// unless its head names another.
     #[inline]
-    pub(super) fn names_default(bytes: &[u8; HEADER_BYTES]) -> bool {
-        bytes[0] == MAGIC && bytes[1] == Kind::Request as u8 && u64_at(bytes, 24) == CollectionId::DEFAULT.0
+    pub(super) fn may_be_on_default(bytes: &[u8; HEADER_BYTES]) -> bool {
+        let on_default = matches!(CollectionId(u64_at(bytes, 24)), CollectionId::DEFAULT | CollectionId::BY_NAME);
+        bytes[0] == MAGIC && bytes[1] == Kind::Request as u8 && on_default
     }
 
     /// Whether head and body keep the limits and suit the kind.

@@ -146,12 +146,12 @@ pub fn parse_frame(bytes: &[u8]) -> Result<Option<Frame<'_>>, WireError> {
     Ok(parse_frame_head(bytes)?.and_then(|head| head.with_body(bytes)))
 }
 
-/// The name in a request on the default collection that has just arrived, if it is its first field: a guess, unchecked,
-/// to fetch what serving it will need.
+/// The name in a request that has just arrived, if it may be on the default collection and is its first field: a guess,
+/// unchecked, to fetch what serving it will need.
 #[inline]
 pub fn foresee(bytes: &[u8]) -> Option<&[u8]> {
     let (header, head) = bytes.split_first_chunk::<HEADER_BYTES>()?;
-    let ([fields::NAME, low, high, rest @ ..], true) = (head, Header::names_default(header)) else { return None };
+    let ([fields::NAME, low, high, rest @ ..], true) = (head, Header::may_be_on_default(header)) else { return None };
     rest.get(..usize::from(u16::from_le_bytes([*low, *high]))).filter(|name| name_is_valid(name))
 }
 

@@ -50,10 +50,12 @@ fn a_request_on_default_is_foreseen_by_its_name() {
     for end in 0..frame.len() {
         assert_eq!(foresee(&frame[..end]), None, "{end} bytes");
     }
-    header.collection += 1;
-    frame.clear();
-    encode_frame(&mut frame, header, &Fields::named(b"name"), &[]).expect("within the limits");
-    assert_eq!(foresee(&frame), None);
+    for (id, foreseen) in [(CollectionId::BY_NAME, Some(&b"name"[..])), (CollectionId::SYSTEM, None)] {
+        header.collection = id.0;
+        frame.clear();
+        encode_frame(&mut frame, header, &Fields::named(b"name"), &[]).expect("within the limits");
+        assert_eq!(foresee(&frame), foreseen);
+    }
 }
 
 /// A small random source (xorshift64*), so that a failing case has a seed.

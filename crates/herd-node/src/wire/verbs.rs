@@ -52,10 +52,11 @@ enum Place {
 impl Place {
     #[inline]
     fn of(cx: &Context, header: &Header, fields: &Fields<'_>) -> Result<Self, Error> {
-        if header.collection == CollectionId::DEFAULT.0 {
-            return Ok(Place::Default);
+        match CollectionId(header.collection) {
+            CollectionId::DEFAULT => Ok(Place::Default),
+            CollectionId::BY_NAME if fields.collection.is_none_or(|name| name == "default") => Ok(Place::Default),
+            _ => collection(cx, header, fields).map(Place::Other),
         }
-        collection(cx, header, fields).map(Place::Other)
     }
 
     #[inline]

@@ -175,3 +175,19 @@ fn memccapable_ascii() {
     assert_eq!((text.matches("[pass]").count(), text.matches("[FAIL]").count()), (27, 0), "{text}");
     assert!(node.pid() > 0);
 }
+
+/// Clients that reset their connection between a request and its reply; whoever comes next gets its own replies only.
+#[test]
+fn a_reply_that_can_not_be_sent_goes_to_nobody_else() {
+    let node = Node::start(&["--memory", "64m", "--threads", "1"]);
+    say(&node, b"set secret 0 0 6\r\nsecret\r\n");
+    for _ in 0..300 {
+        let sockets: Vec<_> = (0..16).map(|_| node.connect()).collect();
+        for mut socket in sockets {
+            let linger = Some(std::time::Duration::ZERO);
+            rustix::net::sockopt::set_socket_linger(&socket, linger).expect("set");
+            socket.write_all(&b"get secret\r\n".repeat(100)).expect("sent");
+        }
+        assert_eq!(say(&node, b"get other\r\n"), "END\r\n");
+    }
+}
