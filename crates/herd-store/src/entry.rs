@@ -50,6 +50,8 @@ pub struct NewObject<'a> {
 pub enum NewValue<'a> {
     /// At most 4 KiB.
     Inline(&'a [u8]),
+    /// At most 4 KiB, with their CRC-32C.
+    Checked(&'a [u8], u32),
     /// Any size above 0.
     Body(Arc<Body>),
 }
@@ -92,7 +94,7 @@ impl<'s> Entry<'s> {
         self.make_quota(weight)?;
         if self.can_overwrite(len) {
             draft.head.version = self.shard.next_version(self.slot);
-            draft.value = self.stored(&new.value);
+            self.keep(&mut draft, &new.value);
             let (_, addr) = self.place.expect("there is one to overwrite");
             self.shard.overwrite(self.c, addr, &draft, weight);
             return Ok(draft.head.version);
@@ -101,7 +103,7 @@ impl<'s> Entry<'s> {
         let queue = self.queue_for_new();
         let addr = self.room_for(queue, len)?;
         draft.head.version = self.shard.next_version(self.slot);
-        draft.value = self.stored(&new.value);
+        self.keep(&mut draft, &new.value);
         draft.write(self.shard.bytes_mut(addr), 0);
         self.shard.note_expiry(crate::arena::PageId(addr.page()), new.expires_ms);
         self.shard.count_in(self.c, queue, weight);
@@ -114,12 +116,12 @@ impl<'s> Entry<'s> {
         's: 'a,
     {
         let (value, size_bytes) = match &new.value {
-            NewValue::Inline(bytes) => {
-                assert!(bytes.len() <= INLINE_MAX_BYTES, "a larger value is a body");
-                (Stored::Inline(bytes, crc32c(bytes)), bytes.len() as u64)
-            }
+            NewValue::Inline(bytes) => (Stored::Inline(bytes, crc32c(bytes)), bytes.len() as u64),
+            NewValue::Checked(bytes, crc) => (Stored::Inline(bytes, *crc), bytes.len() as u64),
             NewValue::Body(body) => (Stored::Large(0, body.len()), body.len()),
         };
+        let inline = matches!(value, Stored::Inline(..));
+        assert!(!inline || size_bytes <= INLINE_MAX_BYTES as u64, "a larger value is a body");
         let head = Head {
             version: 0,
             size_bytes,
@@ -132,11 +134,10 @@ impl<'s> Entry<'s> {
         Draft { head, name: self.name, attributes: new.attributes, value }
     }
 
-    /// The value as the record has it; a body is taken into the shard.
-    fn stored<'a>(&mut self, value: &NewValue<'a>) -> Stored<'a> {
-        match value {
-            NewValue::Inline(bytes) => Stored::Inline(bytes, crc32c(bytes)),
-            NewValue::Body(body) => Stored::Large(self.shard.keep_body(body.clone()), body.len()),
+    /// Takes a body into the shard, now that there is a place for its record.
+    fn keep(&mut self, draft: &mut Draft<'_>, value: &NewValue<'_>) {
+        if let NewValue::Body(body) = value {
+            draft.value = Stored::Large(self.shard.keep_body(body.clone()), body.len());
         }
     }
 
@@ -266,11 +267,11 @@ impl<'s> Entry<'s> {
         };
         let (head, attributes) = (found.head, found.attributes.to_vec());
         let inline = match found.value {
-            Value::Inline(bytes, _) => Ok(bytes.to_vec()),
+            Value::Inline(bytes, crc) => Ok((bytes.to_vec(), crc)),
             Value::Body(body) => Err(body.clone()),
         };
         let value = match &inline {
-            Ok(bytes) => NewValue::Inline(bytes),
+            Ok((bytes, crc)) => NewValue::Checked(bytes, *crc),
             Err(body) => NewValue::Body(body.clone()),
         };
         let new = NewObject { value, flags, expires_ms, attributes: &attributes, memcached };
@@ -279,14 +280,14 @@ impl<'s> Entry<'s> {
         let (len, weight) = (draft.bytes(), draft.bytes() as u64 + body_bytes(&new.value));
         let freq = self.place.map_or(0, |(_, addr)| self.shard.record(addr).freq());
         if self.can_overwrite(len) {
-            draft.value = self.stored(&new.value);
+            self.keep(&mut draft, &new.value);
             let (_, addr) = self.place.expect("there is one to overwrite");
             self.shard.overwrite(self.c, addr, &draft, weight);
             return Ok(());
         }
         let queue = self.queue_for_new();
         let addr = self.room_for(queue, len)?;
-        draft.value = self.stored(&new.value);
+        self.keep(&mut draft, &new.value);
         draft.write(self.shard.bytes_mut(addr), freq);
         self.shard.note_expiry(crate::arena::PageId(addr.page()), expires_ms);
         self.shard.count_in(self.c, queue, weight);
@@ -307,7 +308,7 @@ impl Drop for Entry<'_> {
 
 fn body_bytes(value: &NewValue<'_>) -> u64 {
     match value {
-        NewValue::Inline(_) => 0,
+        NewValue::Inline(_) | NewValue::Checked(..) => 0,
         NewValue::Body(body) => body.memory_bytes(),
     }
 }

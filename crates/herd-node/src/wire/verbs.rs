@@ -278,7 +278,11 @@ pub(super) fn put_small(
     let place = Place::of(cx, header, fields)?;
     let collection = place.get(cx);
     let version = match options.range_from {
-        None => put_value(cx, collection, name, &options, NewValue::Inline(body)),
+        None => {
+            let value =
+                frame.head.block_checks().next().map_or(NewValue::Inline(body), |crc| NewValue::Checked(body, crc));
+            put_value(cx, collection, name, &options, value)
+        }
         Some(from) => put_range(cx, collection, name, &options, from, &Piece::Small(body)),
     };
     answer_put(cx, collection, header, version, out);
