@@ -34,6 +34,11 @@ const LEAD_NS: u64 = 2_500_000_000;
 const BEFORE_NS: u64 = 1_500_000_000;
 const BOUND_NS: u64 = 3_000_000_000;
 
+/// Windows on each server; odd, for the median.
+const WINDOWS: usize = 5;
+
+type Values = BTreeMap<&'static str, f64>;
+
 /// Measures the line and judges it.
 pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let arms: Vec<Arm> = [
@@ -81,14 +86,14 @@ fn run_arm(bench: &mut Bench, arm: &Arm, round: usize) -> Result<()> {
         seed: round as u64 + 1,
         ..small(&server, arm.proto, Op::Get)
     };
-    let quiet = values(&bench.engine(&active)?)?;
-    note(bench, QUIET, arm, round, quiet)?;
+    bench.engine(&active)?;
     let before_bytes = proc::resident_bytes(server.pid())? as f64;
     let idle = storm::connect_answered(server.addr, arm.proto, IDLE, VALUE_BYTES)?;
     let after_bytes = proc::resident_bytes(server.pid())? as f64;
-    let mut beside = values(&bench.engine(&active)?)?;
+    let (quiet, mut beside) = compare(bench, arm, &active)?;
     beside.insert("idle_bytes", (after_bytes - before_bytes) / IDLE as f64);
     drop(idle);
+    note(bench, QUIET, arm, round, quiet)?;
     note(bench, BESIDE, arm, round, beside)?;
     if arm.proto == Proto::Herd {
         // A greeting would be counted with the reply; the crowd comes by the text door of the same server.
@@ -98,7 +103,36 @@ fn run_arm(bench: &mut Bench, arm: &Arm, round: usize) -> Result<()> {
     note(bench, STORM, arm, round, crowd)
 }
 
-fn note(bench: &mut Bench, group: &str, arm: &Arm, round: usize, values: BTreeMap<&'static str, f64>) -> Result<()> {
+/// Medians of windows on a second server without idle connections, and on the one that has them (`beside`). The windows
+/// alternate, so that both see the same weather: on a shared machine it changes within seconds.
+fn compare(bench: &mut Bench, arm: &Arm, beside: &Spec) -> Result<(Values, Values)> {
+    let server = arm.peer.start(&Setup::default())?;
+    bench.preload(&server, arm.proto, KEYS, VALUE_BYTES)?;
+    let quiet = Spec { addr: server.addr, server_pids: vec![server.pid()], ..beside.clone() };
+    let (mut without, mut with) = (Vec::new(), Vec::new());
+    for window in 0..WINDOWS {
+        let mut pair = [(&quiet, &mut without), (beside, &mut with)];
+        if window % 2 == 1 {
+            pair.reverse();
+        }
+        for (spec, seen) in pair {
+            seen.push(values(&bench.engine(spec)?)?);
+        }
+    }
+    Ok((medians(&without), medians(&with)))
+}
+
+/// The median of each figure.
+fn medians(windows: &[Values]) -> Values {
+    let of = |name: &&'static str| {
+        let mut seen: Vec<f64> = windows.iter().filter_map(|window| window.get(name).copied()).collect();
+        seen.sort_by(f64::total_cmp);
+        seen[seen.len() / 2]
+    };
+    windows[0].keys().map(|name| (*name, of(name))).collect()
+}
+
+fn note(bench: &mut Bench, group: &str, arm: &Arm, round: usize, values: Values) -> Result<()> {
     bench.report.sample(Sample { line: LINE, group: group.into(), arm: arm.name.clone(), round, values })
 }
 
