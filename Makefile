@@ -4,7 +4,7 @@
 #   make test     all tests; what continuous integration runs
 #   make bench    measure beside memcached, Redis and others (MEMCACHED=path, POGOCACHE=path, ROUNDS=7, LINES=c,d)
 #   make fuzz     fuzz every parser (FUZZ_SECONDS=600 of CPU each, FUZZ_JOBS=1 at once)
-#   make lint     format, clippy, house rules
+#   make lint     format, clippy, house rules, and a check for the other systems whose targets are installed
 #   make install  PREFIX=/usr/local DESTDIR=
 
 PREFIX ?= /usr/local
@@ -14,6 +14,9 @@ LINES ?= c,d,e,f,g
 FUZZ_SECONDS ?= 600
 FUZZ_JOBS ?= 1
 HERD := target/release/herd
+# Where the crates others build on must check (docs/portability.md).
+TARGETS := aarch64-unknown-linux-gnu aarch64-apple-darwin x86_64-unknown-freebsd
+PORTABLE := -p herd-core -p herd-store -p herd-net -p herd-client --features herd-client/async
 
 .PHONY: help run test bench fuzz lint install build
 
@@ -53,6 +56,9 @@ lint:
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets -- -D warnings
 	cargo xtask tidy
+	@for target in $(TARGETS); do if rustup target list --installed 2>/dev/null | grep -qx $$target; then \
+	    echo "checking for $$target"; cargo check --locked --target $$target $(PORTABLE) || exit 1; \
+	else echo "not checked: $$target (rustup target add $$target)"; fi; done
 
 install: build
 	install -D -m 755 $(HERD) $(DESTDIR)$(PREFIX)/bin/herd

@@ -389,6 +389,8 @@ impl Mapping {
             let at = page as usize * PAGE_BYTES;
             self.map.advise_range(memmap2::Advice::PopulateWrite, at, PAGE_BYTES).ok();
         }
+        #[cfg(not(target_os = "linux"))]
+        let _ = page;
     }
 }
 
