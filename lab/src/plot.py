@@ -34,7 +34,8 @@ else:
         for bar in bars:
             spread = [[bar["median"] - bar["low"]], [bar["high"] - bar["median"]]]
             axes.barh(row, bar["median"], xerr=spread, color=colour(bar["arm"]), capsize=3)
-            axes.annotate(f"{bar['median']:.3g}", (bar["high"], row), (5, -4), textcoords="offset points", fontsize=8)
+            label = f"{bar['median']:,.0f}" if bar["median"] >= 100 else f"{bar['median']:.3g}"
+            axes.annotate(label, (bar["high"], row), (5, -4), textcoords="offset points", fontsize=8)
             labels.append((row, bar["arm"], False))
             row += 1
     axes.set_yticks([label[0] for label in labels], [label[1] for label in labels])
