@@ -1,7 +1,9 @@
 //! Line c: small gets and sets of 256 B, server CPU per request beside peers and null servers.
 //!
 //! Phases: saturated (closed loop, pipeline 1 and 50), then one fixed rate for all arms (70 % of memcached's saturated
-//! rate, open loop), then two server threads with nobody pinned.
+//! rate, open loop), then one and two server threads with nobody pinned. All servers of a round stay up; each case goes
+//! round the arms several times in short windows, and ratios are taken within each time round: on a shared machine the
+//! weather changes within seconds.
 
 use std::collections::BTreeMap;
 
@@ -20,6 +22,8 @@ const VALUE_BYTES: usize = 256;
 const SHARE: f64 = 0.7;
 const DOORS: [(&str, Proto, &str); 2] =
     [("herd text", Proto::Memcached, "null text"), ("herd wire", Proto::Herd, "null wire")];
+/// Times a case goes round the arms in a round; the window is divided among them.
+const CYCLES: usize = 5;
 const PEERS: [&str; 3] = ["memcached text", "redis", "pogocache text"];
 
 /// What the arms of one group have in common.
@@ -29,17 +33,24 @@ struct Case {
     conns: usize,
     pipeline: usize,
     rate_per_s: Option<f64>,
-    /// Threads of the server and no pinning; `None`: one, pinned.
-    unpinned_threads: Option<usize>,
+    /// Nobody stays on a core of its own.
+    unpinned: bool,
+}
+
+/// An arm and how its server is started.
+#[derive(Clone, Debug)]
+struct Entrant {
+    arm: Arm,
+    setup: Setup,
 }
 
 impl Case {
     fn group(&self) -> String {
-        let mode = match (self.unpinned_threads, self.rate_per_s, self.pipeline) {
-            (Some(threads), ..) => format!("{threads} server threads, nobody pinned"),
-            (None, Some(_), _) => "fixed rate".to_owned(),
-            (None, None, 1) => "saturated".to_owned(),
-            (None, None, pipeline) => format!("pipeline {pipeline}"),
+        let mode = match (self.unpinned, self.rate_per_s, self.pipeline) {
+            (true, ..) => "nobody pinned".to_owned(),
+            (false, Some(_), _) => "fixed rate".to_owned(),
+            (false, None, 1) => "saturated".to_owned(),
+            (false, None, pipeline) => format!("pipeline {pipeline}"),
         };
         format!("{}, {} connections, {mode}", self.op.name(), self.conns)
     }
@@ -48,25 +59,22 @@ impl Case {
 /// Measures the line and judges it.
 pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let conns: &[usize] = if bench.options.short { &[64] } else { &[64, 256] };
-    let cases = |pipeline: usize, unpinned_threads: Option<usize>| -> Vec<Case> {
-        let both = |&conns: &usize| {
-            [Op::Get, Op::Set].map(|op| Case { op, conns, pipeline, rate_per_s: None, unpinned_threads })
-        };
+    let cases = |pipeline: usize, unpinned: bool| -> Vec<Case> {
+        let both =
+            |&conns: &usize| [Op::Get, Op::Set].map(|op| Case { op, conns, pipeline, rate_per_s: None, unpinned });
         conns.iter().flat_map(both).collect()
     };
-    let saturated = [cases(1, None), cases(50, None)].concat();
-    phase(bench, &saturated, &arms(bench))?;
-    let mut fixed = cases(1, None);
+    let saturated = [cases(1, false), cases(50, false)].concat();
+    phase(bench, &saturated, &pinned(bench))?;
+    let mut fixed = cases(1, false);
     for case in &mut fixed {
         let rate = bench.report.summary(LINE, &case.group(), "memcached text", "per_s");
         case.rate_per_s = rate.map(|summary| summary.median * SHARE);
     }
     if fixed.iter().all(|case| case.rate_per_s.is_some()) {
-        phase(bench, &fixed, &arms(bench))?;
+        phase(bench, &fixed, &pinned(bench))?;
     }
-    for threads in [1, 2] {
-        phase(bench, &cases(1, Some(threads)), &unpinned_arms(bench))?;
-    }
+    phase(bench, &cases(1, true), &unpinned(bench))?;
     bench.report.print_tables(LINE, &["cpu_us", "per_s", "p50_us", "p99_us", "p999_us"]);
     judge(bench, conns)?;
     bench.report.print_verdicts(LINE);
@@ -74,7 +82,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     refuse_gross(bench)
 }
 
-fn arms(bench: &Bench) -> Vec<Arm> {
+fn pinned(bench: &Bench) -> Vec<Entrant> {
     let null = |proto, op| Kind::Null(proto, op);
     let all = [
         bench.arm("memcached text", Kind::Memcached, Proto::Memcached),
@@ -87,29 +95,41 @@ fn arms(bench: &Bench) -> Vec<Arm> {
         bench.arm("null wire", null(Proto::Herd, Op::Get), Proto::Herd),
         bench.arm("null wire", null(Proto::Herd, Op::Set), Proto::Herd),
     ];
-    all.into_iter().flatten().collect()
+    let setup = Setup { value_bytes: VALUE_BYTES, ..Setup::default() };
+    all.into_iter().flatten().map(|arm| Entrant { arm, setup: setup.clone() }).collect()
 }
 
-fn unpinned_arms(bench: &Bench) -> Vec<Arm> {
-    let wanted = ["memcached text", "herd text", "herd wire"];
-    arms(bench).into_iter().filter(|arm| wanted.contains(&arm.name.as_str())).collect()
+fn unpinned(bench: &Bench) -> Vec<Entrant> {
+    let entrant = |name: &str, threads: usize, kind, proto| {
+        let arm = bench.arm(&threaded(name, threads), kind, proto)?;
+        Some(Entrant { arm, setup: Setup { threads, core: None, ..Setup::default() } })
+    };
+    let herd = DOORS.into_iter().flat_map(|(name, proto, _)| [1, 2].map(|threads| (name, threads, proto)));
+    let herd = herd.filter_map(|(name, threads, proto)| entrant(name, threads, Kind::Herd, proto));
+    entrant("memcached text", 2, Kind::Memcached, Proto::Memcached).into_iter().chain(herd).collect()
 }
 
-/// Runs all cases over all arms, round by round, with fresh servers in each round.
-fn phase(bench: &mut Bench, cases: &[Case], arms: &[Arm]) -> Result<()> {
-    let unpinned = cases[0].unpinned_threads;
+fn threaded(name: &str, threads: usize) -> String {
+    format!("{name}, {threads} thread{}", if threads == 1 { "" } else { "s" })
+}
+
+/// Runs all cases over all entrants, round by round, with fresh servers in each round.
+fn phase(bench: &mut Bench, cases: &[Case], entrants: &[Entrant]) -> Result<()> {
+    let cycles = cycles(bench);
     for round in 0..bench.options.rounds {
         let mut running = Vec::new();
-        for arm in arms {
-            match start(bench, arm, unpinned) {
-                Ok(server) => running.push((arm, server)),
-                Err(error) => bench.report.failure(format!("[{LINE}] {}: {error}", arm.name))?,
+        for entrant in entrants {
+            match start(bench, entrant) {
+                Ok(server) => running.push((&entrant.arm, server)),
+                Err(error) => bench.report.failure(format!("[{LINE}] {}: {error}", entrant.arm.name))?,
             }
         }
         for (index, case) in cases.iter().enumerate() {
-            for (arm, server) in rotated(&running, round + index) {
-                if serves(arm, case.op) {
-                    measure(bench, case, arm, server, round)?;
+            for cycle in 0..cycles {
+                for (arm, server) in rotated(&running, round + index + cycle) {
+                    if serves(arm, case.op) {
+                        measure(bench, case, arm, server, round * cycles + cycle)?;
+                    }
                 }
             }
         }
@@ -118,17 +138,18 @@ fn phase(bench: &mut Bench, cases: &[Case], arms: &[Arm]) -> Result<()> {
     Ok(())
 }
 
+fn cycles(bench: &Bench) -> usize {
+    if bench.options.short { 1 } else { CYCLES }
+}
+
 /// A null server answers one operation only.
 fn serves(arm: &Arm, op: Op) -> bool {
     !matches!(arm.peer.kind, Kind::Null(_, answered) if answered != op)
 }
 
-fn start(bench: &mut Bench, arm: &Arm, unpinned: Option<usize>) -> Result<Server> {
-    let mut setup = Setup { value_bytes: VALUE_BYTES, ..Setup::default() };
-    if let Some(threads) = unpinned {
-        (setup.threads, setup.core) = (threads, None);
-    }
-    let server = arm.peer.start(&setup)?;
+fn start(bench: &mut Bench, entrant: &Entrant) -> Result<Server> {
+    let Entrant { arm, setup } = entrant;
+    let server = arm.peer.start(setup)?;
     bench.started(&arm.name, &server)?;
     if !matches!(arm.peer.kind, Kind::Null(..)) {
         bench.preload(&server, arm.proto, KEYS, VALUE_BYTES)?;
@@ -143,10 +164,10 @@ fn measure(bench: &mut Bench, case: &Case, arm: &Arm, server: &Server, round: us
         rate_per_s: case.rate_per_s,
         keys: KEYS,
         value_bytes: VALUE_BYTES,
-        run_ms: bench.options.window_ms,
-        warm_ms: if bench.options.short { 80 } else { 200 },
+        run_ms: bench.options.window_ms / cycles(bench) as u64,
+        warm_ms: 80,
         fixed_reply: matches!(arm.peer.kind, Kind::Null(..)),
-        core: case.unpinned_threads.is_none().then_some(super::CLIENT_CORE),
+        core: (!case.unpinned).then_some(super::CLIENT_CORE),
         seed: round as u64 + 1,
         ..small(server, arm.proto, case.op)
     };
@@ -189,22 +210,20 @@ fn judge(bench: &mut Bench, conns: &[usize]) -> Result<()> {
     for (door, _, null) in DOORS {
         for &conns in conns {
             for op in [Op::Get, Op::Set] {
-                let case = |pipeline, rate_per_s, unpinned_threads| {
-                    Case { op, conns, pipeline, rate_per_s, unpinned_threads }.group()
-                };
-                for group in [case(1, None, None), case(1, Some(1.0), None)] {
+                let case = |pipeline, rate_per_s, unpinned| Case { op, conns, pipeline, rate_per_s, unpinned }.group();
+                for group in [case(1, None, false), case(1, Some(1.0), false)] {
                     if let Some(peer) = best_peer(bench, &group) {
                         bench.judge_ratio(LINE, (&group, door), (&group, peer), "cpu_us", 1.03)?;
                     }
                     bench.judge_ratio(LINE, (&group, door), (&group, null), "cpu_us", 1.10)?;
                 }
-                let fixed = case(1, Some(1.0), None);
+                let fixed = case(1, Some(1.0), false);
                 bench.judge_ratio(LINE, (&fixed, door), (&fixed, "memcached text"), "p99_us", 1.1)?;
-                let pipelined = case(50, None, None);
+                let pipelined = case(50, None, false);
                 bench.judge_ratio(LINE, (&pipelined, door), (&pipelined, "memcached text"), "cpu_us", 0.65)?;
-                let (one, two) = (case(1, None, Some(1)), case(1, None, Some(2)));
-                bench.judge_ratio(LINE, (&two, door), (&one, door), "cpu_us", 1.10)?;
-                bench.judge_ratio(LINE, (&two, door), (&two, "memcached text"), "cpu_us", 1.0)?;
+                let (group, two) = (case(1, None, true), threaded(door, 2));
+                bench.judge_ratio(LINE, (&group, &two), (&group, &threaded(door, 1)), "cpu_us", 1.10)?;
+                bench.judge_ratio(LINE, (&group, &two), (&group, &threaded("memcached text", 2)), "cpu_us", 1.0)?;
             }
         }
     }
