@@ -16,30 +16,18 @@ pub mod wire;
 
 pub use error::{Error, ErrorKind};
 
-use std::os::fd::BorrowedFd;
-
 /// Bytes that lie in pieces, to be sent without being put together.
 pub trait Chunks {
     /// The bytes from `at` to the end of their piece; not empty while `at` is below the end.
     fn chunk(&self, at: u64) -> &[u8];
 
-    /// Lends up to `max` bytes from `at` on to the kernel, which sends them out of a file without copying and may read
-    /// them long after the call that sent them: they do not change as long as anyone may read them. `None`: they lie
-    /// in no file, or are too few.
-    fn lend(&self, at: u64, max: usize) -> Option<Lent<'_>> {
+    /// Lends up to `max` bytes from `at` on to the kernel, which sends them without copying and may read them long after
+    /// the call that sent them: their memory is not changed as long as anyone may read it. `None`: they can't be lent,
+    /// or are too few.
+    fn lend(&self, at: u64, max: usize) -> Option<&[u8]> {
         let _ = (at, max);
         None
     }
-}
-
-/// Bytes lent to the kernel.
-pub struct Lent<'a> {
-    /// The file they lie in.
-    pub file: BorrowedFd<'a>,
-    /// Where they begin in it.
-    pub offset: u64,
-    /// How many they are; not 0.
-    pub bytes: usize,
 }
 
 impl<T: Chunks> Chunks for std::sync::Arc<T> {
@@ -47,7 +35,7 @@ impl<T: Chunks> Chunks for std::sync::Arc<T> {
         (**self).chunk(at)
     }
 
-    fn lend(&self, at: u64, max: usize) -> Option<Lent<'_>> {
+    fn lend(&self, at: u64, max: usize) -> Option<&[u8]> {
         (**self).lend(at, max)
     }
 }

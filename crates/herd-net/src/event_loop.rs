@@ -10,6 +10,7 @@ use crate::conn::{Conn, READ_BYTES, REST_MAX_BYTES};
 use crate::group::{LISTENERS, LoopHandle, Remote, WAKE};
 use crate::service::{Service, Why};
 use crate::stats::add;
+use crate::sys::Lender;
 use herd_core::limits::TICK_MS;
 use mio::event::Event;
 use mio::net::TcpListener;
@@ -39,6 +40,7 @@ pub struct EventLoop<S: Service> {
     /// Connections in line for a turn.
     pub(crate) line: VecDeque<usize>,
     pub(crate) desks: Box<[Desk]>,
+    pub(crate) lender: Lender,
     pub(crate) start: Instant,
     pub(crate) now_ms: u64,
     pub(crate) tick_ms: u64,

@@ -5,6 +5,7 @@ use crate::event_loop::{Desk, EventLoop, ROUND};
 use crate::output::Ticket;
 use crate::service::Service;
 use crate::stats::{LoopStats, add};
+use crate::sys::Lender;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll, Token, Waker};
 use rustix::io::Errno;
@@ -98,8 +99,14 @@ impl LoopHandle {
 }
 
 impl<S: Service> EventLoop<S> {
-    fn new(poll: Poll, handle: LoopHandle, remote: Arc<Remote>, listeners: Vec<TcpListener>, service: S) -> Self {
-        Self {
+    fn new(
+        poll: Poll,
+        handle: LoopHandle,
+        remote: Arc<Remote>,
+        listeners: Vec<TcpListener>,
+        service: S,
+    ) -> io::Result<Self> {
+        Ok(Self {
             poll,
             handle,
             remote,
@@ -111,6 +118,7 @@ impl<S: Service> EventLoop<S> {
             fresh: Vec::new(),
             line: VecDeque::new(),
             desks: (0..ROUND).map(|_| Desk::new()).collect(),
+            lender: Lender::new()?,
             start: Instant::now(),
             now_ms: 0,
             tick_ms: 0,
@@ -120,7 +128,7 @@ impl<S: Service> EventLoop<S> {
             accept_more: false,
             reserve: None,
             stopping_ms: None,
-        }
+        })
     }
 
     /// As many loops as there are services; the first accepts for all, up to `open_max` connections.
@@ -143,7 +151,7 @@ impl<S: Service> EventLoop<S> {
             for (n, listener) in mine.iter_mut().enumerate() {
                 poll.registry().register(listener, Token(LISTENERS + n), Interest::READABLE)?;
             }
-            let mut one = Self::new(poll, handle.clone(), handle.loops[i].clone(), mine, service);
+            let mut one = Self::new(poll, handle.clone(), handle.loops[i].clone(), mine, service)?;
             if i == 0 {
                 one.reserve = Some(File::open("/dev/null")?);
             }

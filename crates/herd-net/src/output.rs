@@ -1,8 +1,9 @@
 //! What a connection has to send: small replies in one buffer, large bodies by reference, and gaps for replies that
 //! come later, in the order the protocol wants.
 
+use crate::sys::LEND_BYTES;
+use herd_core::Chunks;
 use herd_core::limits::DEFERRED_MAX;
-use herd_core::{Chunks, Lent};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
@@ -34,10 +35,10 @@ pub(crate) struct Queue<B> {
 
 /// What is sent with one call.
 pub(crate) enum Piece<'a> {
-    /// Bytes in memory; `more`: what follows at once is lent.
+    /// Bytes to copy; `more`: what follows at once is lent.
     Slices { slices: Vec<IoSlice<'a>>, more: bool },
-    /// Bytes in a file.
-    Lent(Lent<'a>),
+    /// Bytes to lend to the kernel; `more`: more of the same body follows.
+    Lent { bytes: &'a [u8], more: bool },
 }
 
 /// Where a service puts its replies.
@@ -160,9 +161,13 @@ impl<B: Chunks> Queue<B> {
             match part {
                 Part::Bytes { bytes, at } => take(&mut slices, &bytes[*at..], &mut left),
                 Part::Bulk { source, at, end } => {
-                    if let Some(lent) = source.lend(*at, left.min((end - at) as usize)) {
-                        let more = !slices.is_empty();
-                        return if more { Piece::Slices { slices, more } } else { Piece::Lent(lent) };
+                    let max = left.min(LEND_BYTES).min((end - at) as usize);
+                    if let Some(bytes) = source.lend(*at, max) {
+                        return if slices.is_empty() {
+                            Piece::Lent { bytes, more: at + (bytes.len() as u64) < *end }
+                        } else {
+                            Piece::Slices { slices, more: true }
+                        };
                     }
                     let mut from = *at;
                     while from < *end && left > 0 && slices.len() < SLICES_MAX {
@@ -234,7 +239,7 @@ mod tests {
         let mut out = Vec::new();
         while queue.can_send() {
             let Piece::Slices { slices, .. } = queue.piece(step) else {
-                panic!("nothing of this lies in a file");
+                panic!("nothing of this is lent");
             };
             let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
             queue.sent(bytes.len());

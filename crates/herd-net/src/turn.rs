@@ -1,15 +1,15 @@
 //! Turns: how a connection that has more than small requests moves its bytes, a bounded number at a time.
 //!
 //! Bodies on their way in are received straight into the service's space, with a low-water mark so that a slow sender
-//! does not wake us for every packet; bodies on their way out are lent to the kernel where they lie in a file, else
-//! sent from where they lie.
+//! does not wake us for every packet; bodies on their way out are lent to the kernel where that can be, else sent from
+//! where they lie.
 
 use crate::conn::{Conn, READ_BYTES};
 use crate::event_loop::{EventLoop, ticket_id};
 use crate::output::{Output, Piece};
 use crate::service::{Service, Why};
 use crate::stats::add;
-use crate::sys;
+use crate::sys::{self, Lender};
 use herd_core::limits::{LINGER_MS, OUTPUT_HIGH_BYTES, STALLED_TIMEOUT_MS, TURN_LARGE_BYTES, TURN_SMALL_BYTES};
 use std::io::{self, ErrorKind, IoSliceMut, Read};
 use std::net::Shutdown;
@@ -18,12 +18,15 @@ use std::net::Shutdown;
 const ALONE_MS: u64 = 20;
 /// Most bytes of a body in one read: they are checksummed right after it, while they are still in the core's cache.
 const BULK_READ_BYTES: usize = 256 * 1024;
+/// The kernel tells of a long body when it has so much of it: fewer wake-ups, and little waiting for the first of them.
+const LOW_WATER_BYTES: usize = 64 * 1024;
 /// Read behind the end of a body in the same call: the next frame's header.
 const OVERFLOW_BYTES: usize = 4096;
 
 /// What a loop lends to a connection for one turn.
 pub(crate) struct Turn<'a, S: Service> {
     service: &'a mut S,
+    lender: &'a Lender,
     /// Where small reads go.
     input: &'a mut [u8],
     /// Replies of this turn.
@@ -56,6 +59,7 @@ impl<S: Service> EventLoop<S> {
         let desk = &mut self.desks[0];
         let mut turn = Turn {
             service: &mut self.service,
+            lender: &self.lender,
             input: &mut desk.input,
             replies: &mut desk.replies,
             id: ticket_id(at, self.uses[at]),
@@ -178,7 +182,7 @@ impl<S: Service> Conn<S> {
 
     /// Has the kernel tell of a long body in large steps; of all else, and of a body's end, at once.
     fn set_low_water(&mut self) {
-        let bytes = if self.bulk < BULK_READ_BYTES as u64 { 1 } else { BULK_READ_BYTES };
+        let bytes = if self.bulk < BULK_READ_BYTES as u64 { 1 } else { LOW_WATER_BYTES };
         if self.low_water != bytes {
             sys::set_low_water(&self.socket, bytes);
             self.low_water = bytes;
@@ -218,15 +222,15 @@ impl<S: Service> Conn<S> {
 
     /// Sends the first pieces of the queue.
     fn send_queued(&mut self, turn: &mut Turn<'_, S>) -> io::Result<()> {
-        let (asked, is_head, result) = match self.queue.piece(turn.budget) {
-            Piece::Lent(lent) => (lent.bytes, false, sys::send_file(&self.socket, &lent)),
+        let (is_head, result) = match self.queue.piece(turn.budget) {
+            Piece::Lent { bytes, more } => (false, turn.lender.send(&self.socket, bytes, more)),
             Piece::Slices { slices, more } => {
                 let asked = slices.iter().map(|slice| slice.len()).sum();
-                (asked, more, sys::send_slices(&self.socket, &slices, more))
+                (more, sys::send_slices(&self.socket, &slices, more).map(|n| (asked, n)))
             }
         };
         match result {
-            Ok(n) => {
+            Ok((asked, n)) => {
                 self.queue.sent(n);
                 turn.written_bytes += n;
                 // The head of a body is not counted, or it would cut the last bytes off every body.

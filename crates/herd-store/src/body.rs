@@ -5,10 +5,9 @@
 //! that replaces a range of another shares the blocks it does not change.
 
 use crate::arena::{Arena, PAGE_BYTES, Piece};
+use herd_core::Chunks;
 use herd_core::checksum::crc32c;
 use herd_core::limits::BLOCK_BYTES;
-use herd_core::{Chunks, Lent};
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -34,18 +33,15 @@ impl Block {
     }
 
     fn bytes(&self) -> &[u8] {
-        self.arena.piece(self.piece.as_ref().expect("held until drop"))
+        self.arena.piece(self.piece())
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
         self.arena.piece_mut(self.piece.as_mut().expect("held until drop"))
     }
 
-    /// Where it lies in the arena's file, from now on lent to the kernel.
-    fn lend(&self) -> Option<(BorrowedFd<'_>, u64)> {
-        let place = self.arena.in_file(self.piece.as_ref().expect("held until drop"))?;
-        self.lent.store(true, Relaxed);
-        Some(place)
+    fn piece(&self) -> &Piece {
+        self.piece.as_ref().expect("held until drop")
     }
 }
 
@@ -105,8 +101,7 @@ impl Body {
 
     /// Bytes of memory it takes, as counted for its collection.
     pub fn memory_bytes(&self) -> u64 {
-        let piece = |block: &Arc<Block>| block.piece.as_ref().map_or(0, Piece::bytes) as u64;
-        self.blocks.iter().map(piece).sum::<u64>() + self.charged
+        self.blocks.iter().map(|block| block.piece().bytes() as u64).sum::<u64>() + self.charged
     }
 }
 
@@ -116,27 +111,18 @@ impl Chunks for Body {
         Body::chunk(self, at)
     }
 
-    /// Blocks that lie one behind the other are lent together.
-    fn lend(&self, at: u64, max: usize) -> Option<Lent<'_>> {
-        let block_bytes = BLOCK_BYTES as u64;
+    /// Blocks that are whole pages and lie one behind the other are lent together.
+    fn lend(&self, at: u64, max: usize) -> Option<&[u8]> {
         let rest = self.len.min(at + max as u64) - at;
-        if rest < LEND_MIN_BYTES {
+        if rest < LEND_MIN_BYTES || cfg!(not(target_os = "linux")) {
             return None;
         }
-        let first = (at / block_bytes) as usize;
-        let (file, start) = self.blocks[first].lend()?;
-        let mut bytes = (block_bytes - at % block_bytes).min(rest);
-        let mut next = first + 1;
-        while bytes < rest {
-            let follows =
-                self.blocks[next].lend().filter(|(_, place)| *place == start + (next - first) as u64 * block_bytes);
-            if follows.is_none() {
-                break;
-            }
-            bytes = (bytes + block_bytes).min(rest);
-            next += 1;
-        }
-        Some(Lent { file, offset: start + at % block_bytes, bytes: bytes as usize })
+        let (first, skip) = ((at / BLOCK_BYTES as u64) as usize, (at % BLOCK_BYTES as u64) as usize);
+        let blocks = (skip + rest as usize).div_ceil(BLOCK_BYTES);
+        let blocks = &self.blocks[first..first + blocks];
+        let run = self.arena.run(blocks.iter().map(|block| block.piece()));
+        blocks[..run.len() / BLOCK_BYTES].iter().for_each(|block| block.lent.store(true, Relaxed));
+        run.get(skip..run.len().min(skip + rest as usize))
     }
 }
 

@@ -1,19 +1,13 @@
 //! Which pages are free, and in what state their memory is; bookkeeping only, it touches no memory itself.
 //!
-//! Invariants: a page is in at most one list of its [`Stock`]; `used` counts the pages in none, those never taken left
-//! out. Who may call: [`Arena`](crate::arena::Arena), under its lock, which carries out what a [`Taken`] says.
+//! Invariants: a page is in at most one of the lists; `used` counts the pages in none, those never taken left out. Who
+//! may call: [`Arena`](crate::arena::Arena), under its lock, which carries out what a [`Memory`] says.
 
 use crate::arena::Piece;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Which mapping a page is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Zone {
-    /// Logs of small entries.
-    Logs,
-    /// Blocks of large values.
-    Blocks,
-}
+/// Pages of a region: as much as a huge page has.
+pub(crate) const REGION_PAGES: u32 = 32;
 
 /// What must happen to a page's memory before it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,33 +18,66 @@ pub(crate) enum Memory {
     New,
     /// The kernel may still read it: it must be given back and had anew.
     Renew,
+    /// As `Renew`, with all of its region, of which no page is in use; the others have no memory then.
+    RenewRegion,
 }
 
-/// A page that was taken.
-pub(crate) struct Taken {
-    pub(crate) page: u32,
-    pub(crate) memory: Memory,
-    /// A free page of the other mapping whose memory must be given back for it.
-    pub(crate) instead_of: Option<u32>,
+/// Free pages whose memory the kernel may still read.
+#[derive(Default)]
+struct Lent {
+    /// Regions of which some pages are here, one bit a page.
+    parts: BTreeMap<u32, u32>,
+    /// Regions all of whose pages are here.
+    whole: Vec<u32>,
+    count: u32,
 }
 
-/// The pages of one mapping that are not in use.
-struct Stock {
-    /// With memory.
+impl Lent {
+    fn push(&mut self, page: u32) {
+        let region = page / REGION_PAGES;
+        let bits = self.parts.entry(region).or_default();
+        *bits |= 1 << (page % REGION_PAGES);
+        if *bits == u32::MAX {
+            self.parts.remove(&region);
+            self.whole.push(region);
+        }
+        self.count += 1;
+    }
+
+    /// A single page, of a region that is not whole if there is one.
+    fn pop(&mut self) -> Option<u32> {
+        if self.parts.is_empty() {
+            self.parts.insert(self.whole.pop()?, u32::MAX);
+        }
+        let mut region = self.parts.first_entry()?;
+        let bit = region.get().trailing_zeros();
+        let page = region.key() * REGION_PAGES + bit;
+        *region.get_mut() &= !(1 << bit);
+        if *region.get() == 0 {
+            region.remove();
+        }
+        self.count -= 1;
+        Some(page)
+    }
+
+    /// The first page of a whole region, all of which is taken out.
+    fn pop_region(&mut self) -> Option<u32> {
+        let region = self.whole.pop()?;
+        self.count -= REGION_PAGES;
+        Some(region * REGION_PAGES)
+    }
+}
+
+/// Free memory: whole pages, and granules of pages that are cut into pieces.
+pub(crate) struct Pool {
+    /// Free pages with memory.
     free: Vec<u32>,
-    /// With memory the kernel may still read.
-    lent: Vec<u32>,
-    /// Used before, without memory now.
+    lent: Lent,
+    /// Pages used before, without memory now.
     bare: Vec<u32>,
     /// The first page never used.
     fresh: u32,
     pages: u32,
-}
-
-/// Free memory: whole pages of both mappings, and granules of block pages that are cut into pieces.
-pub(crate) struct Pool {
-    logs: Stock,
-    blocks: Stock,
     used: u32,
     /// Free granules of each page that is cut into pieces, one bit a granule.
     cut: HashMap<u32, u64>,
@@ -58,36 +85,14 @@ pub(crate) struct Pool {
     by_run: [BTreeSet<u32>; 64],
 }
 
-impl Stock {
-    fn new(pages: u32) -> Self {
-        Self { free: Vec::new(), lent: Vec::new(), bare: Vec::new(), fresh: 1, pages }
-    }
-
-    fn resident(&self) -> u32 {
-        (self.free.len() + self.lent.len()) as u32
-    }
-
-    /// A page without memory.
-    fn bare(&mut self) -> Option<u32> {
-        self.bare.pop().or_else(|| {
-            self.fresh += 1;
-            (self.fresh - 1 <= self.pages).then_some(self.fresh - 1)
-        })
-    }
-
-    /// Has a free page go without memory.
-    fn strip(&mut self) -> Option<u32> {
-        let page = self.free.pop().or_else(|| self.lent.pop())?;
-        self.bare.push(page);
-        Some(page)
-    }
-}
-
 impl Pool {
     pub(crate) fn new(pages: u32) -> Self {
         Self {
-            logs: Stock::new(pages),
-            blocks: Stock::new(pages),
+            free: Vec::new(),
+            lent: Lent::default(),
+            bare: Vec::new(),
+            fresh: 1,
+            pages,
             used: 0,
             cut: HashMap::new(),
             by_run: std::array::from_fn(|_| BTreeSet::new()),
@@ -101,49 +106,49 @@ impl Pool {
 
     /// Pages with memory.
     fn resident(&self) -> u32 {
-        self.used + self.logs.resident() + self.blocks.resident()
+        self.used + self.free.len() as u32 + self.lent.count
     }
 
-    /// Takes a page: the one freed last, whose bytes are likeliest to be in cache; else, while fewer than
-    /// `limit_pages` have memory, one without; else one in place of a free page of the other mapping; last, one that
-    /// was lent to the kernel.
-    pub(crate) fn take_page(&mut self, zone: Zone, limit_pages: u32) -> Option<Taken> {
-        let room = self.resident() < limit_pages;
-        let (own, other) = match zone {
-            Zone::Logs => (&mut self.logs, &mut self.blocks),
-            Zone::Blocks => (&mut self.blocks, &mut self.logs),
-        };
-        let (page, memory, instead_of) = match own.free.pop() {
-            Some(page) => (page, Memory::Ready, None),
-            None if room => (own.bare()?, Memory::New, None),
-            None if own.lent.is_empty() || !other.free.is_empty() => {
-                let stripped = other.strip()?;
-                (own.bare()?, Memory::New, Some(stripped))
-            }
-            None => (own.lent.pop()?, Memory::Renew, None),
+    /// Takes a page: the one freed last, whose bytes are likeliest to be in cache; else one of a region that was lent to
+    /// the kernel as a whole; else, while fewer than `limit_pages` have memory, one without; last, any that was lent.
+    pub(crate) fn take_page(&mut self, limit_pages: u32) -> Option<(u32, Memory)> {
+        let taken = if let Some(page) = self.free.pop() {
+            (page, Memory::Ready)
+        } else if let Some(first) = self.lent.pop_region() {
+            self.bare.extend((first + 1..first + REGION_PAGES).rev());
+            (first, Memory::RenewRegion)
+        } else if self.resident() < limit_pages {
+            (self.bare()?, Memory::New)
+        } else {
+            (self.lent.pop()?, Memory::Renew)
         };
         self.used += 1;
-        Some(Taken { page, memory, instead_of })
+        Some(taken)
+    }
+
+    /// A page without memory.
+    fn bare(&mut self) -> Option<u32> {
+        self.bare.pop().or_else(|| {
+            self.fresh += 1;
+            (self.fresh - 1 <= self.pages).then_some(self.fresh - 1)
+        })
     }
 
     /// Takes a page back; `lent`: the kernel may still read it.
-    pub(crate) fn give_page(&mut self, zone: Zone, page: u32, lent: bool) {
+    pub(crate) fn give_page(&mut self, page: u32, lent: bool) {
         assert!(self.used > 0, "more pages given back than taken");
         self.used -= 1;
-        match (zone, lent) {
-            (Zone::Logs, _) => self.logs.free.push(page),
-            (Zone::Blocks, false) => self.blocks.free.push(page),
-            (Zone::Blocks, true) => self.blocks.lent.push(page),
-        }
+        if lent { self.lent.push(page) } else { self.free.push(page) }
     }
 
     /// A free page whose memory is to be given back, while more than `limit_pages` have memory.
-    pub(crate) fn strip(&mut self, limit_pages: u32) -> Option<(Zone, u32)> {
+    pub(crate) fn strip(&mut self, limit_pages: u32) -> Option<u32> {
         if self.resident() <= limit_pages {
             return None;
         }
-        let block = self.blocks.strip().map(|page| (Zone::Blocks, page));
-        block.or_else(|| self.logs.strip().map(|page| (Zone::Logs, page)))
+        let page = self.free.pop().or_else(|| self.lent.pop())?;
+        self.bare.push(page);
+        Some(page)
     }
 
     /// A piece from a page that is cut already, the tightest fit first.
@@ -167,7 +172,7 @@ impl Pool {
     /// Takes a piece back; `lent`: the kernel may still read it.
     pub(crate) fn give_piece(&mut self, piece: &Piece, lent: bool) {
         if piece.granules == 64 {
-            return self.give_page(Zone::Blocks, piece.page, lent);
+            return self.give_page(piece.page, lent);
         }
         assert!(!lent, "only whole pages are lent");
         let before = self.cut[&piece.page];
@@ -177,7 +182,7 @@ impl Pool {
         if before | bits == u64::MAX {
             self.by_run[63].remove(&piece.page);
             self.cut.remove(&piece.page);
-            self.give_page(Zone::Blocks, piece.page, false);
+            self.give_page(piece.page, false);
         }
     }
 
@@ -234,31 +239,49 @@ mod tests {
     #[test]
     fn no_more_pages_have_memory_than_the_limit_allows() {
         let mut pool = Pool::new(8);
-        let logs: Vec<u32> = (0..6).map(|_| pool.take_page(Zone::Logs, 8).expect("room").page).collect();
-        logs.iter().for_each(|page| pool.give_page(Zone::Logs, *page, false));
-        let taken: Vec<Taken> = (0..8).map(|_| pool.take_page(Zone::Blocks, 8).expect("room")).collect();
-        let instead: Vec<bool> = taken.iter().map(|taken| taken.instead_of.is_some()).collect();
-        assert_eq!(instead, [false, false, true, true, true, true, true, true]);
-        assert!(pool.take_page(Zone::Logs, 8).is_none(), "all memory is in use");
-        assert_eq!(pool.resident(), 8);
+        let pages: Vec<u32> = (0..6).map(|_| pool.take_page(6).expect("room").0).collect();
+        assert!(pool.take_page(6).is_none(), "all memory is in use");
+        pages.iter().for_each(|page| pool.give_page(*page, false));
+        let taken: Vec<Memory> = (0..8).map(|_| pool.take_page(8).expect("room").1).collect();
+        assert_eq!(taken[..6], [Memory::Ready; 6]);
+        assert_eq!(taken[6..], [Memory::New; 2]);
+        assert!(pool.take_page(9).is_none(), "there are no more pages");
     }
 
     #[test]
     fn what_was_lent_comes_back_last_and_with_new_memory() {
         let mut pool = Pool::new(3);
-        let pages: Vec<u32> = (0..2).map(|_| pool.take_page(Zone::Blocks, 3).expect("room").page).collect();
-        pages.iter().for_each(|page| pool.give_page(Zone::Blocks, *page, true));
-        let memory: Vec<Memory> = (0..3).map(|_| pool.take_page(Zone::Blocks, 3).expect("room").memory).collect();
+        let pages: Vec<u32> = (0..2).map(|_| pool.take_page(3).expect("room").0).collect();
+        pages.iter().for_each(|page| pool.give_page(*page, true));
+        let memory: Vec<Memory> = (0..3).map(|_| pool.take_page(3).expect("room").1).collect();
         assert_eq!(memory, [Memory::New, Memory::Renew, Memory::Renew]);
+    }
+
+    #[test]
+    fn a_region_that_was_lent_as_a_whole_is_renewed_as_a_whole() {
+        let mut pool = Pool::new(3 * REGION_PAGES);
+        let limit = 2 * REGION_PAGES;
+        let pages: Vec<u32> = (0..limit).map(|_| pool.take_page(limit).expect("room").0).collect();
+        assert_eq!(pages.first(), Some(&1));
+        pages.iter().for_each(|page| pool.give_page(*page, true));
+        let taken: Vec<_> = (0..limit).map(|_| pool.take_page(limit).expect("room")).collect();
+        assert_eq!(taken[0], (REGION_PAGES, Memory::RenewRegion));
+        let rest = (REGION_PAGES + 1..2 * REGION_PAGES).map(|page| (page, Memory::New));
+        assert!(taken[1..].iter().copied().take(31).eq(rest), "{taken:?}");
+        let renewed = taken.iter().filter(|(page, memory)| *page < REGION_PAGES && *memory == Memory::Renew).count();
+        assert_eq!(renewed, 31, "page 0 is nobody's, so the first region is never whole");
+        assert!(pool.take_page(limit).is_none());
+        assert_eq!(pool.resident(), limit);
     }
 
     #[test]
     fn free_memory_over_a_lower_limit_is_given_back() {
         let mut pool = Pool::new(4);
-        let page = pool.take_page(Zone::Logs, 4).expect("room").page;
-        pool.take_page(Zone::Blocks, 4).expect("room");
-        pool.give_page(Zone::Logs, page, false);
-        assert_eq!(pool.strip(1), Some((Zone::Logs, page)));
+        let page = pool.take_page(4).expect("room").0;
+        pool.take_page(4).expect("room");
+        pool.give_page(page, false);
+        assert_eq!(pool.strip(1), Some(page));
         assert_eq!(pool.strip(1), None);
+        assert_eq!(pool.take_page(4), Some((page, Memory::New)), "its memory must be had anew");
     }
 }
