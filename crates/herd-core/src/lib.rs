@@ -21,9 +21,9 @@ pub trait Chunks {
     /// The bytes from `at` to the end of their piece; not empty while `at` is below the end.
     fn chunk(&self, at: u64) -> &[u8];
 
-    /// Lends up to `max` bytes from `at` on to the kernel, which sends them without copying and may read them long after
-    /// the call that sent them: their memory is not changed as long as anyone may read it. `None`: they can't be lent,
-    /// or are too few.
+    /// Lends up to `max` bytes from `at` on to the kernel, which sends them without copying and may read them long
+    /// after the call that sent them: their memory is not changed as long as anyone may read it. `None`: they can't be
+    /// lent, or are too few.
     fn lend(&self, at: u64, max: usize) -> Option<&[u8]> {
         let _ = (at, max);
         None

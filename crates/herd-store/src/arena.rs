@@ -12,8 +12,8 @@
 //! 5. A page that was lent to the kernel is never written again: when it is free its memory is given back to the
 //!    system, which keeps it for as long as packets still refer to it, and the page gets new memory.
 //!
-//! Pages in use never exceed the budget less what others charged; memory is touched in order, so resident memory follows
-//! use.
+//! Pages in use never exceed the budget less what others charged; memory is touched in order, so resident memory
+//! follows use.
 
 use crate::pool::{Memory, Pool, REGION_PAGES};
 use herd_core::limits::BLOCK_BYTES;

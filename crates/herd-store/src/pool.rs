@@ -109,8 +109,9 @@ impl Pool {
         self.used + self.free.len() as u32 + self.lent.count
     }
 
-    /// Takes a page: the one freed last, whose bytes are likeliest to be in cache; else one of a region that was lent to
-    /// the kernel as a whole; else, while fewer than `limit_pages` have memory, one without; last, any that was lent.
+    /// Takes a page: the one freed last, whose bytes are likeliest to be in cache; else one of a region that was lent
+    /// to the kernel as a whole; else, while fewer than `limit_pages` have memory, one without; last, any that was
+    /// lent.
     pub(crate) fn take_page(&mut self, limit_pages: u32) -> Option<(u32, Memory)> {
         let taken = if let Some(page) = self.free.pop() {
             (page, Memory::Ready)
