@@ -7,11 +7,10 @@
 //! of bounded bytes behind the rounds (`turn.rs`), so that nobody waits for a large transfer.
 
 use crate::conn::{Conn, READ_BYTES, REST_MAX_BYTES};
-use crate::group::{LISTENERS, LoopHandle, Remote, WAKE};
+use crate::group::{LISTENERS, LoopHandle, Remote, TICK, WAKE};
 use crate::service::{Service, Why};
 use crate::stats::add;
-use crate::sys::Lender;
-use herd_core::limits::TICK_MS;
+use crate::sys::{Lender, Ticker};
 use mio::event::Event;
 use mio::net::TcpListener;
 use mio::{Events, Poll, Token};
@@ -43,7 +42,8 @@ pub struct EventLoop<S: Service> {
     pub(crate) lender: Lender,
     pub(crate) start: Instant,
     pub(crate) now_ms: u64,
-    pub(crate) tick_ms: u64,
+    pub(crate) ticker: Ticker,
+    pub(crate) tick_due: bool,
     /// When the last small request was served, and to whom.
     pub(crate) last_small: (u64, usize),
     pub(crate) woken: bool,
@@ -77,8 +77,8 @@ impl<S: Service> EventLoop<S> {
         let mut events = Events::with_capacity(EVENTS);
         loop {
             let busy = !self.line.is_empty() || self.accept_more;
-            let wait_ms = if busy { 0 } else { self.tick_ms.saturating_sub(self.now_ms) };
-            match self.poll.poll(&mut events, Some(Duration::from_millis(wait_ms))) {
+            let wait = if busy { Some(Duration::ZERO) } else { self.ticker.wait(self.now_ms) };
+            match self.poll.poll(&mut events, wait) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
                 _ => {}
             }
@@ -88,8 +88,8 @@ impl<S: Service> EventLoop<S> {
             events.iter().for_each(|event| self.note(event));
             self.rounds();
             self.turns();
-            let due = self.woken || self.accept_more || self.now_ms >= self.tick_ms;
-            if due && self.upkeep(TICK_MS) {
+            self.tick_due |= self.ticker.is_due(self.now_ms);
+            if (self.woken || self.accept_more || self.tick_due) && self.upkeep() {
                 return Ok(());
             }
         }
@@ -100,6 +100,7 @@ impl<S: Service> EventLoop<S> {
     fn note(&mut self, event: &Event) {
         let at = match event.token() {
             WAKE => return self.woken = true,
+            TICK => return self.tick_due = true,
             Token(n) if n >= LISTENERS => return self.accept(n - LISTENERS),
             Token(at) => at,
         };

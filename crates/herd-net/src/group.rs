@@ -5,7 +5,7 @@ use crate::event_loop::{Desk, EventLoop, ROUND};
 use crate::output::Ticket;
 use crate::service::Service;
 use crate::stats::{LoopStats, add};
-use crate::sys::Lender;
+use crate::sys::{Lender, Ticker};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll, Token, Waker};
 use rustix::io::Errno;
@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 pub(crate) const WAKE: Token = Token(usize::MAX);
+pub(crate) const TICK: Token = Token(usize::MAX - 1);
 /// Tokens from here on are listeners.
 pub(crate) const LISTENERS: usize = usize::MAX / 2;
 /// Connections accepted before others are served again.
@@ -107,6 +108,7 @@ impl<S: Service> EventLoop<S> {
         service: S,
     ) -> io::Result<Self> {
         Ok(Self {
+            ticker: Ticker::new(poll.registry(), TICK)?,
             poll,
             handle,
             remote,
@@ -121,7 +123,7 @@ impl<S: Service> EventLoop<S> {
             lender: Lender::new()?,
             start: Instant::now(),
             now_ms: 0,
-            tick_ms: 0,
+            tick_due: true,
             last_small: (0, usize::MAX),
             woken: false,
             accept_after_ms: 0,

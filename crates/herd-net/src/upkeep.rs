@@ -10,14 +10,14 @@ use mio::net::TcpStream;
 impl<S: Service> EventLoop<S> {
     /// All that is due; true when a stopping loop is done.
     #[cold]
-    pub(crate) fn upkeep(&mut self, tick_ms: u64) -> bool {
+    pub(crate) fn upkeep(&mut self) -> bool {
         if std::mem::take(&mut self.woken) {
             self.read_inbox();
         }
         if self.accept_more {
             self.accept_all();
         }
-        self.now_ms >= self.tick_ms && self.tick(tick_ms)
+        std::mem::take(&mut self.tick_due) && self.tick()
     }
 
     fn read_inbox(&mut self) {
@@ -31,7 +31,7 @@ impl<S: Service> EventLoop<S> {
         if inbox.stop && self.stopping_ms.is_none() {
             self.stopping_ms = Some(self.now_ms + STOP_MS);
             self.listeners.clear();
-            self.tick_ms = self.now_ms;
+            self.tick_due = true;
         }
     }
 
@@ -54,9 +54,8 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
-    /// Called every `tick_ms`; true when a stopping loop is done.
-    fn tick(&mut self, tick_ms: u64) -> bool {
-        self.tick_ms = self.now_ms + tick_ms;
+    /// Called every [`TICK_MS`](herd_core::limits::TICK_MS); true when a stopping loop is done.
+    fn tick(&mut self) -> bool {
         if self.accept_after_ms > 0 && self.now_ms >= self.accept_after_ms {
             self.accept_after_ms = 0;
             self.accept_all();

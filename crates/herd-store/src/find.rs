@@ -9,7 +9,7 @@ use crate::entry::Entry;
 use crate::index::{ADDR_BITS, ADDR_MASK, Addr, Index, TAG_BITS, Tag};
 use crate::record::*;
 use crate::shard::Shard;
-use crate::{Now, Store};
+use crate::{FETCH_BYTES, Now, Store};
 use herd_core::entry::Head;
 use herd_core::key::ObjectId;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -103,6 +103,7 @@ impl Shard {
     #[inline]
     pub(crate) fn find(&self, c: &State, generation: u32, tag: Tag, name: &[u8]) -> Option<(usize, Addr)> {
         self.index.find(tag, |addr| {
+            self.arena.fetch(&self.owner, PageId(addr.page()), addr.offset(), FETCH_BYTES);
             let note = self.arena.note(&self.owner, PageId(addr.page()));
             note.collection == c.index && note.generation == generation && self.record(addr).name() == name
         })

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 /// Descriptors kept for anything but connections and loops; half of them where there are few.
 const SPARE_DESCRIPTORS: u64 = 64;
-/// Descriptors of a loop: its poller, what wakes it, and the three it lends with.
-const LOOP_DESCRIPTORS: u64 = 5;
+/// Descriptors of a loop: its poller, what wakes it, its timer, and the three it lends with.
+const LOOP_DESCRIPTORS: u64 = 6;
 /// How often the log tells of shed connections, if there were any.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
