@@ -43,7 +43,8 @@ pub struct EventLoop<S: Service> {
     pub(crate) start: Instant,
     pub(crate) now_ms: u64,
     pub(crate) ticker: Ticker,
-    pub(crate) tick_due: bool,
+    /// It is time for upkeep.
+    pub(crate) ticked: bool,
     /// When the last small request was served, and to whom.
     pub(crate) last_small: (u64, usize),
     pub(crate) woken: bool,
@@ -88,8 +89,8 @@ impl<S: Service> EventLoop<S> {
             events.iter().for_each(|event| self.note(event));
             self.rounds();
             self.turns();
-            self.tick_due |= self.ticker.is_due(self.now_ms);
-            if (self.woken || self.accept_more || self.tick_due) && self.upkeep() {
+            self.ticked = self.ticker.is_due(self.ticked, self.now_ms);
+            if (self.woken || self.accept_more || self.ticked) && self.upkeep() {
                 return Ok(());
             }
         }
@@ -100,7 +101,7 @@ impl<S: Service> EventLoop<S> {
     fn note(&mut self, event: &Event) {
         let at = match event.token() {
             WAKE => return self.woken = true,
-            TICK => return self.tick_due = true,
+            TICK => return self.ticked = true,
             Token(n) if n >= LISTENERS => return self.accept(n - LISTENERS),
             Token(at) => at,
         };

@@ -123,7 +123,7 @@ impl<S: Service> EventLoop<S> {
             lender: Lender::new()?,
             start: Instant::now(),
             now_ms: 0,
-            tick_due: true,
+            ticked: false,
             last_small: (0, usize::MAX),
             woken: false,
             accept_after_ms: 0,

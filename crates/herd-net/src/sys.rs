@@ -105,8 +105,8 @@ impl Lender {
 /// on each wait costs about 2 % of a small request.
 #[cfg(target_os = "linux")]
 pub(crate) struct Ticker {
-    /// Held open; the poller tells when it fires.
-    _timer: OwnedFd,
+    /// The poller tells when it fires; it goes on once it is read.
+    timer: OwnedFd,
 }
 
 #[cfg(target_os = "linux")]
@@ -116,7 +116,7 @@ impl Ticker {
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         timerfd_settime(&timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: every, it_value: every })?;
         registry.register(&mut SourceFd(&timer.as_raw_fd()), token, Interest::READABLE)?;
-        Ok(Self { _timer: timer })
+        Ok(Self { timer })
     }
 
     /// How long to wait for events.
@@ -125,10 +125,10 @@ impl Ticker {
         None
     }
 
-    /// Whether it is time and no event tells so.
+    /// Whether it is time; `told`: the poller said so.
     #[inline]
-    pub(crate) fn is_due(&mut self, _now_ms: u64) -> bool {
-        false
+    pub(crate) fn is_due(&mut self, told: bool, _now_ms: u64) -> bool {
+        told && rustix::io::read(&self.timer, &mut [0; 8]).is_ok()
     }
 }
 
@@ -148,7 +148,7 @@ impl Ticker {
         Some(Duration::from_millis(self.next_ms.saturating_sub(now_ms)))
     }
 
-    pub(crate) fn is_due(&mut self, now_ms: u64) -> bool {
+    pub(crate) fn is_due(&mut self, _told: bool, now_ms: u64) -> bool {
         let due = now_ms >= self.next_ms;
         if due {
             self.next_ms = now_ms + TICK_MS;

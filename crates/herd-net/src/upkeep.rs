@@ -17,7 +17,7 @@ impl<S: Service> EventLoop<S> {
         if self.accept_more {
             self.accept_all();
         }
-        std::mem::take(&mut self.tick_due) && self.tick()
+        std::mem::take(&mut self.ticked) && self.tick()
     }
 
     fn read_inbox(&mut self) {
@@ -31,7 +31,7 @@ impl<S: Service> EventLoop<S> {
         if inbox.stop && self.stopping_ms.is_none() {
             self.stopping_ms = Some(self.now_ms + STOP_MS);
             self.listeners.clear();
-            self.tick_due = true;
+            self.ticked = true;
         }
     }
 

@@ -113,7 +113,7 @@ impl Chunks for Body {
 
     /// Blocks that are whole pages and lie one behind the other are lent together.
     fn lend(&self, at: u64, max: usize) -> Option<&[u8]> {
-        let rest = self.len.min(at + max as u64) - at;
+        let rest = self.len.min(at.saturating_add(max as u64)) - at;
         if rest < LEND_MIN_BYTES || cfg!(not(target_os = "linux")) {
             return None;
         }
@@ -122,7 +122,7 @@ impl Chunks for Body {
         let blocks = &self.blocks[first..first + blocks];
         let run = self.arena.run(blocks.iter().map(|block| block.piece()));
         blocks[..run.len() / BLOCK_BYTES].iter().for_each(|block| block.lent.store(true, Relaxed));
-        run.get(skip..run.len().min(skip + rest as usize))
+        (!run.is_empty()).then(|| &run[skip..run.len().min(skip + rest as usize)])
     }
 }
 
@@ -316,6 +316,19 @@ mod tests {
             }
         }
         assert_eq!(arena.used_bytes(), 0);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn what_is_lent_is_the_value_and_ends_with_its_whole_blocks() {
+        let arena = arena(64);
+        let data = bytes(3 * BLOCK_BYTES + 20_000);
+        let body = written(&arena, &data, true);
+        assert_eq!(body.lend(0, usize::MAX), Some(&data[..3 * BLOCK_BYTES]));
+        assert_eq!(body.lend(5, 100_000), Some(&data[5..100_005]));
+        assert_eq!(body.lend(BLOCK_BYTES as u64 + 7, 1 << 20), Some(&data[BLOCK_BYTES + 7..3 * BLOCK_BYTES]));
+        assert_eq!(body.lend(3 * BLOCK_BYTES as u64, 1 << 20), None, "the last block is no whole page");
+        assert_eq!(body.lend(0, 100), None, "too few bytes");
     }
 
     #[test]
