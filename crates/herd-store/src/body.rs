@@ -180,6 +180,7 @@ impl BodyWriter {
             let Some(block) = Block::take(&self.arena, self.next_block_bytes()) else {
                 break;
             };
+            self.arena.fetch_piece(block.piece());
             self.open.push_back(block);
         }
         match self.room().min(left) {
