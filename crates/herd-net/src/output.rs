@@ -163,6 +163,7 @@ impl<B: Chunks> Queue<B> {
                 Part::Bulk { source, at, end } => {
                     let max = left.min(LEND_BYTES).min((end - at) as usize);
                     if let Some(bytes) = source.lend(*at, max) {
+                        assert!(!bytes.is_empty(), "nothing is lent as `None`");
                         return if slices.is_empty() {
                             Piece::Lent { bytes, more: at + (bytes.len() as u64) < *end }
                         } else {

@@ -30,8 +30,11 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use watch::Watch;
+
+/// How long loops that were told to stop are waited for: a little over `STOP_MS`, which they keep by themselves.
+const STOP_PATIENCE: Duration = Duration::from_millis(herd_core::limits::STOP_MS + 500);
 
 /// A running node.
 pub struct Node {
@@ -73,10 +76,18 @@ impl Node {
         self.loops.loops().iter().map(|remote| remote.stats.shed.load(Relaxed)).sum()
     }
 
-    /// Finishes what is under way and stops, within 5 s. An error is that of a loop.
+    /// Finishes what is under way and stops, within 5 s. An error is that of a loop; one that does not end, which only
+    /// a defect can cause, is left behind.
     pub fn stop(self) -> io::Result<()> {
         self.shared.stopping.store(true, Relaxed);
         self.loops.stop();
+        let until = Instant::now() + STOP_PATIENCE;
+        while !self.threads.iter().all(JoinHandle::is_finished) {
+            if Instant::now() > until {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "an event loop does not end"));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
         for thread in self.threads {
             thread.join().map_err(|_| io::Error::other("an event loop panicked"))??;
         }
