@@ -24,7 +24,7 @@ pub(crate) struct Sample {
     pub(crate) group: String,
     /// Who: "memcached text".
     pub(crate) arm: String,
-    /// Which round, from 0.
+    /// Which round, from 0; in line c which time round the arms, several to a round.
     pub(crate) round: usize,
     /// Metric name (with its unit) to value.
     pub(crate) values: BTreeMap<&'static str, f64>,

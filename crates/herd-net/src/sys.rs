@@ -51,7 +51,7 @@ pub(crate) fn send_slices(socket: &TcpStream, slices: &[IoSlice<'_>], more: bool
 pub(crate) const LEND_BYTES: usize = 256 * 1024;
 
 /// Sends bytes without copying them: a pipe is made to refer to their pages, and the pages go from there to the socket.
-/// One for each loop; its pipe is empty between calls.
+/// One for each loop; its pipe is empty between calls, or what one client did not take would go to the next.
 #[cfg(target_os = "linux")]
 pub(crate) struct Lender {
     reader: OwnedFd,
@@ -78,9 +78,10 @@ impl Lender {
         let more = if more || offered < bytes.len() { SpliceFlags::MORE } else { SpliceFlags::empty() };
         let flags = SpliceFlags::NONBLOCK | more;
         let sent = splice(&self.reader, None, socket, None, offered, flags);
-        let left = offered - sent.unwrap_or(0);
-        if left > 0 {
-            splice(&self.reader, None, &self.sink, None, left, SpliceFlags::NONBLOCK)?;
+        let mut left = offered - sent.unwrap_or(0);
+        while left > 0 {
+            let dropped = splice(&self.reader, None, &self.sink, None, left, SpliceFlags::NONBLOCK);
+            left -= dropped.ok().filter(|n| *n > 0).expect("what is in a pipe can be dropped");
         }
         Ok((offered, sent?))
     }

@@ -196,7 +196,7 @@ impl Arena {
     /// Begins to fetch a piece that is about to be filled into the core's cache, which makes the kernel's copy into it
     /// faster: a put of 16 MiB costs 0.03 s of CPU per GB less.
     pub(crate) fn fetch_piece(&self, piece: &Piece) {
-        self.piece(piece).chunks(64).for_each(|line| prefetch(&line[0]));
+        prefetch_lines(self.piece(piece));
     }
 
     /// Gives a piece back; `lent`: it was lent to the kernel.
@@ -219,7 +219,7 @@ impl Arena {
     #[inline]
     pub(crate) fn fetch(&self, owner: &Owner, id: PageId, offset: usize, bytes: usize) {
         let page = self.page(owner, id);
-        page[offset..page.len().min(offset + bytes)].chunks(64).for_each(|line| prefetch(&line[0]));
+        prefetch_lines(&page[offset..page.len().min(offset + bytes)]);
     }
 
     /// The bytes of an owned page, to write.
@@ -364,6 +364,12 @@ pub(crate) fn prefetch<T>(value: &T) {
     let _ = value;
 }
 
+/// As `prefetch`, all lines of `bytes`.
+#[inline]
+fn prefetch_lines(bytes: &[u8]) {
+    bytes.chunks(64).for_each(|line| prefetch(&line[0]));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -451,6 +457,21 @@ mod tests {
         assert_eq!(pages(&[&whole[0], &whole[2], &whole[3]]), 1);
         assert_eq!(pages(&[&part, &whole[0]]), 0);
         assert_eq!(arena.run([&whole[1]].into_iter()).as_ptr(), arena.piece(&whole[1]).as_ptr());
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_region_lent_as_a_whole_has_new_memory_in_every_page() {
+        let pages = 2 * REGION_PAGES;
+        let (arena, _owners) = Arena::new(u64::from(pages) * PAGE_BYTES as u64, 1, 0).expect("maps");
+        let take = || std::iter::from_fn(|| arena.take_piece(PAGE_BYTES)).collect::<Vec<_>>();
+        let mut pieces = take();
+        assert_eq!(pieces.len(), pages as usize);
+        pieces.iter_mut().for_each(|piece| arena.piece_mut(piece).fill(7));
+        pieces.into_iter().for_each(|piece| arena.give_piece(piece, true));
+        let again = take();
+        assert_eq!(again.len(), pages as usize);
+        assert!(again.iter().all(|piece| arena.piece(piece).iter().all(|&byte| byte == 0)), "old memory is used again");
     }
 
     #[test]

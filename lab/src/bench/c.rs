@@ -245,8 +245,10 @@ fn draw(bench: &mut Bench) -> Result<()> {
 /// The short form fails on ratios that no noise explains.
 fn refuse_gross(bench: &mut Bench) -> Result<()> {
     for group in bench.report.groups(LINE) {
-        for (door, ..) in DOORS {
-            let ratio = bench.report.ratio(LINE, (&group, door), (&group, "memcached text"), "cpu_us");
+        let of = |name: &str| [name.to_owned(), threaded(name, 2)];
+        let pairs = DOORS.into_iter().flat_map(|(door, ..)| of(door).into_iter().zip(of("memcached text")));
+        for (door, memcached) in pairs {
+            let ratio = bench.report.ratio(LINE, (&group, &door), (&group, &memcached), "cpu_us");
             if let Some(summary) = ratio.filter(|summary| bench.options.short && summary.median > GROSS) {
                 let what = format!("[{LINE}] {group}, {door}: {:.2}x memcached's CPU", summary.median);
                 bench.report.failure(what)?;

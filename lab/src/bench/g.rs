@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::bench::c::values;
 use crate::bench::{Arm, Bench, CLIENT_CORE, small};
 use crate::error::{Error, Result};
+use crate::hist::median;
 use crate::peers::{Kind, Server, Setup};
 use crate::proc;
 use crate::proto::{Op, Proto};
@@ -34,7 +35,7 @@ const LEAD_NS: u64 = 2_500_000_000;
 const BEFORE_NS: u64 = 1_500_000_000;
 const BOUND_NS: u64 = 3_000_000_000;
 
-/// Windows on each server; odd, for the median.
+/// Windows on each server.
 const WINDOWS: usize = 5;
 
 type Values = BTreeMap<&'static str, f64>;
@@ -124,12 +125,8 @@ fn compare(bench: &mut Bench, arm: &Arm, beside: &Spec) -> Result<(Values, Value
 
 /// The median of each figure.
 fn medians(windows: &[Values]) -> Values {
-    let of = |name: &&'static str| {
-        let mut seen: Vec<f64> = windows.iter().filter_map(|window| window.get(name).copied()).collect();
-        seen.sort_by(f64::total_cmp);
-        seen[seen.len() / 2]
-    };
-    windows[0].keys().map(|name| (*name, of(name))).collect()
+    let of = |name: &&'static str| windows.iter().filter_map(|window| window.get(name).copied()).collect::<Vec<_>>();
+    windows[0].keys().map(|name| (*name, median(&of(name)))).collect()
 }
 
 fn note(bench: &mut Bench, group: &str, arm: &Arm, round: usize, values: Values) -> Result<()> {
