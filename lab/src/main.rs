@@ -18,6 +18,7 @@ mod peers;
 mod plot;
 mod proc;
 mod proto;
+mod relay;
 mod report;
 mod side;
 mod spec;
@@ -75,6 +76,9 @@ enum Command {
     /// One crowd of reconnecting clients: specification on stdin, outcome on stdout, both JSON.
     #[command(hide = true)]
     Storm,
+    /// The distance between pretend sites: specification and commands on stdin, answers on stdout, lines of JSON.
+    #[command(hide = true)]
+    Relay,
 }
 
 fn read_specification<T: DeserializeOwned>() -> Result<T> {
@@ -100,6 +104,7 @@ fn run(command: Command) -> Result<()> {
         Command::Engine => print_outcome(&engine::run(read_specification()?)?),
         Command::Churn => print_outcome(&churn::run(&read_specification()?)?),
         Command::Storm => print_outcome(&storm::run(&read_specification()?)?),
+        Command::Relay => relay::run(),
         Command::Bulk => print_outcome(&bulkrun::run(&read_specification()?)?),
     }
 }
