@@ -58,10 +58,12 @@ impl Load {
         }
     }
 
-    /// The packets of `run` alone.
+    /// The packets of `run`, which is not empty, alone.
     pub(crate) fn part(&self, run: &Range<u32>) -> Self {
+        let packets = run.end - run.start;
         let last_bytes = if run.end == self.packets { self.last_bytes } else { self.packet_bytes };
-        Self { packets: run.end - run.start, packet_bytes: self.packet_bytes, last_bytes }
+        let packet_bytes = if packets == 1 { last_bytes } else { self.packet_bytes };
+        Self { packets, packet_bytes, last_bytes }
     }
 }
 
@@ -294,5 +296,4 @@ fn fold(mut sum: u64) -> u16 {
 }
 
 #[cfg(test)]
-#[path = "frame_tests.rs"]
 mod tests;

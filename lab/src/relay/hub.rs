@@ -126,7 +126,7 @@ impl Hub {
         let Some(link) = self.link_of(from, to) else { return self.strays.unconnected_packets += packets };
         match self.links[link].path.offer(now_ns, shape.load, &mut self.survivors) {
             Fate::Gone => {}
-            Fate::Arrives(times) if self.survivors == [0..shape.load.packets] => {
+            Fate::Arrives(times) if self.survivors.first() == Some(&(0..shape.load.packets)) => {
                 let held = self.pool.keep(&mut self.landing, bytes);
                 carry(&mut self.links[link].path, &mut self.strays, times, shape.load, held);
             }

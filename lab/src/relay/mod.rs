@@ -28,9 +28,9 @@ use crate::sys;
 pub(crate) use self::handle::Relay;
 use self::hub::Hub;
 pub(crate) use self::path::{Conditions, Counts};
+use self::tun::Waiter;
 #[allow(unused_imports, reason = "for the labs that pretend networks")]
 pub(crate) use self::tun::create;
-use self::tun::Waiter;
 
 /// Frames read from one device before those that are due are handed on.
 const READ_BATCH: usize = 8;

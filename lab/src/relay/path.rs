@@ -364,5 +364,4 @@ impl<T> Path<T> {
 }
 
 #[cfg(test)]
-#[path = "path_tests.rs"]
 mod tests;
