@@ -3,6 +3,7 @@
 #   make run      build, start a node, copy a real tree into it and back, leave it serving (DIR=, PORT=, ONCE=1)
 #   make test     all tests; what continuous integration runs
 #   make bench    measure beside memcached, Redis and others (MEMCACHED=path, POGOCACHE=path, ROUNDS=7, LINES=c,d)
+#   make check    measure whether the lab's pretend networks do what they say
 #   make fuzz     fuzz every parser (FUZZ_SECONDS=600 of CPU each, FUZZ_JOBS=1 at once)
 #   make lint     format, clippy, house rules, and a check for the other systems whose targets are installed
 #   make install  PREFIX=/usr/local DESTDIR=
@@ -18,7 +19,7 @@ HERD := target/release/herd
 TARGETS := aarch64-unknown-linux-gnu aarch64-apple-darwin x86_64-unknown-freebsd
 PORTABLE := -p herd-core -p herd-store -p herd-net -p herd-client --features herd-client/async
 
-.PHONY: help run test bench fuzz lint install build
+.PHONY: help run test bench check fuzz lint install build
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -33,13 +34,17 @@ run: build
 test:
 	@scripts/toolchain
 	@scripts/need memcached=memcached redis-server=redis-server iperf3=iperf3 libmemcached-tools=memccapable curl=curl \
-	    python3-venv="python3 -m ensurepip --version"
+	    iproute2=ip nftables=nft iputils-ping=ping python3-venv="python3 -m ensurepip --version"
 	cargo xtask test
 
 bench: build
 	@scripts/need memcached=memcached redis-server=redis-server iperf3=iperf3
 	target/release/herd-lab bench --herd $(HERD) --rounds $(ROUNDS) --lines $(LINES) \
 	    $(if $(MEMCACHED),--memcached $(MEMCACHED)) $(if $(POGOCACHE),--pogocache $(POGOCACHE))
+
+check: build
+	@scripts/need iproute2=ip nftables=nft iperf3=iperf3
+	target/release/herd-lab check
 
 # One process a target, so that each has its own watchdog and its own count of CPU time.
 fuzz:

@@ -12,6 +12,7 @@ mod error;
 #[cfg(test)]
 mod fake;
 mod hist;
+mod net;
 mod netns;
 mod null;
 mod peers;
@@ -50,6 +51,27 @@ enum Command {
     Bench(bench::Options),
     /// Lists the lines that can be measured and the servers that are there.
     List(bench::Programs),
+    /// Measures whether pretend networks do what they say: round trips, rates, losses, cuts, firewalls, clean-up.
+    #[command(after_help = "Works as root, and without where user namespaces and /dev/net/tun are for all.")]
+    Check(net::check::Options),
+    /// Opens a shell, or runs a command, on a host of a pretend network; everything ends with it.
+    #[command(after_help = "Examples:\n  herd-lab shell sites\n  herd-lab shell farm -- ping -c 3 node1")]
+    Shell {
+        /// Which network.
+        #[arg(value_enum, default_value = "pair")]
+        network: net::presets::Preset,
+        /// What to run instead of a shell.
+        #[arg(last = true)]
+        command: Vec<String>,
+    },
+    /// Runs a command on a host of the network that this shell is in.
+    On {
+        /// Its name.
+        host: String,
+        /// What to run there.
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
     /// A server that answers every request with one fixed reply: the limit for small operations.
     NullServer {
         /// Protocol of the reply.
@@ -92,26 +114,29 @@ fn print_outcome(outcome: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-fn run(command: Command) -> Result<()> {
+fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::Bench(options) => bench::run(options),
-        Command::List(programs) => {
-            bench::list(&programs);
-            Ok(())
+        Command::Check(options) => {
+            return Ok(if net::check::run(&options)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
-        Command::NullServer { proto, op, value_bytes } => null::serve(proto, op, value_bytes),
-        Command::NullBulk => null::serve_bulk(),
-        Command::Engine => print_outcome(&engine::run(read_specification()?)?),
-        Command::Churn => print_outcome(&churn::run(&read_specification()?)?),
-        Command::Storm => print_outcome(&storm::run(&read_specification()?)?),
-        Command::Relay => relay::run(),
-        Command::Bulk => print_outcome(&bulkrun::run(&read_specification()?)?),
+        Command::Shell { network, command } => return net::shell::run(network, &command),
+        Command::On { host, command } => return net::shell::on(&host, &command),
+        Command::Bench(options) => bench::run(options)?,
+        Command::List(programs) => bench::list(&programs),
+        Command::NullServer { proto, op, value_bytes } => null::serve(proto, op, value_bytes)?,
+        Command::NullBulk => null::serve_bulk()?,
+        Command::Engine => print_outcome(&engine::run(read_specification()?)?)?,
+        Command::Churn => print_outcome(&churn::run(&read_specification()?)?)?,
+        Command::Storm => print_outcome(&storm::run(&read_specification()?)?)?,
+        Command::Relay => relay::run()?,
+        Command::Bulk => print_outcome(&bulkrun::run(&read_specification()?)?)?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn main() -> ExitCode {
     match run(Arguments::parse().command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("herd-lab: {error}");
             ExitCode::FAILURE

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -51,13 +51,24 @@ pub(crate) struct Setup {
     pub(crate) evict: bool,
     /// Core to stay on.
     pub(crate) core: Option<usize>,
+    /// Address of the pretend host whose namespace [`Peer::start`] is called in: the server ends with the lab's
+    /// namespaces. `None`: loopback, and it ends with the thread that starts it.
+    pub(crate) host: Option<Ipv4Addr>,
     /// Bytes of a null server's value.
     pub(crate) value_bytes: usize,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { threads: 1, memory_mib: 1_024, item_max_mib: 1, evict: false, core: Some(0), value_bytes: 256 }
+        Self {
+            threads: 1,
+            memory_mib: 1_024,
+            item_max_mib: 1,
+            evict: false,
+            core: Some(0),
+            host: None,
+            value_bytes: 256,
+        }
     }
 }
 
@@ -78,14 +89,18 @@ impl Peer {
 
     /// Starts it and waits until it serves.
     pub(crate) fn start(&self, setup: &Setup) -> Result<Server> {
-        let port = if self.announces() { 0 } else { free_port()? };
+        let address = setup.host.unwrap_or(Ipv4Addr::LOCALHOST);
+        let port = if self.announces() { 0 } else { free_port(address)? };
         let arguments = self.arguments(setup, port);
         let mut command = Command::new(&self.program);
         command.args(&arguments).stdin(Stdio::null()).stderr(Stdio::null());
         command.stdout(if self.announces() { Stdio::piped() } else { Stdio::null() });
-        sys::tie(&mut command, setup.core);
+        match setup.host {
+            Some(_) => sys::pinned(&mut command, setup.core),
+            None => sys::tie(&mut command, setup.core),
+        }
         let child = command.spawn().during(|| format!("start {}", self.program.display()))?;
-        let addr = SocketAddr::from(([127, 0, 0, 1], port));
+        let addr = SocketAddr::from((address, port));
         let mut server = Server { child, addr, options: arguments.join(" ") };
         let ready = if self.announces() { server.await_line() } else { server.await_port() };
         ready.map_err(|error| Error::new(format!("{} {}: {error}", self.program.display(), server.options)))?;
@@ -99,23 +114,27 @@ impl Peer {
 
     fn arguments(&self, setup: &Setup, port: u16) -> Vec<String> {
         let Setup { threads, memory_mib, item_max_mib, value_bytes, .. } = setup;
+        let address = setup.host.unwrap_or(Ipv4Addr::LOCALHOST);
         let line = match self.kind {
             Kind::Herd => {
                 let evict = if setup.evict { " --evict" } else { "" };
-                format!("node --listen 127.0.0.1:0 --threads {threads} --memory {memory_mib}m{evict}")
+                let plain = if setup.host.is_some() { " --plain" } else { "" };
+                format!("node --listen {address}:0 --threads {threads} --memory {memory_mib}m{evict}{plain}")
             }
             Kind::Memcached => {
                 let user = if sys::effective_ids().0 == 0 { " -u root" } else { "" };
-                let fixed = "-l 127.0.0.1 -U 0 -c 19000 -b 8192";
-                format!("{fixed} -p {port} -t {threads} -m {memory_mib} -I {item_max_mib}m{user}")
+                let fixed = "-U 0 -c 19000 -b 8192";
+                format!("-l {address} {fixed} -p {port} -t {threads} -m {memory_mib} -I {item_max_mib}m{user}")
             }
             Kind::Redis => {
-                let fixed = "--bind 127.0.0.1 --appendonly no --maxclients 19000 --tcp-backlog 8192 --daemonize no";
-                format!("--port {port} {fixed} --io-threads {threads} --maxmemory {memory_mib}mb --save")
+                let fixed = "--protected-mode no --appendonly no --maxclients 19000 --tcp-backlog 8192 --daemonize no";
+                format!(
+                    "--bind {address} --port {port} {fixed} --io-threads {threads} --maxmemory {memory_mib}mb --save"
+                )
             }
             Kind::Pogocache => {
-                let fixed = "-h 127.0.0.1 --maxconns 19000 --backlog 8192";
-                format!("{fixed} -p {port} --threads {threads} --maxmemory {memory_mib}M")
+                let fixed = "--maxconns 19000 --backlog 8192";
+                format!("-h {address} {fixed} -p {port} --threads {threads} --maxmemory {memory_mib}M")
             }
             Kind::Null(proto, op) => {
                 let proto = if proto == Proto::Herd { "herd" } else { "memcached" };
@@ -143,8 +162,8 @@ impl Peer {
     }
 }
 
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+fn free_port(address: Ipv4Addr) -> Result<u16> {
+    Ok(TcpListener::bind((address, 0))?.local_addr()?.port())
 }
 
 impl Server {

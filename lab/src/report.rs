@@ -80,11 +80,11 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Opens `DIR/bench-SECONDS.jsonl` and writes `environment` as its first line.
-    pub(crate) fn create(dir: &Path, environment: &Value) -> Result<Self> {
+    /// Opens `DIR/NAME-SECONDS.jsonl` and writes `environment` as its first line.
+    pub(crate) fn create(dir: &Path, name: &str, environment: &Value) -> Result<Self> {
         fs::create_dir_all(dir).during(|| format!("create {}", dir.display()))?;
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let stem = format!("bench-{seconds}");
+        let stem = format!("{name}-{seconds}");
         let path = dir.join(format!("{stem}.jsonl"));
         let file = File::create(&path).during(|| format!("create {}", path.display()))?;
         let (samples, verdicts, failures) = (Vec::new(), Vec::new(), Vec::new());
@@ -240,7 +240,7 @@ mod tests {
 
     fn report() -> Report {
         let dir = std::env::temp_dir().join(format!("herd-lab-report-{}", std::process::id()));
-        Report::create(&dir, &json!({})).expect("a temporary directory")
+        Report::create(&dir, "bench", &json!({})).expect("a temporary directory")
     }
 
     fn add(report: &mut Report, arm: &str, round: usize, value: f64) {

@@ -4,6 +4,7 @@
 //! only pointers to values that live until the call returns. Linux only.
 #![allow(unsafe_code)]
 
+use std::ffi::CStr;
 use std::io;
 use std::mem;
 use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream};
@@ -101,6 +102,12 @@ pub(crate) fn tie(command: &mut Command, core: Option<usize>) {
     };
     // SAFETY: between fork and exec the hook makes two system calls and allocates nothing.
     unsafe { command.pre_exec(hook) };
+}
+
+/// Makes `command` start pinned to `core` (where given).
+pub(crate) fn pinned(command: &mut Command, core: Option<usize>) {
+    // SAFETY: between fork and exec the hook makes one system call and allocates nothing.
+    unsafe { command.pre_exec(move || core.map_or(Ok(()), pin)) };
 }
 
 /// CPU time a process has used in all its threads, ended ones included, to the nanosecond: the scheduler's
@@ -228,4 +235,57 @@ pub(crate) fn connect_blocking(to: SocketAddr, patience: Duration) -> io::Result
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
     Ok(stream)
+}
+
+/// Moves the calling thread into the network namespace of `namespace`.
+pub(crate) fn enter_network(namespace: &impl AsRawFd) -> io::Result<()> {
+    // SAFETY: no pointers.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }).map(drop)
+}
+
+/// Makes `command` start in the network namespace of `namespace`, which must stay open until it is spawned.
+pub(crate) fn in_network(command: &mut Command, namespace: RawFd) {
+    // SAFETY: between fork and exec the hook makes one system call without pointers and allocates nothing.
+    unsafe { command.pre_exec(move || check(libc::setns(namespace, libc::CLONE_NEWNET)).map(drop)) };
+}
+
+/// Leaves the process, mount and network namespaces of the machine; `user` makes a user namespace around them (for
+/// those not root). The next child is the first process of the new process namespace: when it ends, all in it end.
+/// Must be called while the process has one thread.
+pub(crate) fn unshare_machine(user: bool) -> io::Result<()> {
+    let flags = libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWNET;
+    // SAFETY: no pointers.
+    check(unsafe { libc::unshare(flags | if user { libc::CLONE_NEWUSER } else { 0 }) }).map(drop)
+}
+
+/// A mount of this mount namespace.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Mount {
+    /// From now on no mount made here shows outside, and none made outside shows here.
+    Private,
+    /// The process namespace's own /proc.
+    Proc,
+    /// Memory that vanishes with the namespace, at /dev/shm.
+    Memory,
+    /// The first file over the second.
+    Over(&'static CStr, &'static CStr),
+}
+
+/// Makes a mount.
+pub(crate) fn mount(mount: Mount) -> io::Result<()> {
+    let (source, target, kind, flags) = match mount {
+        Mount::Private => (c"none", c"/", c"none", libc::MS_PRIVATE | libc::MS_REC),
+        Mount::Proc => (c"proc", c"/proc", c"proc", libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC),
+        Mount::Memory => (c"tmpfs", c"/dev/shm", c"tmpfs", libc::MS_NOSUID | libc::MS_NODEV),
+        Mount::Over(from, to) => (from, to, c"none", libc::MS_BIND),
+    };
+    // SAFETY: all strings are NUL-terminated and live for ever; no data is passed.
+    check(unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) }).map(drop)
+}
+
+/// Ignores, or heeds again, an interrupt from the terminal.
+pub(crate) fn ignore_interrupt(ignore: bool) {
+    let action = if ignore { libc::SIG_IGN } else { libc::SIG_DFL };
+    // SAFETY: no handler of ours is installed, only one of the kernel's own actions chosen.
+    unsafe { libc::signal(libc::SIGINT, action) };
 }

@@ -87,7 +87,8 @@ impl Programs {
         ]
     }
 
-    fn path(&self, wanted: &str) -> Option<PathBuf> {
+    /// A program's path, if it was given or is on PATH.
+    pub(crate) fn path(&self, wanted: &str) -> Option<PathBuf> {
         self.found().into_iter().find(|(name, _)| *name == wanted).and_then(|(_, path)| path)
     }
 }
@@ -102,7 +103,8 @@ pub(crate) fn list(programs: &Programs) {
     println!("{:<10} built in: null-server (memcached text, Herd's wire), null-bulk", "null");
 }
 
-fn print_versions(programs: &Programs) -> serde_json::Map<String, Value> {
+/// Prints, and gives, what each program says it is.
+pub(crate) fn print_versions(programs: &Programs) -> serde_json::Map<String, Value> {
     let version = |(name, program): (&'static str, Option<PathBuf>)| {
         let version = program.map(|program| Peer::new(Kind::Herd, program).version());
         println!("{name:<10} {}", version.as_deref().unwrap_or("absent"));
@@ -193,7 +195,7 @@ impl Bench {
         let iperf3 = options.programs.path("iperf3");
         println!("network    {network:?}");
         let environment = environment(&options, network, versions);
-        let report = Report::create(&options.out, &environment)?;
+        let report = Report::create(&options.out, "bench", &environment)?;
         let options_seen = Vec::new();
         Ok(Self { options, report, own_program, options_seen, memcached, redis, iperf3 })
     }
@@ -349,19 +351,29 @@ fn first_line(path: &str) -> String {
     std::fs::read_to_string(path).map_or_else(|error| error.to_string(), |text| text.trim().to_owned())
 }
 
-fn environment(options: &Options, network: &Network, versions: serde_json::Map<String, Value>) -> Value {
+/// The machine that measures: kernel, processor, cores.
+pub(crate) fn machine() -> serde_json::Map<String, Value> {
     let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpus.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown");
-    json!({
-        "kernel": first_line("/proc/sys/kernel/osrelease"),
-        "cpu": model.trim_start_matches([' ', '\t', ':']),
-        "cores": cpus.lines().filter(|line| line.starts_with("processor")).count(),
-        "network": network,
-        "versions": versions,
-        "rounds": options.rounds,
-        "window_ms": options.window_ms,
-        "short": options.short,
-        "lines": options.lines,
-        "lab": env!("CARGO_PKG_VERSION"),
-    })
+    let facts = [
+        ("kernel", json!(first_line("/proc/sys/kernel/osrelease"))),
+        ("cpu", json!(model.trim_start_matches([' ', '\t', ':']))),
+        ("cores", json!(cpus.lines().filter(|line| line.starts_with("processor")).count())),
+    ];
+    facts.into_iter().map(|(name, fact)| (name.to_owned(), fact)).collect()
+}
+
+fn environment(options: &Options, network: &Network, versions: serde_json::Map<String, Value>) -> Value {
+    let mut environment = machine();
+    let more = [
+        ("network", json!(network)),
+        ("versions", json!(versions)),
+        ("rounds", json!(options.rounds)),
+        ("window_ms", json!(options.window_ms)),
+        ("short", json!(options.short)),
+        ("lines", json!(options.lines)),
+        ("lab", json!(env!("CARGO_PKG_VERSION"))),
+    ];
+    environment.extend(more.into_iter().map(|(name, fact)| (name.to_owned(), fact)));
+    Value::Object(environment)
 }

@@ -12,14 +12,12 @@ use crate::relay::{Command, Conditions, Done, PathSpec, Ready, Report, Spec, tun
 use crate::sys;
 
 /// A running relay; killed, with its devices, when dropped or when the thread that started it ends.
-#[cfg_attr(not(test), allow(dead_code, reason = "for the labs that pretend networks"))]
 pub(crate) struct Relay {
     child: Child,
     commands: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
 
-#[cfg_attr(not(test), allow(dead_code, reason = "for the labs that pretend networks"))]
 impl Relay {
     /// Starts `program relay` and returns once it carries frames. `fds` are the sites' devices, in the order of
     /// `spec.devices`, whose numbers are filled in; this process keeps none of them, so that devices go with the relay.
@@ -54,7 +52,8 @@ impl Relay {
         self.ask(&Command::Report(true))
     }
 
-    /// The relay's process, to measure its processor time.
+    /// The relay's process.
+    #[cfg(test)]
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -97,7 +97,7 @@ impl Hub {
                 return Err(Error::new(format!("path from {from} to {to} is given twice or joins no two sites")));
             }
             hub.by_pair[from * sites + to] = Some(hub.links.len());
-            hub.links.push(Link { from, to, path: Path::new(path.conditions.clone(), seeds.next()) });
+            hub.links.push(Link { from, to, path: Path::new(path.conditions, seeds.next()) });
         }
         Ok(hub)
     }

@@ -25,7 +25,7 @@ const DELAY_US_MAX: u64 = 3_600_000_000;
 const BIT_NS_IN_BYTE_S: u64 = 8_000_000_000;
 
 /// How one direction between two sites is. The default is a perfect one: no delay, no loss, no rate.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Conditions {
     /// Bits per second on the wire, Ethernet headers included; none: as fast as the machine can.

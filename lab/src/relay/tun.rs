@@ -22,7 +22,6 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 /// Makes the TUN device `name` in the network namespace of the calling thread: packets without link layer, each
 /// behind a virtio header of 10 bytes, TCP in frames of up to 64 KiB with checksums left open. Not blocking, and not
 /// inherited unless [`hand_down`] says so. The device goes with its last descriptor.
-#[cfg_attr(not(test), allow(dead_code, reason = "for the labs that pretend networks"))]
 pub(crate) fn create(name: &str) -> io::Result<OwnedFd> {
     let flags = libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC;
     // SAFETY: the path is a constant C string; the result is checked and then owned.

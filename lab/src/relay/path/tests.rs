@@ -220,8 +220,8 @@ fn a_cut_takes_what_is_in_flight_and_all_that_comes() {
     let mut bench = Bench::new(Conditions { rate_bits_s: Some(1_000_000), ..delay(10_000) });
     bench.offer(0, ONE);
     bench.offer(0, MANY);
-    let before = bench.path.conditions.clone();
-    assert_eq!(bench.set(MS, Conditions { cut: true, ..before.clone() }), 2);
+    let before = bench.path.conditions;
+    assert_eq!(bench.set(MS, Conditions { cut: true, ..before }), 2);
     assert_eq!((bench.counts().cut_packets, bench.counts().in_flight_packets), (46, 0));
     assert_eq!(bench.offer(2 * MS, ONE), None);
     assert_eq!(bench.counts().cut_packets, 47);
@@ -322,11 +322,11 @@ fn lateness_refusals_and_starvation_are_counted() {
 fn impossible_conditions_are_refused() {
     let good = Conditions::default();
     for (what, wrong) in [
-        ("rate_bits_s", Conditions { rate_bits_s: Some(0), ..good.clone() }),
-        ("delay_us", Conditions { delay_us: u64::MAX, ..good.clone() }),
-        ("jitter_us", Conditions { jitter_us: u64::MAX, ..good.clone() }),
-        ("loss", Conditions { loss: 1.01, ..good.clone() }),
-        ("loss", Conditions { loss: f64::NAN, ..good.clone() }),
+        ("rate_bits_s", Conditions { rate_bits_s: Some(0), ..good }),
+        ("delay_us", Conditions { delay_us: u64::MAX, ..good }),
+        ("jitter_us", Conditions { jitter_us: u64::MAX, ..good }),
+        ("loss", Conditions { loss: 1.01, ..good }),
+        ("loss", Conditions { loss: f64::NAN, ..good }),
     ] {
         let error = wrong.check().expect_err(what).to_string();
         assert!(error.contains(what), "{error}");

@@ -1,0 +1,85 @@
+//! Every command of docs/guide/lab.md is run in the network it is meant for, and what it prints is compared.
+//! Where this machine cannot make such a network, the reason is printed and the test is skipped.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const LAB: &str = env!("CARGO_BIN_EXE_herd-lab");
+
+fn lab(arguments: &[&str]) -> Output {
+    let mut command = Command::new(LAB);
+    command.args(arguments).output().expect("the lab's program was built for this test")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Why `network` cannot be made here, if it cannot.
+fn missing(network: &str) -> Option<String> {
+    let output = lab(&["shell", network, "--", "true"]);
+    (!output.status.success()).then(|| text(&output.stderr).trim().to_owned())
+}
+
+/// A `console` block: the network it is in (none: outside), its commands, and what they print.
+struct Block {
+    network: Option<String>,
+    commands: Vec<String>,
+    wanted: Vec<String>,
+}
+
+fn blocks() -> Vec<Block> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide/lab.md");
+    let page = fs::read_to_string(page).expect("the guide is in the repository");
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut open = false;
+    for line in page.lines() {
+        if let Some(language) = line.strip_prefix("```") {
+            open = language.starts_with("console");
+            if open {
+                let network = language.split_once(' ').map(|(_, network)| network.to_owned());
+                blocks.push(Block { network, commands: Vec::new(), wanted: Vec::new() });
+            }
+        } else if let (true, Some(block)) = (open, blocks.last_mut()) {
+            match line.strip_prefix("$ ") {
+                Some(command) => block.commands.push(command.to_owned()),
+                None => block.wanted.push(line.to_owned()),
+            }
+        }
+    }
+    blocks
+}
+
+#[test]
+fn the_guides_commands_do_what_it_says() {
+    let blocks = blocks();
+    assert_eq!(blocks.len(), 4, "blocks of the guide");
+    for block in blocks {
+        let network = block.network.as_deref().unwrap_or("sites");
+        if let Some(reason) = missing(network) {
+            println!("SKIPPED the guide's {network}: {reason}");
+            continue;
+        }
+        let script = block.commands.join("\n");
+        let output = match &block.network {
+            Some(network) => lab(&["shell", network, "--", "sh", "-c", &script]),
+            None => lab(&script.split(' ').skip(1).collect::<Vec<_>>()),
+        };
+        let printed = text(&output.stdout) + &text(&output.stderr);
+        assert!(output.status.success(), "{script}\n{printed}");
+        assert!(!printed.contains("FAIL"), "{printed}");
+        for wanted in &block.wanted {
+            assert!(printed.lines().any(|line| line.contains(wanted)), "{script}\nlacks: {wanted}\n{printed}");
+        }
+    }
+}
+
+#[test]
+fn a_typo_is_told() {
+    let output = lab(&["shell", "piar"]);
+    assert!(!output.status.success());
+    assert!(text(&output.stderr).contains("pair"), "{}", text(&output.stderr));
+    let output = lab(&["on", "two", "true"]);
+    assert!(text(&output.stderr).contains("inside `herd-lab shell` only"), "{}", text(&output.stderr));
+}
