@@ -77,7 +77,12 @@ impl Bulk {
     /// Greets on a blocking connection; the caller may make it non-blocking afterwards.
     pub(crate) fn open(mut stream: TcpStream, proto: Proto) -> Result<Self> {
         let link = proto.greet(&mut stream)?;
-        Ok(Self {
+        Ok(Self::greeted(stream, proto, link))
+    }
+
+    /// Takes a connection, blocking or not, on which the greeting was done.
+    pub(crate) fn greeted(stream: TcpStream, proto: Proto, link: Link) -> Self {
+        Self {
             stream,
             proto,
             link,
@@ -94,7 +99,7 @@ impl Bulk {
             last: false,
             done: Done { found: true, body_bytes: 0 },
             blocks: None,
-        })
+        }
     }
 
     /// The socket.
@@ -119,7 +124,7 @@ impl Bulk {
         self.granted_bytes = if self.proto == Proto::Herd { wire::FIRST_CREDIT_BYTES } else { wire::ALL };
     }
 
-    /// Starts to read object `name` of `len` bytes (the length matters to the null protocol only).
+    /// Starts to read object `name` of at most `len` bytes (the null protocol's reply has exactly so many).
     pub(crate) fn start_get(&mut self, name: &str, len: usize) {
         self.begin(Op::Get);
         match self.proto {
@@ -129,18 +134,21 @@ impl Bulk {
                 self.heads.extend_from_slice(request.as_bytes());
             }
             Proto::Http => http::append_head(Op::Get, name.as_bytes(), 0, &mut self.heads),
-            Proto::Herd => self.herd_get(name),
+            Proto::Herd => self.herd_get(name, len),
             Proto::Null => self.null_request(b'G', len),
         }
         self.segments.push(Segment::Head(0..self.heads.len()));
     }
 
-    /// A get, and behind it a credit of the whole body: this client drains into memory it owns.
-    fn herd_get(&mut self, name: &str) {
+    /// A get, and behind it a credit of the whole body where it needs any: this client drains into memory it owns.
+    fn herd_get(&mut self, name: &str, len: usize) {
         let mut head = Vec::new();
         herd::append_name(&self.link, name.as_bytes(), &mut head);
         let request = herd::request(&self.link, Op::Get, self.sequence);
         wire::append_start(&mut self.heads, request, &head, &[]);
+        if len as u64 <= wire::FIRST_CREDIT_BYTES {
+            return;
+        }
         let credit = Header { kind: kind::CREDIT, id: request.id, length: wire::ALL, ..Header::default() };
         wire::append_start(&mut self.heads, credit, &[], &[]);
     }
@@ -240,7 +248,12 @@ impl Bulk {
         if count == 0 {
             return Ok(false);
         }
-        match (&self.stream).write_vectored(&slices[..count]) {
+        // One slice, as every get is, costs less by a plain write.
+        let written = match &slices[..count] {
+            [one] => (&self.stream).write(one),
+            several => (&self.stream).write_vectored(several),
+        };
+        match written {
             Ok(sent) => self.advance(sent, source),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
             Err(error) => return Err(error).during(|| "send a body".into()),
@@ -330,19 +343,26 @@ impl Bulk {
     }
 
     /// Takes what belongs to the head from `data`; returns the rest.
+    ///
+    /// A head that arrived whole is read where it lies: copying would keep 16 KiB for each of thousands of connections.
     fn feed_head<'a>(&mut self, data: &'a [u8]) -> Result<&'a [u8], String> {
-        let before = self.head.len();
-        self.head.extend_from_slice(&data[..data.len().min(HEAD_MAX)]);
-        let Some(piece) = parse_piece(self.proto, self.op, &self.head)? else {
-            if self.head.len() > HEAD_MAX {
+        let near = &data[..data.len().min(HEAD_MAX)];
+        let mut head = std::mem::take(&mut self.head);
+        let before = head.len();
+        if before > 0 {
+            head.extend_from_slice(near);
+        }
+        let bytes = if before > 0 { &head[..] } else { near };
+        let Some(piece) = parse_piece(self.proto, self.op, bytes)? else {
+            if bytes.len() > HEAD_MAX || data.len() > HEAD_MAX {
                 return Err("an endless reply head".into());
             }
-            return Ok(&data[data.len().min(HEAD_MAX)..]);
+            self.head = if before > 0 { head } else { near.to_vec() };
+            return Ok(&[]);
         };
         if let Some(blocks) = &mut self.blocks {
-            blocks.begin(self.proto, &self.head)?;
+            blocks.begin(self.proto, bytes)?;
         }
-        self.head.clear();
         self.granted_bytes = self.granted_bytes.saturating_add(piece.credit);
         self.done.found &= piece.found;
         (self.body_left, self.tail_left, self.last) = (piece.body_bytes, piece.tail_bytes, piece.last);

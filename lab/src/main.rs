@@ -7,6 +7,7 @@ mod bench;
 mod bulk;
 mod bulkrun;
 mod churn;
+mod crowd;
 mod engine;
 mod error;
 #[cfg(test)]
@@ -92,6 +93,9 @@ enum Command {
     /// One run of the large-object client: specification on stdin, outcome on stdout, both JSON.
     #[command(hide = true)]
     Bulk,
+    /// One crowd of connections that read objects: specification on stdin, outcome on stdout, both JSON.
+    #[command(hide = true)]
+    Crowd,
     /// One churn: specification on stdin, outcome on stdout, both JSON.
     #[command(hide = true)]
     Churn,
@@ -128,6 +132,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Engine => print_outcome(&engine::run(read_specification()?)?)?,
         Command::Churn => print_outcome(&churn::run(&read_specification()?)?)?,
         Command::Storm => print_outcome(&storm::run(&read_specification()?)?)?,
+        Command::Crowd => print_outcome(&crowd::run(&read_specification()?)?)?,
         Command::Relay => relay::run()?,
         Command::Bulk => print_outcome(&bulkrun::run(&read_specification()?)?)?,
     }

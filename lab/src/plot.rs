@@ -1,7 +1,9 @@
-//! Figures: bars with whiskers (median, lowest to highest) and one line over time, as SVG written here, and as PNG by
-//! matplotlib where python3 has it.
+//! Figures: bars with whiskers (median, lowest to highest), one line over time, and curves over a variable, as SVG
+//! written here, and as PNG by matplotlib where python3 has it.
 //!
 //! Charts are plain data; the same JSON goes to the SVG writer and to `plot.py`.
+
+pub(crate) mod curves;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,6 +14,7 @@ use std::process::{Command, Stdio};
 use serde::Serialize;
 
 use crate::error::{Context, Result};
+use crate::plot::curves::Curves;
 
 const WIDTH: f64 = 940.0;
 const LEFT: f64 = 190.0;
@@ -38,7 +41,7 @@ pub(crate) struct Bar {
     pub(crate) high: f64,
 }
 
-/// Bars in named groups over one axis, or one line over seconds.
+/// Bars in named groups over one axis, one line over seconds, or curves over a variable.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub(crate) enum Chart {
@@ -62,6 +65,9 @@ pub(crate) enum Chart {
         /// Drawn as a dashed line.
         limit: f64,
     },
+    /// Several curves over a variable.
+    #[cfg_attr(not(test), expect(dead_code, reason = "no line of the bench draws curves yet"))]
+    Curves(Curves),
 }
 
 /// Writes `STEM-NAME.svg`, and `.png` when it can; returns why there is no PNG.
@@ -95,6 +101,7 @@ fn to_svg(chart: &Chart) -> String {
     match chart {
         Chart::Bars { title, unit, groups } => bars_svg(title, unit, groups),
         Chart::Line { title, unit, values, limit } => line_svg(title, unit, values, *limit),
+        Chart::Curves(chart) => curves::to_svg(chart),
     }
 }
 
