@@ -12,6 +12,7 @@ mod engine;
 mod error;
 #[cfg(test)]
 mod fake;
+mod figure;
 mod hist;
 mod net;
 mod netns;
@@ -52,6 +53,9 @@ enum Command {
     Bench(bench::Options),
     /// Lists the lines that can be measured and the servers that are there.
     List(bench::Programs),
+    /// Measures a figure of the papers again, on pretend networks, with peers beside Herd.
+    #[command(after_help = "Example:\n  herd-lab figure hoc-throughput --herd target/release/herd --rounds 3")]
+    Figure(figure::Options),
     /// Measures whether pretend networks do what they say: round trips, rates, losses, cuts, firewalls, clean-up.
     #[command(after_help = "Works as root, and without where user namespaces and /dev/net/tun are for all.")]
     Check(net::check::Options),
@@ -123,6 +127,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Check(options) => {
             return Ok(if net::check::run(&options)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
+        Command::Figure(options) => figure::run(options)?,
         Command::Shell { network, command } => return net::shell::run(network, &command),
         Command::On { host, command } => return net::shell::on(&host, &command),
         Command::Bench(options) => bench::run(options)?,

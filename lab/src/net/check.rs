@@ -161,9 +161,8 @@ fn ping(socket: &UdpSocket) -> Result<f64> {
 fn rates(short: bool) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for rate in [Rate::MBIT_10, Rate::MBIT_100, Rate::GBIT_1] {
-        let (plan, _) = presets::pair(rate);
+        let (plan, [one, two]) = presets::pair(rate);
         let cable = plan.build()?;
-        let [one, two] = [HostId(0), HostId(1)];
         findings.push(rate_of(&cable, one, two, rate, "cable", short)?);
         if rate == Rate::MBIT_100 {
             // The same cable slowed down while it is there, and its own count of what it carried.
@@ -270,9 +269,8 @@ fn cuts(short: bool) -> Result<Vec<Finding>> {
     let (mut net, [one, other], [near, far]) = two_sites(distance(6_000))?;
     let sites =
         cut_and_heal(&mut net, near, far, |net, cut| if cut { net.cut(one, other) } else { net.heal(one, other) })?;
-    let (plan, near) = presets::pair(Rate::MBIT_100);
+    let (plan, [near, far]) = presets::pair(Rate::MBIT_100);
     let mut net = plan.build()?;
-    let far = HostId(1);
     let cable = cut_and_heal(&mut net, near, far, |net, cut| net.plug(far, !cut))?;
     let bar_ms = within(10.0, short);
     let told = |what: &str, (last_ms, healed): (f64, bool)| {

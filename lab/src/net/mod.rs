@@ -16,6 +16,7 @@
 
 pub(crate) mod check;
 pub(crate) mod conditions;
+pub(crate) mod idle;
 pub(crate) mod namespace;
 pub(crate) mod presets;
 pub(crate) mod sandbox;

@@ -20,7 +20,10 @@ impl Preset {
     /// Its plan, and the host one stands on.
     pub(crate) fn plan(self) -> (Plan, HostId) {
         match self {
-            Preset::Pair => pair(Rate::GBIT_1),
+            Preset::Pair => {
+                let (plan, [one, _]) = pair(Rate::GBIT_1);
+                (plan, one)
+            }
             Preset::Farm => farm(8, Rate::MBIT_100),
             Preset::Sites => sites(),
             Preset::Firewalls => firewalls(),
@@ -29,12 +32,11 @@ impl Preset {
 }
 
 /// `one` and `two` on a switch.
-pub(crate) fn pair(rate: Rate) -> (Plan, HostId) {
+pub(crate) fn pair(rate: Rate) -> (Plan, [HostId; 2]) {
     let mut plan = Plan::new();
     let site = plan.site();
-    let one = plan.host(site, "one", rate);
-    plan.host(site, "two", rate);
-    (plan, one)
+    let hosts = [plan.host(site, "one", rate), plan.host(site, "two", rate)];
+    (plan, hosts)
 }
 
 /// `client` and `node1` to `nodeN` on a switch.

@@ -32,9 +32,6 @@ pub(crate) use self::tun::create;
 
 /// Frames read from one device before those that are due are handed on.
 const READ_BATCH: usize = 8;
-/// Frames are handed on so much before their time: waking up for a frame, and its receiver waking up for it, takes the
-/// kernel that long in each direction.
-const EARLY_NS: u64 = 50_000;
 /// Frames of one path handed on before the next path has its turn.
 const HAND_ON_BATCH: usize = 16;
 /// A line of JSON is no longer than this: a thousand paths take a fifth of it.
@@ -146,6 +143,8 @@ struct Done {
 /// The relay's process: serves stdin and stdout until stdin ends.
 pub(crate) fn run() -> Result<()> {
     let file = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map(File::from);
+    // Refused where root is root of a user namespace only; the counts of late packets tell whether it mattered.
+    let _ = tun::go_first();
     let commands = file(io::stdin().as_fd()).during(|| "relay: stdin".into())?;
     serve(commands, &mut file(io::stdout().as_fd()).during(|| "relay: stdout".into())?)
 }
@@ -182,10 +181,13 @@ fn carry(hub: &mut Hub, devices: &[File], lines: &mut Lines, answers: &mut impl 
     let control = lines.source.try_clone().during(|| "relay: stdin".into())?;
     let polled = devices.iter().chain([&control]).map(File::as_fd).collect();
     let mut waiter = Waiter::new(polled);
+    let mut alarm = Alarm::default();
     loop {
-        let now_ns = sys::monotonic_ns();
-        let timeout_ns = hub.next_due_ns().map(|due_ns| due_ns.saturating_sub(now_ns + EARLY_NS));
-        waiter.wait(timeout_ns).during(|| "relay: waiting".into())?;
+        let start_ns = sys::monotonic_ns();
+        let timeout_ns = hub.next_due_ns().map(|due_ns| alarm.timeout_ns(due_ns.saturating_sub(start_ns)));
+        if waiter.wait(timeout_ns).during(|| "relay: waiting".into())? {
+            alarm.rang(timeout_ns.unwrap_or(0), sys::monotonic_ns() - start_ns);
+        }
         hand_on(hub, devices);
         for (index, device) in devices.iter().enumerate() {
             if waiter.ready(index) {
@@ -195,6 +197,32 @@ fn carry(hub: &mut Hub, devices: &[File], lines: &mut Lines, answers: &mut impl 
         }
         if waiter.ready(devices.len()) && !obey(hub, lines, answers)? {
             return Ok(());
+        }
+    }
+}
+
+/// Sets waits so that they end in time. An idle processor takes some time to wake, on virtual machines tens of
+/// microseconds, which would come on top of every delay: so waits are shorter by what waking took lately, and the rest,
+/// if any, is spent asking again and again.
+#[derive(Default)]
+struct Alarm {
+    waking_ns: u64,
+}
+
+impl Alarm {
+    /// The longest rest that is spent asking: a processor that takes longer to wake is busy with something else.
+    const WAKING_NS_MAX: u64 = 60_000;
+
+    /// For how long to wait when something is due in `left_ns`.
+    fn timeout_ns(&self, left_ns: u64) -> u64 {
+        left_ns.saturating_sub(self.waking_ns)
+    }
+
+    /// A wait for `timeout_ns` took `took_ns`.
+    fn rang(&mut self, timeout_ns: u64, took_ns: u64) {
+        if timeout_ns > 0 {
+            let waking_ns = took_ns.saturating_sub(timeout_ns).min(Self::WAKING_NS_MAX);
+            self.waking_ns = (self.waking_ns * 7 + waking_ns) / 8;
         }
     }
 }
@@ -216,7 +244,7 @@ fn take_in(hub: &mut Hub, index: usize, mut device: &File) -> Result<()> {
 fn hand_on(hub: &mut Hub, devices: &[File]) {
     for path in 0..hub.paths() {
         for _ in 0..HAND_ON_BATCH {
-            let Some(arrived) = hub.arrived(path, sys::monotonic_ns() + EARLY_NS) else { break };
+            let Some(arrived) = hub.arrived(path, sys::monotonic_ns()) else { break };
             let refused = (&devices[arrived.to]).write(arrived.held.frame()).is_err();
             hub.done(arrived, refused);
         }

@@ -278,3 +278,20 @@ fn a_device_exists_as_long_as_its_descriptor() {
     };
     std::thread::spawn(try_it).join().expect("no panic");
 }
+
+#[test]
+fn waits_are_shorter_by_what_waking_takes() {
+    let mut alarm = Alarm::default();
+    assert_eq!(alarm.timeout_ns(500_000), 500_000);
+    for _ in 0..100 {
+        alarm.rang(400_000, 430_000);
+        alarm.rang(0, 1_000);
+    }
+    let timeout_ns = alarm.timeout_ns(500_000);
+    assert!((470_000..470_100).contains(&timeout_ns), "{timeout_ns}");
+    assert_eq!(alarm.timeout_ns(20_000), 0);
+    for _ in 0..100 {
+        alarm.rang(400_000, 90_000_000);
+    }
+    assert!(alarm.timeout_ns(500_000) >= 440_000, "one held up does not spin for long");
+}

@@ -1,0 +1,144 @@
+//! `herd-lab figure`: the figures of the papers, drawn again on pretend networks, with peers beside Herd in each run.
+//!
+//! A figure is a list of cells; in a cell the arms take turns, round after round, each on a network and with servers
+//! of its own. A run in which the processor was busier than the figure allows measured the processor, not the link: it
+//! is said, and its bars are not judged.
+
+mod throughput;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+
+use crate::bench::Programs;
+use crate::crowd::{CrowdOutcome, CrowdSpec};
+use crate::error::{Context, Error, Result};
+use crate::net::{CONGESTION_CONTROL, HostId, Network, sandbox};
+use crate::peers::{Kind, Peer, Server, Setup};
+use crate::proto::Proto;
+use crate::report::{Report, Sample};
+use crate::sys;
+
+/// A figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Name {
+    /// One node on 100 Mbit/s and 1 Gbit/s, messages of 512 B to 1 MB, 1 to 3,072 connections [HOC, Performance
+    /// figures].
+    HocThroughput,
+}
+
+/// Options of `figure`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// Which.
+    #[arg(value_enum)]
+    pub(crate) name: Name,
+    #[command(flatten)]
+    pub(crate) programs: Programs,
+    /// Rounds of each cell.
+    #[arg(long, default_value_t = 3)]
+    pub(crate) rounds: usize,
+    /// Every cell of the grid instead of a chosen few.
+    #[arg(long)]
+    pub(crate) full: bool,
+    /// One cell, one round, short windows: whether it runs at all. Part of `make test`.
+    #[arg(long, conflicts_with = "full")]
+    pub(crate) short: bool,
+    /// Where JSON lines and plots go.
+    #[arg(long, default_value = "lab/results")]
+    pub(crate) out: PathBuf,
+}
+
+/// A server that takes part, and the door it is asked by.
+#[derive(Clone, Debug)]
+pub(crate) struct Arm {
+    /// As printed.
+    name: &'static str,
+    peer: Peer,
+    proto: Proto,
+}
+
+/// A figure in progress.
+pub(crate) struct Figure {
+    options: Options,
+    report: Report,
+}
+
+/// Measures one figure; an error if a run failed.
+pub(crate) fn run(mut options: Options) -> Result<()> {
+    sandbox::enter(false)?;
+    sys::raise_open_files()?;
+    if options.short {
+        options.rounds = 1;
+    }
+    let name = options.name.to_possible_value().expect("no figure is hidden").get_name().to_owned();
+    let environment = json!({
+        "figure": name, "rounds": options.rounds, "full": options.full, "short": options.short,
+        "congestion_control": CONGESTION_CONTROL, "lab": env!("CARGO_PKG_VERSION"),
+        "machine": crate::bench::machine(), "versions": crate::bench::print_versions(&options.programs),
+    });
+    let report = Report::create(&options.out, &name, &environment)?;
+    let mut figure = Figure { options, report };
+    match figure.options.name {
+        Name::HocThroughput => throughput::run(&mut figure)?,
+    }
+    figure.conclude()
+}
+
+impl Figure {
+    /// Herd by its two doors for small objects, and memcached; those whose program is there.
+    fn arms(&self) -> Vec<Arm> {
+        let arm = |name, kind, program: &str, proto| {
+            let program = self.options.programs.path(program)?;
+            Some(Arm { name, peer: Peer::new(kind, program), proto })
+        };
+        let arms = [
+            arm("herd text", Kind::Herd, "herd", Proto::Memcached),
+            arm("herd wire", Kind::Herd, "herd", Proto::Herd),
+            arm("memcached", Kind::Memcached, "memcached", Proto::Memcached),
+        ];
+        arms.into_iter().flatten().collect()
+    }
+
+    /// Starts an arm's server on a host.
+    fn start(&mut self, arm: &Arm, net: &Network, host: HostId) -> Result<Server> {
+        let setup = Setup { memory_mib: 1_024, item_max_mib: 16, host: Some(net.address(host)), ..Setup::default() };
+        let server = net.on(host, || arm.peer.start(&setup))?;
+        self.report.write("options", &format!("{}: {}", arm.name, server.options_without_port()))?;
+        Ok(server)
+    }
+
+    /// Runs a crowd on a host.
+    fn crowd(&self, net: &Network, host: HostId, spec: &CrowdSpec) -> Result<CrowdOutcome> {
+        let program = std::env::current_exe().during(|| "find this program's file".into())?;
+        let mut command = net.command(host, &program);
+        command.arg("crowd").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().during(|| "start a crowd".into())?;
+        child.stdin.take().expect("piped").write_all(serde_json::to_string(spec)?.as_bytes())?;
+        let output = child.wait_with_output()?;
+        if !output.status.success() {
+            return Err(Error::new(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+        }
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+
+    fn sample(&mut self, group: &str, arm: &str, round: usize, values: &[(&'static str, f64)]) -> Result<()> {
+        let (group, arm) = (group.to_owned(), arm.to_owned());
+        self.report.sample(Sample { line: LINE, group, arm, round, values: values.iter().copied().collect() })
+    }
+
+    fn conclude(mut self) -> Result<()> {
+        self.report.print_verdicts(LINE);
+        let (met, judged) = self.report.score();
+        let failed = self.report.failures().len();
+        println!("\n{met} of {judged} bars met, {failed} runs failed; {}", self.report.path(".jsonl").display());
+        self.report.write("score", &json!({ "met": met, "judged": judged, "failed": failed }))?;
+        if failed == 0 { Ok(()) } else { Err(Error::new(format!("{failed} runs failed, see above"))) }
+    }
+}
+
+/// All samples of a figure are of one line.
+const LINE: &str = "figure";

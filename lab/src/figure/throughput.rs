@@ -1,0 +1,192 @@
+//! (hoc-throughput) One node and a crowd of clients on one link: net throughput and its share of the line's rate, over
+//! message size, number of connections and rate [HOC, Performance figures (1 PE)], beside memcached and iperf3.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::bench::CLIENT_CORE;
+use crate::crowd::CrowdSpec;
+use crate::error::Result;
+use crate::figure::{Arm, Figure, LINE};
+use crate::hist::{Latencies, Recorded};
+use crate::net::check::iperf;
+use crate::net::conditions::Rate;
+use crate::net::idle::Idle;
+use crate::net::presets;
+use crate::report::Summary;
+
+/// Payload of a full TCP packet over its bytes with all headers: what a line's rate leaves for anyone.
+const HEADERS_LEAVE: f64 = 1_448.0 / 1_514.0;
+/// Below this share of idle time the processor may have been the limit.
+const IDLE_MIN: f64 = 0.15;
+/// Bytes of all objects together, at most, and their number.
+const OBJECTS_BYTES: usize = 64 << 20;
+const OBJECTS_MAX: usize = 2_000;
+
+/// A cell of the grid.
+#[derive(Clone, Copy, Debug)]
+struct Cell {
+    rate: Rate,
+    bytes: usize,
+    conns: usize,
+    /// Share of the ideal that the paper has here.
+    paper: Option<f64>,
+}
+
+const KB: usize = 1_024;
+const MB: usize = 1_024 * KB;
+
+/// The paper's own four rows first, then the corners.
+const CHOSEN: [(Rate, usize, usize, Option<f64>); 10] = [
+    (Rate::GBIT_1, MB, 2_048, Some(0.96)),
+    (Rate::GBIT_1, 512, 3_072, Some(0.11)),
+    (Rate::MBIT_100, 8 * KB, 1_024, Some(0.90)),
+    (Rate::MBIT_100, 16 * KB, 1_024, Some(0.90)),
+    (Rate::GBIT_1, MB, 1, None),
+    (Rate::GBIT_1, 64 * KB, 256, None),
+    (Rate::GBIT_1, 8 * KB, 64, None),
+    (Rate::MBIT_100, 512, 64, None),
+    (Rate::MBIT_100, 64 * KB, 1, None),
+    (Rate::MBIT_100, MB, 64, None),
+];
+
+fn cells(figure: &Figure) -> Vec<Cell> {
+    let cell = |(rate, bytes, conns, paper)| Cell { rate, bytes, conns, paper };
+    if figure.options.short {
+        return vec![cell((Rate::MBIT_100, 16 * KB, 64, None))];
+    }
+    let mut cells: Vec<Cell> = CHOSEN.map(cell).into();
+    if figure.options.full {
+        for rate in [Rate::MBIT_100, Rate::GBIT_1] {
+            for bytes in [512, 2 * KB, 8 * KB, 16 * KB, 64 * KB, 256 * KB, MB] {
+                let new = |conns: &usize| !CHOSEN.iter().any(|cell| (cell.0, cell.1, cell.2) == (rate, bytes, *conns));
+                let conns = [1, 16, 64, 256, 1_024, 2_048, 3_072].into_iter().filter(new);
+                cells.extend(conns.map(|conns| cell((rate, bytes, conns, None))));
+            }
+        }
+    }
+    cells
+}
+
+impl Cell {
+    fn name(&self) -> String {
+        let size = match self.bytes {
+            bytes if bytes >= MB => format!("{} MB", bytes / MB),
+            bytes if bytes >= KB => format!("{} KB", bytes / KB),
+            bytes => format!("{bytes} B"),
+        };
+        let rate =
+            if self.rate >= Rate::GBIT_1 { "1 Gbit/s".into() } else { format!("{} Mbit/s", self.rate.0 / 1_000_000) };
+        format!("{rate}, {size}, {} connections", self.conns)
+    }
+}
+
+/// Measures all cells, judges and draws.
+pub(super) fn run(figure: &mut Figure) -> Result<()> {
+    for cell in cells(figure) {
+        let group = cell.name();
+        println!("{group}");
+        let arms = figure.arms();
+        for round in 0..figure.options.rounds {
+            for turn in 0..=arms.len() {
+                let turn = (turn + round) % (arms.len() + 1);
+                let outcome = match arms.get(turn) {
+                    Some(arm) => crowd_run(figure, &cell, arm, &group, round),
+                    None => stream_run(figure, &cell, &group, round),
+                };
+                if let Err(error) = outcome {
+                    let name = arms.get(turn).map_or("iperf3", |arm| arm.name);
+                    figure.report.failure(format!("{group}, {name}, round {round}: {error}"))?;
+                }
+            }
+        }
+        judge(figure, &cell, &group)?;
+    }
+    figure.report.print_tables(LINE, &["MB/s", "share of line", "replies/s", "p99 ms", "idle"]);
+    Ok(())
+}
+
+fn crowd_run(figure: &mut Figure, cell: &Cell, arm: &Arm, group: &str, round: usize) -> Result<()> {
+    let (plan, [node, clients]) = presets::pair(cell.rate);
+    let net = plan.build()?;
+    let server = figure.start(arm, &net, node)?;
+    let spec = CrowdSpec {
+        servers: vec![server.addr],
+        proto: arm.proto,
+        conns: cell.conns,
+        object_bytes: cell.bytes,
+        objects: (OBJECTS_BYTES / cell.bytes).clamp(1, OBJECTS_MAX),
+        store: true,
+        rate_per_s: None,
+        warm_ms: if figure.options.short { 200 } else { 700 },
+        run_ms: if figure.options.short { 300 } else { 1_500 },
+        core: Some(CLIENT_CORE),
+        server_pids: vec![server.pid()],
+        seed: round as u64 + 1,
+    };
+    let idle = Idle::now()?;
+    let outcome = figure.crowd(&net, clients, &spec)?;
+    let idle = idle.share_since()?;
+    let bytes_s = outcome.bytes as f64 / outcome.seconds;
+    let values = [
+        ("MB/s", bytes_s / 1e6),
+        ("share of line", bytes_s * 8.0 / cell.rate.0 as f64),
+        ("replies/s", outcome.replies as f64 / outcome.seconds),
+        ("p99 ms", p99_ms(&outcome.latencies)),
+        ("server cpu s", outcome.server_cpu_ns as f64 / 1e9),
+        ("idle", idle),
+    ];
+    figure.sample(group, arm.name, round, &values)
+}
+
+fn p99_ms(recorded: &Recorded) -> f64 {
+    let mut latencies = Latencies::new();
+    latencies.merge(recorded);
+    latencies.percentile_us(99.0) / 1e3
+}
+
+/// The same link with one stream of iperf3.
+fn stream_run(figure: &mut Figure, cell: &Cell, group: &str, round: usize) -> Result<()> {
+    let (plan, [node, clients]) = presets::pair(cell.rate);
+    let net = plan.build()?;
+    let idle = Idle::now()?;
+    let bits_s = iperf(&net, node, clients, if figure.options.short { 1 } else { 2 })?;
+    let idle = idle.share_since()?;
+    let values = [("MB/s", bits_s / 8e6), ("share of line", bits_s / cell.rate.0 as f64), ("idle", idle)];
+    figure.sample(group, "iperf3", round, &values)
+}
+
+fn judge(figure: &mut Figure, cell: &Cell, group: &str) -> Result<()> {
+    for herd in ["herd text", "herd wire"] {
+        let over = |other: &str| figure.report.ratio(LINE, (group, herd), (group, other), "MB/s");
+        let (memcached, stream) = (over("memcached"), over("iperf3"));
+        figure.report.judge(LINE, format!("MB/s: {group}, {herd} / memcached"), memcached, 0.98, false)?;
+        let Some(idle) = figure.report.summary(LINE, group, herd, "idle") else { continue };
+        let share = figure.report.summary(LINE, group, herd, "share of line");
+        if idle.median < IDLE_MIN {
+            println!("  {herd}: {:.0} % idle: the processor is the limit here, not the link", 100.0 * idle.median);
+            continue;
+        }
+        if let Some(paper) = cell.paper {
+            figure.report.judge(LINE, format!("MB/s: {group}, {herd} / iperf3"), stream, 0.97, false)?;
+            judge_paper(figure, group, herd, share, paper)?;
+        }
+    }
+    // Each cell begins on a machine that has settled.
+    thread::sleep(Duration::from_millis(100));
+    Ok(())
+}
+
+/// The paper's share of the ideal; where headers alone leave less, that share of what they leave.
+fn judge_paper(figure: &mut Figure, group: &str, herd: &str, share: Option<Summary>, paper: f64) -> Result<()> {
+    if paper <= HEADERS_LEAVE {
+        return figure.report.judge(LINE, format!("share of line: {group}, {herd}"), share, paper, false);
+    }
+    let net = share.map(|Summary { median, low, high }| Summary {
+        median: median / HEADERS_LEAVE,
+        low: low / HEADERS_LEAVE,
+        high: high / HEADERS_LEAVE,
+    });
+    let what = format!("share of what headers leave of the line ({HEADERS_LEAVE:.3}): {group}, {herd}");
+    figure.report.judge(LINE, what, net, paper, false)
+}
