@@ -53,7 +53,7 @@ enum Command {
     Bench(bench::Options),
     /// Lists the lines that can be measured and the servers that are there.
     List(bench::Programs),
-    /// Measures a figure of the papers again, on pretend networks, with peers beside Herd.
+    /// Measures and draws a figure of the papers again, on pretend networks, with peers beside Herd.
     #[command(after_help = "Example:\n  herd-lab figure hoc-throughput --herd target/release/herd --rounds 3")]
     Figure(figure::Options),
     /// Measures whether pretend networks do what they say: round trips, rates, losses, cuts, firewalls, clean-up.

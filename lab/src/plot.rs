@@ -66,7 +66,6 @@ pub(crate) enum Chart {
         limit: f64,
     },
     /// Several curves over a variable.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no line of the bench draws curves yet"))]
     Curves(Curves),
 }
 

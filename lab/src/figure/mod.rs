@@ -4,22 +4,28 @@
 //! of its own. A run in which the processor was busier than the figure allows measured the processor, not the link: it
 //! is said, and its bars are not judged.
 
+mod mixed;
+mod speedup;
 mod throughput;
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 
 use clap::{Args, ValueEnum};
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 
 use crate::bench::Programs;
 use crate::crowd::{CrowdOutcome, CrowdSpec};
 use crate::error::{Context, Error, Result};
+use crate::hist::{Latencies, Recorded};
 use crate::net::{CONGESTION_CONTROL, HostId, Network, sandbox};
 use crate::peers::{Kind, Peer, Server, Setup};
+use crate::plot::curves::{Axis, Curve, Curves, Point, Quantity};
+use crate::plot::{self, Chart};
 use crate::proto::Proto;
-use crate::report::{Report, Sample};
+use crate::report::{Report, Sample, Summary};
 use crate::sys;
 
 /// A figure.
@@ -28,6 +34,10 @@ pub(crate) enum Name {
     /// One node on 100 Mbit/s and 1 Gbit/s, messages of 512 B to 1 MB, 1 to 3,072 connections [HOC, Performance
     /// figures].
     HocThroughput,
+    /// One to eight nodes on thin links, clients that spread their keys: bytes/s and hits/s against linear [HOC, Speedup].
+    HocSpeedup,
+    /// Gets and puts together at rising load: what is achieved, and how long it takes.
+    HocMixed,
 }
 
 /// Options of `figure`.
@@ -67,7 +77,7 @@ pub(crate) struct Figure {
     report: Report,
 }
 
-/// Measures one figure; an error if a run failed.
+/// Measures and draws one figure; an error if a run failed.
 pub(crate) fn run(mut options: Options) -> Result<()> {
     sandbox::enter(false)?;
     sys::raise_open_files()?;
@@ -84,6 +94,8 @@ pub(crate) fn run(mut options: Options) -> Result<()> {
     let mut figure = Figure { options, report };
     match figure.options.name {
         Name::HocThroughput => throughput::run(&mut figure)?,
+        Name::HocSpeedup => speedup::run(&mut figure)?,
+        Name::HocMixed => mixed::run(&mut figure)?,
     }
     figure.conclude()
 }
@@ -113,21 +125,52 @@ impl Figure {
 
     /// Runs a crowd on a host.
     fn crowd(&self, net: &Network, host: HostId, spec: &CrowdSpec) -> Result<CrowdOutcome> {
+        finish(self.client(net, host, "crowd", spec)?)
+    }
+
+    /// Starts one of our client subcommands on a host.
+    fn client(&self, net: &Network, host: HostId, subcommand: &str, spec: &impl Serialize) -> Result<Child> {
         let program = std::env::current_exe().during(|| "find this program's file".into())?;
         let mut command = net.command(host, &program);
-        command.arg("crowd").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().during(|| "start a crowd".into())?;
+        command.arg(subcommand).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().during(|| format!("start {subcommand}"))?;
         child.stdin.take().expect("piped").write_all(serde_json::to_string(spec)?.as_bytes())?;
-        let output = child.wait_with_output()?;
-        if !output.status.success() {
-            return Err(Error::new(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+        Ok(child)
+    }
+
+    /// A chart of a metric over a variable: one curve for each arm through the groups, whose places are given.
+    fn curves(&self, title: &str, x: Axis, y: Axis, metric: &str, groups: &[(f64, String)], scale: f64) -> Curves {
+        let mut arms: Vec<String> = Vec::new();
+        for arm in groups.iter().flat_map(|(_, group)| self.report.arms(LINE, group)) {
+            if !arms.contains(&arm) {
+                arms.push(arm);
+            }
         }
-        Ok(serde_json::from_slice(&output.stdout)?)
+        let point = |arm: &str, (x, group): &(f64, String)| {
+            let Summary { median, low, high } = self.report.summary(LINE, group, arm, metric)?;
+            Some(Point { x: *x, median: median * scale, low: low * scale, high: high * scale })
+        };
+        let curve = |arm: String| {
+            let points = groups.iter().filter_map(|group| point(&arm, group)).collect();
+            Curve { name: arm, points }
+        };
+        let curves = arms.into_iter().map(curve).filter(|curve| !curve.points.is_empty()).collect();
+        Curves { title: title.into(), x, y, curves, limits: Vec::new(), stars: Vec::new() }
     }
 
     fn sample(&mut self, group: &str, arm: &str, round: usize, values: &[(&'static str, f64)]) -> Result<()> {
         let (group, arm) = (group.to_owned(), arm.to_owned());
         self.report.sample(Sample { line: LINE, group, arm, round, values: values.iter().copied().collect() })
+    }
+
+    fn draw(&mut self, name: &str, chart: Curves) -> Result<()> {
+        let path = |ending: &str| self.report.path(&format!("-{name}.{ending}"));
+        let (svg, png) = (path("svg"), path("png"));
+        match plot::write(&Chart::Curves(chart), &svg, &png)? {
+            None => println!("  drawn: {} and .png", svg.display()),
+            Some(reason) => println!("  drawn: {} (no PNG: {reason})", svg.display()),
+        }
+        Ok(())
     }
 
     fn conclude(mut self) -> Result<()> {
@@ -138,6 +181,30 @@ impl Figure {
         self.report.write("score", &json!({ "met": met, "judged": judged, "failed": failed }))?;
         if failed == 0 { Ok(()) } else { Err(Error::new(format!("{failed} runs failed, see above"))) }
     }
+}
+
+/// What a client subcommand found.
+fn finish<T: DeserializeOwned>(child: Child) -> Result<T> {
+    let output = child.wait_with_output()?;
+    if !output.status.success() {
+        return Err(Error::new(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+fn percentile_ms(recorded: &Recorded, percent: f64) -> f64 {
+    let mut latencies = Latencies::new();
+    latencies.merge(recorded);
+    latencies.percentile_us(percent) / 1e3
+}
+
+fn p99_ms(recorded: &Recorded) -> f64 {
+    percentile_ms(recorded, 99.0)
+}
+
+/// A linear axis of numbers.
+fn linear(label: &str) -> Axis {
+    Axis { label: label.into(), quantity: Quantity::Plain, log: false }
 }
 
 /// All samples of a figure are of one line.

@@ -7,12 +7,12 @@ use std::time::Duration;
 use crate::bench::CLIENT_CORE;
 use crate::crowd::CrowdSpec;
 use crate::error::Result;
-use crate::figure::{Arm, Figure, LINE};
-use crate::hist::{Latencies, Recorded};
+use crate::figure::{Arm, Figure, LINE, linear};
 use crate::net::check::iperf;
 use crate::net::conditions::Rate;
 use crate::net::idle::Idle;
 use crate::net::presets;
+use crate::plot::curves::{Axis, Quantity, Star};
 use crate::report::Summary;
 
 /// Payload of a full TCP packet over its bytes with all headers: what a line's rate leaves for anyone.
@@ -36,18 +36,19 @@ struct Cell {
 const KB: usize = 1_024;
 const MB: usize = 1_024 * KB;
 
-/// The paper's own four rows first, then the corners.
-const CHOSEN: [(Rate, usize, usize, Option<f64>); 10] = [
+/// The paper's own four rows, a curve over the size for each rate, and single connections.
+const CHOSEN: [(Rate, usize, usize, Option<f64>); 11] = [
     (Rate::GBIT_1, MB, 2_048, Some(0.96)),
     (Rate::GBIT_1, 512, 3_072, Some(0.11)),
     (Rate::MBIT_100, 8 * KB, 1_024, Some(0.90)),
     (Rate::MBIT_100, 16 * KB, 1_024, Some(0.90)),
+    (Rate::GBIT_1, 8 * KB, 2_048, None),
+    (Rate::GBIT_1, 64 * KB, 2_048, None),
+    (Rate::MBIT_100, 512, 1_024, None),
+    (Rate::MBIT_100, 64 * KB, 1_024, None),
+    (Rate::MBIT_100, MB, 1_024, None),
     (Rate::GBIT_1, MB, 1, None),
-    (Rate::GBIT_1, 64 * KB, 256, None),
-    (Rate::GBIT_1, 8 * KB, 64, None),
-    (Rate::MBIT_100, 512, 64, None),
     (Rate::MBIT_100, 64 * KB, 1, None),
-    (Rate::MBIT_100, MB, 64, None),
 ];
 
 fn cells(figure: &Figure) -> Vec<Cell> {
@@ -102,6 +103,11 @@ pub(super) fn run(figure: &mut Figure) -> Result<()> {
         }
         judge(figure, &cell, &group)?;
     }
+    draw(figure, Rate::MBIT_100, "100 Mbit/s, 1,024 connections", |cell| cell.conns == 1_024)?;
+    draw(figure, Rate::GBIT_1, "1 Gbit/s, 2,048 connections (512 B: 3,072)", |cell| match cell.bytes {
+        512 => cell.conns == 3_072,
+        _ => cell.conns == 2_048,
+    })?;
     figure.report.print_tables(LINE, &["MB/s", "share of line", "replies/s", "p99 ms", "idle"]);
     Ok(())
 }
@@ -132,17 +138,11 @@ fn crowd_run(figure: &mut Figure, cell: &Cell, arm: &Arm, group: &str, round: us
         ("MB/s", bytes_s / 1e6),
         ("share of line", bytes_s * 8.0 / cell.rate.0 as f64),
         ("replies/s", outcome.replies as f64 / outcome.seconds),
-        ("p99 ms", p99_ms(&outcome.latencies)),
+        ("p99 ms", super::p99_ms(&outcome.latencies)),
         ("server cpu s", outcome.server_cpu_ns as f64 / 1e9),
         ("idle", idle),
     ];
     figure.sample(group, arm.name, round, &values)
-}
-
-fn p99_ms(recorded: &Recorded) -> f64 {
-    let mut latencies = Latencies::new();
-    latencies.merge(recorded);
-    latencies.percentile_us(99.0) / 1e3
 }
 
 /// The same link with one stream of iperf3.
@@ -189,4 +189,24 @@ fn judge_paper(figure: &mut Figure, group: &str, herd: &str, share: Option<Summa
     });
     let what = format!("share of what headers leave of the line ({HEADERS_LEAVE:.3}): {group}, {herd}");
     figure.report.judge(LINE, what, net, paper, false)
+}
+
+/// Share of the line's rate over the size of the messages.
+fn draw(figure: &mut Figure, rate: Rate, title: &str, wanted: impl Fn(&Cell) -> bool) -> Result<()> {
+    let mut cells: Vec<Cell> = cells(figure).into_iter().filter(|cell| cell.rate == rate && wanted(cell)).collect();
+    cells.sort_by_key(|cell| cell.bytes);
+    let (Some(first), Some(last)) = (cells.first(), cells.last()) else { return Ok(()) };
+    let ends = [first.bytes as f64, last.bytes as f64];
+    let groups: Vec<(f64, String)> = cells.iter().map(|cell| (cell.bytes as f64, cell.name())).collect();
+    let x = Axis { label: "message size".into(), quantity: Quantity::Bytes, log: true };
+    let y = linear("net throughput, % of the line's rate");
+    let title = format!("One node, one link: {title}");
+    let mut chart = figure.curves(&title, x, y, "share of line", &groups, 100.0);
+    chart.limits.push(("what headers leave".into(), ends.map(|x| (x, 100.0 * HEADERS_LEAVE)).into()));
+    let star = |cell: &Cell| {
+        let share = cell.paper?;
+        Some(Star { label: format!("paper: {:.0} %", 100.0 * share), x: cell.bytes as f64, y: 100.0 * share })
+    };
+    chart.stars = cells.iter().filter_map(star).collect();
+    figure.draw(if rate == Rate::GBIT_1 { "1g" } else { "100m" }, chart)
 }

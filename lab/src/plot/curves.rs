@@ -25,7 +25,6 @@ pub(crate) enum Quantity {
     /// As numbers, in the unit of the axis' label.
     Plain,
     /// As bytes: 512 B, 8 KB, 1 MB.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no line of the bench draws curves yet"))]
     Bytes,
 }
 

@@ -12,7 +12,6 @@ use std::{mem, ptr};
 
 use crate::relay::frame::VNET_BYTES;
 
-#[cfg_attr(not(test), allow(dead_code, reason = "for `create`"))]
 const DEVICE: &std::ffi::CStr = c"/dev/net/tun";
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
