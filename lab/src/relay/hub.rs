@@ -199,3 +199,41 @@ fn carry(path: &mut Path<Held>, strays: &mut Report, times: Times, load: Load, h
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::relay::{Device, PathSpec};
+
+    #[test]
+    fn what_finds_no_memory_is_dropped_and_counted_and_memory_comes_back() {
+        let device = |network: &str| Device { fd: 0, network: network.into() };
+        let conditions = Conditions { delay_us: 1, ..Conditions::default() };
+        let spec = Spec {
+            devices: vec![device("10.1.0.0/16"), device("10.2.0.0/16")],
+            paths: vec![PathSpec { from: 0, to: 1, conditions }],
+            core: None,
+            seed: 1,
+        };
+        let mut hub = Hub::new(&spec).expect("a good specification");
+        hub.pool = Pool::new(5_000);
+        let mut frame = [0; 30];
+        frame[10..14].copy_from_slice(&[0x45, 0, 0, 20]);
+        frame[26..30].copy_from_slice(&[10, 2, 0, 1]);
+        for _ in 0..2 {
+            for _ in 0..3 {
+                hub.landing()[..30].copy_from_slice(&frame);
+                hub.accept(0, 0, 30);
+            }
+            for _ in 0..2 {
+                let arrived = hub.arrived(0, 1_000).expect("two small buffers fit into 5,000 bytes");
+                assert_eq!((arrived.to, arrived.held.frame()), (1, &frame[..]));
+                hub.done(arrived, false);
+            }
+            assert!(hub.arrived(0, 1_000).is_none());
+        }
+        let report = hub.report();
+        assert_eq!((report.out_of_memory_packets, report.buffers_in_use_bytes), (2, 0));
+        assert_eq!((report.paths[0].counts.dropped_packets, report.paths[0].counts.delivered_packets), (2, 4));
+    }
+}

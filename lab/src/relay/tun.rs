@@ -82,7 +82,8 @@ pub(crate) fn wake_on_time() -> io::Result<()> {
 }
 
 /// Puts this process before others that want the processor, as far as that is allowed: a network does not wait for
-/// its hosts. Not in real time, which the kernel would stop for 50 ms of each second of full load.
+/// its hosts. Where the kernel shares out by session, it goes before those of its own. Not in real time, which the
+/// kernel would stop for 50 ms of each second of full load.
 pub(crate) fn go_first() -> io::Result<()> {
     // SAFETY: no pointers.
     check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) }).map(drop)
