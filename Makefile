@@ -3,6 +3,7 @@
 #   make run      build, start a node, copy a real tree into it and back, leave it serving (DIR=, PORT=, ONCE=1)
 #   make test     all tests; what continuous integration runs
 #   make bench    measure beside memcached, Redis and others (MEMCACHED=path, POGOCACHE=path, ROUNDS=7, LINES=c,d)
+#   make figures  measure and draw the papers' figures again on pretend networks (ROUNDS=3, FULL=1: every cell)
 #   make check    measure whether the lab's pretend networks do what they say
 #   make fuzz     fuzz every parser (FUZZ_SECONDS=600 of CPU each, FUZZ_JOBS=1 at once)
 #   make lint     format, clippy, house rules, and a check for the other systems whose targets are installed
@@ -19,7 +20,7 @@ HERD := target/release/herd
 TARGETS := aarch64-unknown-linux-gnu aarch64-apple-darwin x86_64-unknown-freebsd
 PORTABLE := -p herd-core -p herd-store -p herd-net -p herd-client --features herd-client/async
 
-.PHONY: help run test bench check fuzz lint install build
+.PHONY: help run test bench figures check fuzz lint install build
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -41,6 +42,11 @@ bench: build
 	@scripts/need memcached=memcached redis-server=redis-server iperf3=iperf3
 	target/release/herd-lab bench --herd $(HERD) --rounds $(ROUNDS) --lines $(LINES) \
 	    $(if $(MEMCACHED),--memcached $(MEMCACHED)) $(if $(POGOCACHE),--pogocache $(POGOCACHE))
+
+figures: build
+	@scripts/need memcached=memcached redis-server=redis-server iproute2=ip nftables=nft iperf3=iperf3
+	@for figure in hoc-throughput hoc-speedup hoc-mixed; do target/release/herd-lab figure $$figure --herd $(HERD) \
+	    --rounds $(if $(filter file,$(origin ROUNDS)),3,$(ROUNDS)) $(if $(FULL),--full) || exit 1; done
 
 check: build
 	@scripts/need iproute2=ip nftables=nft iperf3=iperf3

@@ -1,7 +1,7 @@
 //! The system calls the lab needs and std does not have: epoll, affinity, namespaces, CPU clocks, limits.
 //!
-//! With `relay/tun.rs` the only module of the crate with `unsafe`. Every wrapper owns its descriptors (`OwnedFd`) and passes the kernel
-//! only pointers to values that live until the call returns. Linux only.
+//! With `relay/tun.rs` the only module of the crate with `unsafe`. Every wrapper owns its descriptors (`OwnedFd`) and
+//! passes the kernel only pointers to values that live until the call returns. Linux only.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
