@@ -83,3 +83,27 @@ fn a_typo_is_told() {
     let output = lab(&["on", "two", "true"]);
     assert!(text(&output.stderr).contains("inside `herd-lab shell` only"), "{}", text(&output.stderr));
 }
+
+#[test]
+fn each_figure_can_be_measured() {
+    let release = Path::new(LAB).parent().expect("a program is in a directory");
+    if let Some(reason) = missing("pair") {
+        println!("SKIPPED the figures: {reason}");
+        return;
+    }
+    let out = release.join("figures-short");
+    // It is not there the first time.
+    fs::remove_dir_all(&out).ok();
+    let (herd, out) = (release.join("herd").display().to_string(), out.display().to_string());
+    for figure in ["hoc-throughput", "hoc-speedup", "hoc-mixed"] {
+        let output = lab(&["figure", figure, "--short", "--herd", &herd, "--out", &out]);
+        let printed = text(&output.stdout) + &text(&output.stderr);
+        assert!(output.status.success() && printed.contains("0 runs failed"), "{printed}");
+    }
+    let files: Vec<String> = fs::read_dir(&out)
+        .expect("the figures wrote there")
+        .map(|entry| entry.expect("readable").file_name().to_string_lossy().into_owned())
+        .collect();
+    let count = |ending: &str| files.iter().filter(|file| file.ends_with(ending)).count();
+    assert_eq!((count(".jsonl"), count(".svg")), (3, 4), "{files:?}");
+}

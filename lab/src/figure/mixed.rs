@@ -6,9 +6,8 @@ use std::time::Duration;
 use crate::bench::CLIENT_CORE;
 use crate::crowd::{CrowdOutcome, CrowdSpec};
 use crate::error::Result;
-use crate::figure::{Arm, Figure, LINE, finish, linear};
+use crate::figure::{Arm, Figure, LINE, Values, finish, linear};
 use crate::net::conditions::Rate;
-use crate::net::idle::Idle;
 use crate::net::presets;
 use crate::plot::curves::{Axis, Quantity};
 use crate::proto::Op;
@@ -47,9 +46,8 @@ pub(super) fn run(figure: &mut Figure) -> Result<()> {
         println!("{}", group(share));
         for round in 0..figure.options.rounds {
             for arm in crate::bench::rotated(&arms, round) {
-                if let Err(error) = run_once(figure, share, arm, round) {
-                    figure.report.failure(format!("{}, {}, round {round}: {error}", group(share), arm.name))?;
-                }
+                let group = group(share);
+                figure.take((&group, arm.name, round), |figure| run_once(figure, share, arm, round))?;
             }
         }
         judge(figure, share)?;
@@ -59,7 +57,7 @@ pub(super) fn run(figure: &mut Figure) -> Result<()> {
     Ok(())
 }
 
-fn run_once(figure: &mut Figure, share: f64, arm: &Arm, round: usize) -> Result<()> {
+fn run_once(figure: &mut Figure, share: f64, arm: &Arm, round: usize) -> Result<Values> {
     let (plan, [node, clients]) = presets::pair(Rate::MBIT_100);
     let net = plan.build()?;
     let server = figure.start(arm, &net, node)?;
@@ -90,22 +88,19 @@ fn run_once(figure: &mut Figure, share: f64, arm: &Arm, round: usize) -> Result<
         seed,
         ..crate::bench::small(&server, arm.proto, Op::Set)
     };
-    let idle = Idle::now()?;
     let putting = figure.client(&net, clients, "engine", &puts)?;
     std::thread::sleep(Duration::from_millis(50));
     let got = figure.crowd(&net, clients, &gets);
     let put: Outcome = finish(putting)?;
     let got: CrowdOutcome = got?;
-    let values = [
+    Ok(vec![
         ("gets/s", got.replies as f64 / got.seconds),
         ("puts/s", put.ops as f64 / put.seconds),
         ("p50 ms", super::percentile_ms(&got.latencies, 50.0)),
         ("p99 ms", super::p99_ms(&got.latencies)),
         ("put p99 ms", super::p99_ms(&put.latencies)),
         ("unanswered", got.unanswered as f64 + put.unanswered as f64),
-        ("idle", idle.share_since()?),
-    ];
-    figure.sample(&group(share), arm.name, round, &values)
+    ])
 }
 
 fn judge(figure: &mut Figure, share: f64) -> Result<()> {

@@ -20,6 +20,7 @@ use crate::bench::Programs;
 use crate::crowd::{CrowdOutcome, CrowdSpec};
 use crate::error::{Context, Error, Result};
 use crate::hist::{Latencies, Recorded};
+use crate::net::processor::{Processor, Shares};
 use crate::net::{CONGESTION_CONTROL, HostId, Network, sandbox};
 use crate::peers::{Kind, Peer, Server, Setup};
 use crate::plot::curves::{Axis, Curve, Curves, Point, Quantity};
@@ -33,11 +34,14 @@ use crate::sys;
 pub(crate) enum Name {
     /// One node on 100 Mbit/s and 1 Gbit/s, messages of 512 B to 1 MB, 1 to 3,072 connections [HOC, Performance
     /// figures].
-    HocThroughput,
-    /// One to eight nodes on thin links, clients that spread their keys: bytes/s and hits/s against linear [HOC, Speedup].
-    HocSpeedup,
+    #[value(name = "hoc-throughput")]
+    Throughput,
+    /// One to eight nodes on thin links, keys spread over them: bytes/s and hits/s against linear [HOC, Speedup].
+    #[value(name = "hoc-speedup")]
+    Speedup,
     /// Gets and puts together at rising load: what is achieved, and how long it takes.
-    HocMixed,
+    #[value(name = "hoc-mixed")]
+    Mixed,
 }
 
 /// Options of `figure`.
@@ -71,6 +75,9 @@ pub(crate) struct Arm {
     proto: Proto,
 }
 
+/// What a run measured: names with their units, and numbers.
+type Values = Vec<(&'static str, f64)>;
+
 /// A figure in progress.
 pub(crate) struct Figure {
     options: Options,
@@ -93,9 +100,9 @@ pub(crate) fn run(mut options: Options) -> Result<()> {
     let report = Report::create(&options.out, &name, &environment)?;
     let mut figure = Figure { options, report };
     match figure.options.name {
-        Name::HocThroughput => throughput::run(&mut figure)?,
-        Name::HocSpeedup => speedup::run(&mut figure)?,
-        Name::HocMixed => mixed::run(&mut figure)?,
+        Name::Throughput => throughput::run(&mut figure)?,
+        Name::Speedup => speedup::run(&mut figure)?,
+        Name::Mixed => mixed::run(&mut figure)?,
     }
     figure.conclude()
 }
@@ -158,9 +165,32 @@ impl Figure {
         Curves { title: title.into(), x, y, curves, limits: Vec::new(), stars: Vec::new() }
     }
 
-    fn sample(&mut self, group: &str, arm: &str, round: usize, values: &[(&'static str, f64)]) -> Result<()> {
-        let (group, arm) = (group.to_owned(), arm.to_owned());
-        self.report.sample(Sample { line: LINE, group, arm, round, values: values.iter().copied().collect() })
+    /// Takes one sample: `run` gives what it measured; how idle the processor was is added. A run of which too much time
+    /// was stolen is void, and tried again twice; what goes wrong is a failure of this run, not of the figure.
+    fn take(
+        &mut self,
+        (group, arm, round): (&str, &str, usize),
+        mut run: impl FnMut(&mut Self) -> Result<Values>,
+    ) -> Result<()> {
+        for attempt in 1..=ATTEMPTS {
+            let before = Processor::now()?;
+            let mut values = match run(self) {
+                Ok(values) => values,
+                Err(error) => return self.report.failure(format!("{group}, {arm}, round {round}: {error}")),
+            };
+            let Shares { idle, stolen } = before.since()?;
+            if stolen > STOLEN_MAX && !self.options.short && attempt < ATTEMPTS {
+                let what = format!("{group}, {arm}, round {round}: {:.0} % of the time was stolen", 100.0 * stolen);
+                println!("  again: {what}");
+                self.report.write("void", &what)?;
+                continue;
+            }
+            values.extend([("idle", idle), ("stolen", stolen)]);
+            let (group, arm) = (group.to_owned(), arm.to_owned());
+            let values = values.into_iter().collect();
+            return self.report.sample(Sample { line: LINE, group, arm, round, values });
+        }
+        Ok(())
     }
 
     fn draw(&mut self, name: &str, chart: Curves) -> Result<()> {
@@ -206,6 +236,11 @@ fn p99_ms(recorded: &Recorded) -> f64 {
 fn linear(label: &str) -> Axis {
     Axis { label: label.into(), quantity: Quantity::Plain, log: false }
 }
+
+/// Share of a run's time beyond which the machine below us was busy with others, and the run is void.
+const STOLEN_MAX: f64 = 0.03;
+/// Tries of a run, the last of which counts however it was.
+const ATTEMPTS: usize = 3;
 
 /// All samples of a figure are of one line.
 const LINE: &str = "figure";

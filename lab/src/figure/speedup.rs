@@ -3,10 +3,9 @@
 
 use crate::crowd::CrowdSpec;
 use crate::error::Result;
-use crate::figure::{Arm, Figure, LINE, linear};
+use crate::figure::{Arm, Figure, LINE, Values, linear};
 use crate::net::Plan;
 use crate::net::conditions::Rate;
-use crate::net::idle::Idle;
 use crate::report::Summary;
 
 /// Below this share of idle time the processor may have been the limit: nothing is judged.
@@ -50,13 +49,8 @@ pub(super) fn run(figure: &mut Figure) -> Result<()> {
         for round in 0..figure.options.rounds {
             for count in nodes(figure) {
                 for arm in crate::bench::rotated(&arms, round) {
-                    if let Err(error) = run_once(figure, load, count, arm, round) {
-                        figure.report.failure(format!(
-                            "{}, {}, round {round}: {error}",
-                            group(load, count),
-                            arm.name
-                        ))?;
-                    }
+                    let group = group(load, count);
+                    figure.take((&group, arm.name, round), |figure| run_once(figure, load, count, arm, round))?;
                 }
             }
         }
@@ -67,7 +61,7 @@ pub(super) fn run(figure: &mut Figure) -> Result<()> {
     Ok(())
 }
 
-fn run_once(figure: &mut Figure, load: Load, count: usize, arm: &Arm, round: usize) -> Result<()> {
+fn run_once(figure: &mut Figure, load: Load, count: usize, arm: &Arm, round: usize) -> Result<Values> {
     let mut plan = Plan::new();
     let site = plan.site();
     let clients = plan.host(site, "clients", Rate::GBIT_1);
@@ -88,16 +82,13 @@ fn run_once(figure: &mut Figure, load: Load, count: usize, arm: &Arm, round: usi
         server_pids: servers.iter().map(|server| server.pid()).collect(),
         seed: round as u64 + 1,
     };
-    let idle = Idle::now()?;
     let outcome = figure.crowd(&net, clients, &spec)?;
-    let values = [
+    Ok(vec![
         ("MB/s", outcome.bytes as f64 / outcome.seconds / 1e6),
         ("hits/s", outcome.replies as f64 / outcome.seconds),
         ("p99 ms", super::p99_ms(&outcome.latencies)),
         ("server cpu s", outcome.server_cpu_ns as f64 / 1e9),
-        ("idle", idle.share_since()?),
-    ];
-    figure.sample(&group(load, count), arm.name, round, &values)
+    ])
 }
 
 /// Each number of nodes against that many times one node, in the same round.

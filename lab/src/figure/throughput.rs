@@ -7,10 +7,9 @@ use std::time::Duration;
 use crate::bench::CLIENT_CORE;
 use crate::crowd::CrowdSpec;
 use crate::error::Result;
-use crate::figure::{Arm, Figure, LINE, linear};
+use crate::figure::{Arm, Figure, LINE, Values, linear};
 use crate::net::check::iperf;
 use crate::net::conditions::Rate;
-use crate::net::idle::Idle;
 use crate::net::presets;
 use crate::plot::curves::{Axis, Quantity, Star};
 use crate::report::Summary;
@@ -91,13 +90,11 @@ pub(super) fn run(figure: &mut Figure) -> Result<()> {
         for round in 0..figure.options.rounds {
             for turn in 0..=arms.len() {
                 let turn = (turn + round) % (arms.len() + 1);
-                let outcome = match arms.get(turn) {
-                    Some(arm) => crowd_run(figure, &cell, arm, &group, round),
-                    None => stream_run(figure, &cell, &group, round),
-                };
-                if let Err(error) = outcome {
-                    let name = arms.get(turn).map_or("iperf3", |arm| arm.name);
-                    figure.report.failure(format!("{group}, {name}, round {round}: {error}"))?;
+                match arms.get(turn) {
+                    Some(arm) => {
+                        figure.take((&group, arm.name, round), |figure| crowd_run(figure, &cell, arm, round))?
+                    }
+                    None => figure.take((&group, "iperf3", round), |figure| stream_run(figure, &cell))?,
                 }
             }
         }
@@ -112,7 +109,7 @@ pub(super) fn run(figure: &mut Figure) -> Result<()> {
     Ok(())
 }
 
-fn crowd_run(figure: &mut Figure, cell: &Cell, arm: &Arm, group: &str, round: usize) -> Result<()> {
+fn crowd_run(figure: &mut Figure, cell: &Cell, arm: &Arm, round: usize) -> Result<Values> {
     let (plan, [node, clients]) = presets::pair(cell.rate);
     let net = plan.build()?;
     let server = figure.start(arm, &net, node)?;
@@ -130,30 +127,23 @@ fn crowd_run(figure: &mut Figure, cell: &Cell, arm: &Arm, group: &str, round: us
         server_pids: vec![server.pid()],
         seed: round as u64 + 1,
     };
-    let idle = Idle::now()?;
     let outcome = figure.crowd(&net, clients, &spec)?;
-    let idle = idle.share_since()?;
     let bytes_s = outcome.bytes as f64 / outcome.seconds;
-    let values = [
+    Ok(vec![
         ("MB/s", bytes_s / 1e6),
         ("share of line", bytes_s * 8.0 / cell.rate.0 as f64),
         ("replies/s", outcome.replies as f64 / outcome.seconds),
         ("p99 ms", super::p99_ms(&outcome.latencies)),
         ("server cpu s", outcome.server_cpu_ns as f64 / 1e9),
-        ("idle", idle),
-    ];
-    figure.sample(group, arm.name, round, &values)
+    ])
 }
 
 /// The same link with one stream of iperf3.
-fn stream_run(figure: &mut Figure, cell: &Cell, group: &str, round: usize) -> Result<()> {
+fn stream_run(figure: &mut Figure, cell: &Cell) -> Result<Values> {
     let (plan, [node, clients]) = presets::pair(cell.rate);
     let net = plan.build()?;
-    let idle = Idle::now()?;
     let bits_s = iperf(&net, node, clients, if figure.options.short { 1 } else { 2 })?;
-    let idle = idle.share_since()?;
-    let values = [("MB/s", bits_s / 8e6), ("share of line", bits_s / cell.rate.0 as f64), ("idle", idle)];
-    figure.sample(group, "iperf3", round, &values)
+    Ok(vec![("MB/s", bits_s / 8e6), ("share of line", bits_s / cell.rate.0 as f64)])
 }
 
 fn judge(figure: &mut Figure, cell: &Cell, group: &str) -> Result<()> {

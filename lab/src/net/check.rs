@@ -29,7 +29,8 @@ const SILENCE: Duration = Duration::from_millis(700);
 /// What is checked.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Shorter, on a machine that may be busy: fewer packets, seconds and hosts, and four times as much tolerance.
+    /// Shorter, for a machine that may be busy: fewer packets, seconds and hosts. Then nothing may be faster than its
+    /// link, and what is slower than it should be is told as BUSY and not held against the network.
     #[arg(long)]
     short: bool,
 }
@@ -38,7 +39,16 @@ pub(crate) struct Options {
 struct Finding {
     what: String,
     value: String,
-    pass: bool,
+    verdict: Verdict,
+}
+
+/// What to think of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Pass,
+    Fail,
+    /// Too slow, in the short form: the machine may be the reason.
+    Busy,
 }
 
 /// A check, in its short form or not.
@@ -59,21 +69,28 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let mut good = true;
     for (name, check) in checks {
         let findings = check(options.short).map_err(|error| Error::new(format!("{name}: {error}")))?;
-        for Finding { what, value, pass } in findings {
-            println!("{}  {what}: {value}", if pass { "PASS" } else { "FAIL" });
-            good &= pass;
+        for Finding { what, value, verdict } in findings {
+            let word = match verdict {
+                Verdict::Pass => "PASS",
+                Verdict::Fail => "FAIL",
+                Verdict::Busy => "BUSY",
+            };
+            println!("{word}  {what}: {value}");
+            good &= verdict != Verdict::Fail;
         }
     }
     Ok(good)
 }
 
-/// A tolerance, which the short form widens: it runs beside other tests.
-fn within(tolerance: f64, short: bool) -> f64 {
-    if short { 4.0 * tolerance } else { tolerance }
+fn finding(what: impl Into<String>, value: impl Into<String>, pass: bool) -> Finding {
+    Finding { what: what.into(), value: value.into(), verdict: if pass { Verdict::Pass } else { Verdict::Fail } }
 }
 
-fn finding(what: impl Into<String>, value: impl Into<String>, pass: bool) -> Finding {
-    Finding { what: what.into(), value: value.into(), pass }
+/// A finding of something that a busy machine makes slower, but never faster than `possible`.
+fn timed(what: impl Into<String>, value: impl Into<String>, pass: bool, possible: bool, short: bool) -> Finding {
+    let finding = finding(what, value, pass);
+    let busy = short && possible && !pass;
+    Finding { verdict: if busy { Verdict::Busy } else { finding.verdict }, ..finding }
 }
 
 /// Two sites of one host each.
@@ -134,9 +151,11 @@ fn round_trips(short: bool) -> Result<Vec<Finding>> {
             times
         })?;
         let (median_ms, wanted_ms) = (median(&times_ms), round_trip_us as f64 / 1e3);
-        let bar_ms = within((0.05 * wanted_ms).max(0.15), short);
+        let bar_ms = (0.05 * wanted_ms).max(0.15);
         let what = format!("round trip {name}, {wanted_ms} ms (within {bar_ms:.2} ms)");
-        findings.push(finding(what, format!("{median_ms:.3} ms"), (median_ms - wanted_ms).abs() <= bar_ms));
+        let possible = median_ms >= wanted_ms - bar_ms;
+        let pass = (median_ms - wanted_ms).abs() <= bar_ms;
+        findings.push(timed(what, format!("{median_ms:.3} ms"), pass, possible, short));
         findings.extend(lateness(&mut net, name, short)?);
     }
     Ok(findings)
@@ -146,7 +165,7 @@ fn round_trips(short: bool) -> Result<Vec<Finding>> {
 fn lateness(net: &mut Network, what: &str, short: bool) -> Result<Option<Finding>> {
     let share = net.relay_report()?.late_share();
     let value = format!("{:.1} % of the packets over 1 ms late: this machine is too busy for it", 100.0 * share);
-    Ok((share > within(LATE_MAX, short)).then(|| finding(format!("punctual at {what}"), value, false)))
+    Ok((share > LATE_MAX).then(|| timed(format!("punctual at {what}"), value, false, true, short)))
 }
 
 /// Milliseconds of one round trip.
@@ -195,9 +214,10 @@ fn rate_of(net: &Network, from: HostId, to: HostId, rate: Rate, what: &str, shor
     let found = iperf(net, from, to, seconds(short))? / 1e6;
     let megabits = rate.0 / 1_000_000;
     let value = format!("{found:.2} Mbit/s, {:.3} of {wanted:.2}", found / wanted);
-    let tolerance = within(0.05, short);
-    let pass = (found / wanted - 1.0).abs() <= tolerance;
-    Ok(finding(format!("one TCP stream, {what} of {megabits} Mbit/s (within {:.0} %)", 100.0 * tolerance), value, pass))
+    let pass = (found / wanted - 1.0).abs() <= 0.05;
+    // In one second, what the buffers give shows.
+    let possible = found / wanted <= 1.25;
+    Ok(timed(format!("one TCP stream, {what} of {megabits} Mbit/s (within 5 %)"), value, pass, possible, short))
 }
 
 /// Payload bits per second that one TCP stream carries.
@@ -238,7 +258,7 @@ fn await_port(net: &Network, _: HostId, to: SocketAddr) -> Result<()> {
 
 fn losses(short: bool) -> Result<Vec<Finding>> {
     let packets: u64 = if short { 20_000 } else { 120_000 };
-    let (net, _, [near, far]) = two_sites(Conditions { loss: LOSS, ..distance(1_000) })?;
+    let (mut net, _, [near, far]) = two_sites(Conditions { loss: LOSS, ..distance(1_000) })?;
     let there = net.on(far, || udp(net.address(far), PORT))?;
     let here = net.on(near, || udp(net.address(near), 0))?;
     here.connect((net.address(far), PORT))?;
@@ -259,10 +279,15 @@ fn losses(short: bool) -> Result<Vec<Finding>> {
         }
         Ok::<_, Error>(())
     })?;
-    let lost = 1.0 - received.load(SeqCst) as f64 / packets as f64;
-    let bar = within(0.1, short);
-    let what = format!("loss of {LOSS} over {packets} packets (within {:.0} %)", bar * 100.0);
-    Ok(vec![finding(what, format!("{lost:.5}"), (lost / LOSS - 1.0).abs() <= bar)])
+    let share = 1.0 - received.load(SeqCst) as f64 / packets as f64;
+    let close = |share: f64, tolerance: f64| (share / LOSS - 1.0).abs() <= tolerance;
+    // What the relay says it drew, from fewer packets in the short form; a busy receiver loses more.
+    let counts = &net.relay_report()?.paths[0].counts;
+    let drawn = counts.lost_packets as f64 / counts.offered_packets.max(1) as f64;
+    let what = format!("loss of {LOSS} over {packets} packets (within 10 %)");
+    let value = format!("{share:.5} at the receiver, {drawn:.5} drawn");
+    let possible = close(drawn, 0.25);
+    Ok(vec![timed(what, value, close(share, 0.1) && close(drawn, 0.1), possible, short)])
 }
 
 fn cuts(short: bool) -> Result<Vec<Finding>> {
@@ -272,11 +297,11 @@ fn cuts(short: bool) -> Result<Vec<Finding>> {
     let (plan, [near, far]) = presets::pair(Rate::MBIT_100);
     let mut net = plan.build()?;
     let cable = cut_and_heal(&mut net, near, far, |net, cut| net.plug(far, !cut))?;
-    let bar_ms = within(10.0, short);
     let told = |what: &str, (last_ms, healed): (f64, bool)| {
         let value =
             format!("last packet {last_ms:.2} ms after it, {}", if healed { "then healed" } else { "NOT healed" });
-        finding(format!("a cut {what} stops all (within {bar_ms} ms) and heals"), value, last_ms <= bar_ms && healed)
+        let pass = last_ms <= 10.0 && healed;
+        timed(format!("a cut {what} stops all (within 10 ms) and heals"), value, pass, healed, short)
     };
     Ok(vec![told("between sites", sites), told("of a cable", cable)])
 }

@@ -19,14 +19,15 @@ impl Rate {
         self.0 / 8_000
     }
 
-    /// What may leave at once: a millisecond's worth, at least two packets, at most two of the largest frames.
+    /// What may leave at once after a pause: 4 ms' worth. The shaper wakes up late when the processor is busy, and what
+    /// it may send in more than this time is gone.
     pub(crate) fn burst_bytes(self) -> u64 {
-        self.bytes_per_ms().clamp(2 * 1_514, 2 * 65_536)
+        (4 * self.bytes_per_ms()).clamp(2 * 1_514, 512 * 1_024)
     }
 
-    /// Packets in one frame, so that the shaper never has to cut a frame up.
+    /// Packets in one frame: a millisecond's worth, so that the shaper never has to cut a frame up.
     pub(crate) fn frame_packets(self) -> u64 {
-        (self.burst_bytes() / 1_514).min(44)
+        (self.bytes_per_ms() / 1_514).clamp(1, 44)
     }
 
     /// What a switch's port holds: 50 ms, as cheap switches do, at least 128 KiB.
@@ -104,7 +105,7 @@ mod tests {
             assert!(rate.frame_packets() >= 1);
             assert!(rate.frame_packets() * 1_514 <= rate.burst_bytes(), "{rate:?}");
         }
-        assert_eq!(Rate::GBIT_1.burst_bytes(), 125_000);
+        assert_eq!(Rate::GBIT_1.burst_bytes(), 500_000);
     }
 
     #[test]

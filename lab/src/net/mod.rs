@@ -16,9 +16,9 @@
 
 pub(crate) mod check;
 pub(crate) mod conditions;
-pub(crate) mod idle;
 pub(crate) mod namespace;
 pub(crate) mod presets;
+pub(crate) mod processor;
 pub(crate) mod sandbox;
 pub(crate) mod shell;
 

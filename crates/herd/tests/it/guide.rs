@@ -320,7 +320,8 @@ fn no_command_is_left_out() {
     let mut there: Vec<String> = fs::read_dir(root().join("docs/guide"))
         .expect("the guide is there")
         .map(|entry| format!("docs/guide/{}", entry.expect("readable").file_name().to_string_lossy()))
-        .filter(|name| name.ends_with(".md"))
+        // The page on pretend clusters needs the lab, whose own test runs it: lab/tests/lab.rs.
+        .filter(|name| name.ends_with(".md") && name != "docs/guide/lab.md")
         .collect();
     there.sort();
     assert_eq!(there, PAGES[1..], "a page that is not in PAGES is not run");
