@@ -165,8 +165,8 @@ impl Figure {
         Curves { title: title.into(), x, y, curves, limits: Vec::new(), stars: Vec::new() }
     }
 
-    /// Takes one sample: `run` gives what it measured; how idle the processor was is added. A run of which too much time
-    /// was stolen is void, and tried again twice; what goes wrong is a failure of this run, not of the figure.
+    /// Takes one sample: `run` gives what it measured; how idle the processor was is added. A run of which too much
+    /// time was stolen is void, and tried again twice; what goes wrong is a failure of this run, not of the figure.
     fn take(
         &mut self,
         (group, arm, round): (&str, &str, usize),
