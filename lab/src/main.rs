@@ -7,6 +7,7 @@ mod bench;
 mod bulk;
 mod bulkrun;
 mod churn;
+mod client;
 mod crowd;
 mod engine;
 mod error;

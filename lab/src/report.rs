@@ -12,8 +12,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::error::{Context, Result};
+use crate::error::{Context, Error, Result};
 use crate::hist::{median, spread};
+use crate::plot::{self, Chart};
 
 /// One run of one arm.
 #[derive(Clone, Debug, Serialize)]
@@ -77,6 +78,8 @@ pub(crate) struct Report {
     samples: Vec<Sample>,
     verdicts: Vec<Verdict>,
     failures: Vec<String>,
+    /// How servers were started, each way once.
+    started: Vec<String>,
 }
 
 impl Report {
@@ -87,8 +90,8 @@ impl Report {
         let stem = format!("{name}-{seconds}");
         let path = dir.join(format!("{stem}.jsonl"));
         let file = File::create(&path).during(|| format!("create {}", path.display()))?;
-        let (samples, verdicts, failures) = (Vec::new(), Vec::new(), Vec::new());
-        let mut report = Self { dir: dir.to_owned(), file, stem, samples, verdicts, failures };
+        let (samples, verdicts, failures, started) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut report = Self { dir: dir.to_owned(), file, stem, samples, verdicts, failures, started };
         report.write("environment", environment)?;
         Ok(report)
     }
@@ -101,6 +104,37 @@ impl Report {
     /// Appends one JSON line `{"KIND": VALUE}`.
     pub(crate) fn write(&mut self, kind: &str, value: &impl Serialize) -> Result<()> {
         writeln!(self.file, "{}", json!({ kind: value })).during(|| "write the results".into())
+    }
+
+    /// Writes down how an arm's server was started, once for each way.
+    pub(crate) fn options(&mut self, arm: &str, options: &str) -> Result<()> {
+        let line = format!("{arm}: {options}");
+        if self.started.contains(&line) {
+            return Ok(());
+        }
+        self.write("options", &line)?;
+        self.started.push(line);
+        Ok(())
+    }
+
+    /// Draws a chart beside the results, `STEM-NAME.svg` and, where it can be, `.png`.
+    pub(crate) fn draw(&self, name: &str, chart: &Chart) -> Result<()> {
+        let path = |ending: &str| self.path(&format!("-{name}.{ending}"));
+        let (svg, png) = (path("svg"), path("png"));
+        match plot::write(chart, &svg, &png)? {
+            None => println!("  figure: {} and .png", svg.display()),
+            Some(reason) => println!("  figure: {} (no PNG: {reason})", svg.display()),
+        }
+        Ok(())
+    }
+
+    /// Says and writes how many bars were met; an error if runs failed.
+    pub(crate) fn conclude(&mut self) -> Result<()> {
+        let (met, judged) = self.score();
+        let failed = self.failures().len();
+        println!("\n{met} of {judged} bars met, {failed} runs failed; {}", self.path(".jsonl").display());
+        self.write("score", &json!({ "met": met, "judged": judged, "failed": failed }))?;
+        if failed == 0 { Ok(()) } else { Err(Error::new(format!("{failed} runs failed, see above"))) }
     }
 
     /// Keeps a sample.

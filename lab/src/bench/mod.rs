@@ -11,18 +11,18 @@ pub(crate) mod f;
 pub(crate) mod g;
 mod gib;
 
-use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use clap::{Args, ValueEnum};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
+use crate::client;
 use crate::error::{Context, Error, Result};
 use crate::netns::{self, Network};
 use crate::peers::{Kind, Peer, Server, find_program};
-use crate::plot::{self, Bar, Chart};
+use crate::plot::{Bar, Chart};
 use crate::proto::{Op, Proto};
 use crate::report::{Report, Summary};
 use crate::spec::{Outcome, Spec};
@@ -159,7 +159,6 @@ pub(crate) struct Bench {
     /// What it found.
     pub(crate) report: Report,
     own_program: PathBuf,
-    options_seen: Vec<String>,
     memcached: Option<PathBuf>,
     redis: Option<PathBuf>,
     /// iperf3's program.
@@ -184,7 +183,7 @@ pub(crate) fn run(mut options: Options) -> Result<()> {
             Line::G => g::run(&mut bench)?,
         }
     }
-    bench.conclude()
+    bench.report.conclude()
 }
 
 impl Bench {
@@ -196,8 +195,7 @@ impl Bench {
         println!("network    {network:?}");
         let environment = environment(&options, network, versions);
         let report = Report::create(&options.out, "bench", &environment)?;
-        let options_seen = Vec::new();
-        Ok(Self { options, report, own_program, options_seen, memcached, redis, iperf3 })
+        Ok(Self { options, report, own_program, memcached, redis, iperf3 })
     }
 
     /// The arms of small operations; null servers answer `ops`, one arm each.
@@ -220,16 +218,8 @@ impl Bench {
     /// Runs one of our client subcommands with a specification.
     pub(crate) fn client<T: DeserializeOwned>(&self, subcommand: &str, spec: &impl Serialize) -> Result<T> {
         let mut command = Command::new(&self.own_program);
-        command.arg(subcommand).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         sys::tie(&mut command, None);
-        let mut child = command.spawn().during(|| format!("start {subcommand}"))?;
-        let text = serde_json::to_string(spec)?;
-        child.stdin.take().expect("its stdin is piped").write_all(text.as_bytes())?;
-        let output = child.wait_with_output()?;
-        if !output.status.success() {
-            return Err(Error::new(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
-        }
-        Ok(serde_json::from_slice(&output.stdout)?)
+        client::finish(client::start(command, subcommand, spec)?)
     }
 
     /// Stores all keys of `spec` through its door, pipelined, and checks that each was stored.
@@ -246,13 +236,7 @@ impl Bench {
 
     /// Writes down how an arm's server was started, once for each way.
     pub(crate) fn started(&mut self, arm: &str, server: &Server) -> Result<()> {
-        let line = format!("{arm}: {}", server.options_without_port());
-        if self.options_seen.contains(&line) {
-            return Ok(());
-        }
-        self.report.write("options", &line)?;
-        self.options_seen.push(line);
-        Ok(())
+        self.report.options(arm, &server.options_without_port())
     }
 
     /// Judges the ratio of a metric between two (group, arm): at most `bar`.
@@ -291,31 +275,13 @@ impl Bench {
                 groups.push((group, bars));
             }
         }
-        self.draw(name, &Chart::Bars { title: title.into(), unit: unit.into(), groups })
+        self.report.draw(name, &Chart::Bars { title: title.into(), unit: unit.into(), groups })
     }
 
     /// Draws resident MiB over seconds and the limit.
     pub(crate) fn line_chart(&mut self, name: &str, title: &str, values: &[f64], limit: f64) -> Result<()> {
         let unit = "resident MiB".to_owned();
-        self.draw(name, &Chart::Line { title: title.into(), unit, values: values.to_vec(), limit })
-    }
-
-    fn draw(&mut self, name: &str, chart: &Chart) -> Result<()> {
-        let path = |ending: &str| self.report.path(&format!("-{name}.{ending}"));
-        let (svg, png) = (path("svg"), path("png"));
-        match plot::write(chart, &svg, &png)? {
-            None => println!("  figure: {} and .png", svg.display()),
-            Some(reason) => println!("  figure: {} (no PNG: {reason})", svg.display()),
-        }
-        Ok(())
-    }
-
-    fn conclude(mut self) -> Result<()> {
-        let (met, judged) = self.report.score();
-        let failed = self.report.failures().len();
-        println!("\n{met} of {judged} bars met, {failed} runs failed; {}", self.report.path(".jsonl").display());
-        self.report.write("score", &json!({ "met": met, "judged": judged, "failed": failed }))?;
-        if failed == 0 { Ok(()) } else { Err(Error::new(format!("{failed} runs failed, see above"))) }
+        self.report.draw(name, &Chart::Line { title: title.into(), unit, values: values.to_vec(), limit })
     }
 }
 

@@ -4,11 +4,13 @@
 use std::time::Duration;
 
 use crate::bench::CLIENT_CORE;
+use crate::client;
 use crate::crowd::{CrowdOutcome, CrowdSpec};
 use crate::error::Result;
-use crate::figure::{Arm, Figure, LINE, Values, finish, linear};
+use crate::figure::{Arm, Figure, LINE, Values, linear};
 use crate::net::conditions::Rate;
 use crate::net::presets;
+use crate::plot::Chart;
 use crate::plot::curves::{Axis, Quantity};
 use crate::proto::Op;
 use crate::spec::{Outcome, Spec};
@@ -91,7 +93,7 @@ fn run_once(figure: &mut Figure, share: f64, arm: &Arm, round: usize) -> Result<
     let putting = figure.client(&net, clients, "engine", &puts)?;
     std::thread::sleep(Duration::from_millis(50));
     let got = figure.crowd(&net, clients, &gets);
-    let put: Outcome = finish(putting)?;
+    let put: Outcome = client::finish(putting)?;
     let got: CrowdOutcome = got?;
     Ok(vec![
         ("gets/s", got.replies as f64 / got.seconds),
@@ -119,8 +121,8 @@ fn draw(figure: &mut Figure) -> Result<()> {
     let mut rate = figure.curves(title, offered(), linear("gets answered per second"), "gets/s", &groups, 1.0);
     let last = gets_per_s(1.0);
     rate.limits.push(("all that is offered".into(), vec![(0.0, 0.0), (last, last)]));
-    figure.draw("rate", rate)?;
+    figure.report.draw("rate", &Chart::Curves(rate))?;
     let y = Axis { label: "99th percentile of a get, ms".into(), quantity: Quantity::Plain, log: true };
     let latency = figure.curves(title, offered(), y, "p99 ms", &groups, 1.0);
-    figure.draw("latency", latency)
+    figure.report.draw("latency", &Chart::Curves(latency))
 }

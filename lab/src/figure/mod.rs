@@ -8,23 +8,22 @@ mod mixed;
 mod speedup;
 mod throughput;
 
-use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::Child;
 
 use clap::{Args, ValueEnum};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
 use serde_json::json;
 
 use crate::bench::Programs;
+use crate::client;
 use crate::crowd::{CrowdOutcome, CrowdSpec};
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Result};
 use crate::hist::{Latencies, Recorded};
 use crate::net::processor::{Processor, Shares};
 use crate::net::{CONGESTION_CONTROL, HostId, Network, sandbox};
 use crate::peers::{Kind, Peer, Server, Setup};
 use crate::plot::curves::{Axis, Curve, Curves, Point, Quantity};
-use crate::plot::{self, Chart};
 use crate::proto::Proto;
 use crate::report::{Report, Sample, Summary};
 use crate::sys;
@@ -104,7 +103,8 @@ pub(crate) fn run(mut options: Options) -> Result<()> {
         Name::Speedup => speedup::run(&mut figure)?,
         Name::Mixed => mixed::run(&mut figure)?,
     }
-    figure.conclude()
+    figure.report.print_verdicts(LINE);
+    figure.report.conclude()
 }
 
 impl Figure {
@@ -126,23 +126,19 @@ impl Figure {
     fn start(&mut self, arm: &Arm, net: &Network, host: HostId) -> Result<Server> {
         let setup = Setup { memory_mib: 1_024, item_max_mib: 16, host: Some(net.address(host)), ..Setup::default() };
         let server = net.on(host, || arm.peer.start(&setup))?;
-        self.report.write("options", &format!("{}: {}", arm.name, server.options_without_port()))?;
+        self.report.options(arm.name, &server.options_without_port())?;
         Ok(server)
     }
 
     /// Runs a crowd on a host.
     fn crowd(&self, net: &Network, host: HostId, spec: &CrowdSpec) -> Result<CrowdOutcome> {
-        finish(self.client(net, host, "crowd", spec)?)
+        client::finish(self.client(net, host, "crowd", spec)?)
     }
 
     /// Starts one of our client subcommands on a host.
     fn client(&self, net: &Network, host: HostId, subcommand: &str, spec: &impl Serialize) -> Result<Child> {
         let program = std::env::current_exe().during(|| "find this program's file".into())?;
-        let mut command = net.command(host, &program);
-        command.arg(subcommand).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().during(|| format!("start {subcommand}"))?;
-        child.stdin.take().expect("piped").write_all(serde_json::to_string(spec)?.as_bytes())?;
-        Ok(child)
+        client::start(net.command(host, &program), subcommand, spec)
     }
 
     /// A chart of a metric over a variable: one curve for each arm through the groups, whose places are given.
@@ -192,34 +188,6 @@ impl Figure {
         }
         Ok(())
     }
-
-    fn draw(&mut self, name: &str, chart: Curves) -> Result<()> {
-        let path = |ending: &str| self.report.path(&format!("-{name}.{ending}"));
-        let (svg, png) = (path("svg"), path("png"));
-        match plot::write(&Chart::Curves(chart), &svg, &png)? {
-            None => println!("  drawn: {} and .png", svg.display()),
-            Some(reason) => println!("  drawn: {} (no PNG: {reason})", svg.display()),
-        }
-        Ok(())
-    }
-
-    fn conclude(mut self) -> Result<()> {
-        self.report.print_verdicts(LINE);
-        let (met, judged) = self.report.score();
-        let failed = self.report.failures().len();
-        println!("\n{met} of {judged} bars met, {failed} runs failed; {}", self.report.path(".jsonl").display());
-        self.report.write("score", &json!({ "met": met, "judged": judged, "failed": failed }))?;
-        if failed == 0 { Ok(()) } else { Err(Error::new(format!("{failed} runs failed, see above"))) }
-    }
-}
-
-/// What a client subcommand found.
-fn finish<T: DeserializeOwned>(child: Child) -> Result<T> {
-    let output = child.wait_with_output()?;
-    if !output.status.success() {
-        return Err(Error::new(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
-    }
-    Ok(serde_json::from_slice(&output.stdout)?)
 }
 
 fn percentile_ms(recorded: &Recorded, percent: f64) -> f64 {

@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::figure::{Arm, Figure, LINE, Values, linear};
 use crate::net::Plan;
 use crate::net::conditions::Rate;
+use crate::plot::Chart;
 use crate::report::Summary;
 
 /// Below this share of idle time the processor may have been the limit: nothing is judged.
@@ -119,5 +120,5 @@ fn draw(figure: &mut Figure, load: Load) -> Result<()> {
         let last = groups.last().expect("there is at least one node").0;
         chart.limits.push(("linear".into(), vec![(1.0, one.median), (last, last * one.median)]));
     }
-    figure.draw(if load.metric == "MB/s" { "bytes" } else { "hits" }, chart)
+    figure.report.draw(if load.metric == "MB/s" { "bytes" } else { "hits" }, &Chart::Curves(chart))
 }

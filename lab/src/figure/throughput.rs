@@ -11,6 +11,7 @@ use crate::figure::{Arm, Figure, LINE, Values, linear};
 use crate::net::check::iperf;
 use crate::net::conditions::Rate;
 use crate::net::presets;
+use crate::plot::Chart;
 use crate::plot::curves::{Axis, Quantity, Star};
 use crate::report::Summary;
 
@@ -198,5 +199,5 @@ fn draw(figure: &mut Figure, rate: Rate, title: &str, wanted: impl Fn(&Cell) -> 
         Some(Star { label: format!("paper: {:.0} %", 100.0 * share), x: cell.bytes as f64, y: 100.0 * share })
     };
     chart.stars = cells.iter().filter_map(star).collect();
-    figure.draw(if rate == Rate::GBIT_1 { "1g" } else { "100m" }, chart)
+    figure.report.draw(if rate == Rate::GBIT_1 { "1g" } else { "100m" }, &Chart::Curves(chart))
 }

@@ -226,7 +226,7 @@ pub(crate) fn iperf(net: &Network, from: HostId, to: HostId, seconds: u32) -> Re
     let mut server = net.command(to, iperf3);
     let started = server.args(["-s", "-1"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let mut server = started.during(|| "start iperf3 (Debian: iperf3)".into())?;
-    await_port(net, from, SocketAddr::from((net.address(to), 5_201)))?;
+    await_listener(net, to, 5_201)?;
     let mut client = net.command(from, iperf3);
     let address = net.address(to).to_string();
     let output = client.args(["-J", "-O", "1", "-t", &seconds.to_string(), "-c", &address]).output();
@@ -238,22 +238,24 @@ pub(crate) fn iperf(net: &Network, from: HostId, to: HostId, seconds: u32) -> Re
     bits.ok_or_else(|| Error::new(format!("iperf3 gave no rate: {}", told["error"])))
 }
 
-/// Waits until something listens. iperf3 serves once, so nobody connects: the port is looked for.
-fn await_port(net: &Network, _: HostId, to: SocketAddr) -> Result<()> {
-    let listening = format!(":{:04X} 00000000:0000 0A", to.port());
+/// Waits until something on a host listens at `port`. iperf3 serves once, so nobody connects: the port is looked for.
+fn await_listener(net: &Network, host: HostId, port: u16) -> Result<()> {
+    let local = format!(":{port:04X}");
+    let listens = |line: &str| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        fields.next().is_some_and(|at| at.ends_with(&local)) && fields.nth(1) == Some("0A")
+    };
     for _ in 0..200 {
-        let host = net.host_at(to).ok_or_else(|| Error::new(format!("no host has {to}")))?;
         let tables = net.on(host, || {
-            let read =
-                |file: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
-            Ok(read("tcp") + &read("tcp6"))
+            let read = |file: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{file}"));
+            Ok(read("tcp")? + &read("tcp6").unwrap_or_default())
         })?;
-        if tables.contains(&listening) || tables.contains(&format!(":{:04X} 0000000000", to.port())) {
+        if tables.lines().any(listens) {
             return Ok(());
         }
         thread::sleep(Duration::from_millis(10));
     }
-    Err(Error::new(format!("nothing listens at {to}")))
+    Err(Error::new(format!("nothing listens at port {port} of {}", net.address(host))))
 }
 
 fn losses(short: bool) -> Result<Vec<Finding>> {

@@ -23,7 +23,7 @@ pub(crate) mod sandbox;
 pub(crate) mod shell;
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Command;
@@ -256,11 +256,6 @@ impl Network {
     /// Where a host is.
     pub(crate) fn address(&self, host: HostId) -> Ipv4Addr {
         self.hosts[host.0].address
-    }
-
-    /// The host that has an address.
-    pub(crate) fn host_at(&self, address: SocketAddr) -> Option<HostId> {
-        self.hosts.iter().position(|host| host.address == address.ip()).map(HostId)
     }
 
     /// All hosts: name, address, and a path that names the namespace.
