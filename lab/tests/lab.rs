@@ -4,8 +4,16 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const LAB: &str = env!("CARGO_BIN_EXE_herd-lab");
+
+/// One network at a time: they share the processor.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn lab(arguments: &[&str]) -> Output {
     let mut command = Command::new(LAB);
@@ -53,6 +61,7 @@ fn blocks() -> Vec<Block> {
 
 #[test]
 fn the_guides_commands_do_what_it_says() {
+    let _alone = alone();
     let blocks = blocks();
     assert_eq!(blocks.len(), 4, "blocks of the guide");
     for block in blocks {
@@ -86,6 +95,7 @@ fn a_typo_is_told() {
 
 #[test]
 fn each_figure_can_be_measured() {
+    let _alone = alone();
     let release = Path::new(LAB).parent().expect("a program is in a directory");
     if let Some(reason) = missing("pair") {
         println!("SKIPPED the figures: {reason}");
