@@ -112,7 +112,9 @@ fn open_loop_keeps_its_rate_and_charges_stalls() {
     let (addr, _) = start(SOUND);
     let spec = CrowdSpec { rate_per_s: Some(1_000.0), run_ms: 500, ..small(vec![addr]) };
     let outcome = run(&spec).expect("right replies");
-    assert!((350..650).contains(&outcome.replies), "{outcome:?}");
+    // Of what was due in the window, however late a busy machine answered it.
+    let due = latencies(&outcome).count();
+    assert!((350..650).contains(&due), "{due} were due");
     assert_eq!(outcome.unanswered, 0);
     let stalling: Fault = |gets, _| {
         thread::sleep(Duration::from_millis(if gets == 5 { 200 } else { 0 }));
