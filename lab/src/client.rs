@@ -1,11 +1,17 @@
 //! Our own subcommands as processes: a specification as JSON on stdin, an outcome as JSON on stdout.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::error::{Context, Error, Result};
+
+/// The file of this program.
+pub(crate) fn program() -> Result<PathBuf> {
+    std::env::current_exe().during(|| "find this program's file".into())
+}
 
 /// Starts `command`, which is this program somewhere, with a subcommand and its specification.
 pub(crate) fn start(mut command: Command, subcommand: &str, spec: &impl Serialize) -> Result<Child> {

@@ -61,6 +61,11 @@ fn unshare() -> std::io::Result<()> {
         return sys::unshare_network(false);
     }
     sys::unshare_network(true)?;
+    map_to_root(user, group)
+}
+
+/// Makes the user and group of before root of the user namespace that this process has just moved into.
+pub(crate) fn map_to_root(user: u32, group: u32) -> io::Result<()> {
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("0 {user} 1"))?;
     fs::write("/proc/self/gid_map", format!("0 {group} 1"))

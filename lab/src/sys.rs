@@ -30,7 +30,8 @@ pub(crate) struct Epoll {
     events: Vec<libc::epoll_event>,
 }
 
-fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+/// What a system call returned, or why it failed.
+pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 

@@ -24,10 +24,15 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Why `network` cannot be made here, if it cannot.
+/// What a machine may lack, as the lab says it: namespaces, its own /proc, the device of distances, programs.
+const LACKING: [&str; 4] = ["no namespaces of our own", "for the lab", "/dev/net/tun", "(Debian: "];
+
+/// Why `network` cannot be made here, if it cannot; any other reason than those is the lab's own fault.
 fn missing(network: &str) -> Option<String> {
     let output = lab(&["shell", network, "--", "true"]);
-    (!output.status.success()).then(|| text(&output.stderr).trim().to_owned())
+    let reason = text(&output.stderr).trim().to_owned();
+    assert!(output.status.success() || LACKING.iter().any(|lack| reason.contains(lack)), "{reason}");
+    (!output.status.success()).then_some(reason)
 }
 
 /// A `console` block: the network it is in (none: outside), its commands, and what they print.

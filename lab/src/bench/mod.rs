@@ -19,7 +19,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::client;
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result};
 use crate::netns::{self, Network};
 use crate::peers::{Kind, Peer, Server, find_program};
 use crate::plot::{Bar, Chart};
@@ -188,7 +188,7 @@ pub(crate) fn run(mut options: Options) -> Result<()> {
 
 impl Bench {
     fn open(options: Options, network: &Network) -> Result<Self> {
-        let own_program = std::env::current_exe().during(|| "find the own program".into())?;
+        let own_program = client::program()?;
         let versions = print_versions(&options.programs);
         let (memcached, redis) = (options.programs.path("memcached"), options.programs.path("redis"));
         let iperf3 = options.programs.path("iperf3");

@@ -8,7 +8,7 @@ use crate::client;
 use crate::crowd::{CrowdOutcome, CrowdSpec};
 use crate::error::Result;
 use crate::figure::{Arm, Figure, LINE, Values, linear};
-use crate::net::conditions::Rate;
+use crate::net::conditions::{PAYLOAD_SHARE, Rate};
 use crate::net::presets;
 use crate::plot::Chart;
 use crate::plot::curves::{Axis, Quantity};
@@ -22,7 +22,7 @@ const PUTS: f64 = 0.25;
 /// Offered gets, in shares of what the link would carry of them alone.
 const SHARES: [f64; 7] = [0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95];
 /// Bytes on the wire for one get's reply: the object, its head, and the headers of its packets.
-const WIRE_BYTES: f64 = (BYTES as f64 + 100.0) * 1_514.0 / 1_448.0;
+const WIRE_BYTES: f64 = (BYTES as f64 + 100.0) / PAYLOAD_SHARE;
 
 fn shares(figure: &Figure) -> &'static [f64] {
     if figure.options.short { &SHARES[1..2] } else { &SHARES }

@@ -18,7 +18,7 @@ use serde_json::json;
 use crate::bench::Programs;
 use crate::client;
 use crate::crowd::{CrowdOutcome, CrowdSpec};
-use crate::error::{Context, Result};
+use crate::error::Result;
 use crate::hist::{Latencies, Recorded};
 use crate::net::processor::{Processor, Shares};
 use crate::net::{CONGESTION_CONTROL, HostId, Network, sandbox};
@@ -137,7 +137,7 @@ impl Figure {
 
     /// Starts one of our client subcommands on a host.
     fn client(&self, net: &Network, host: HostId, subcommand: &str, spec: &impl Serialize) -> Result<Child> {
-        let program = std::env::current_exe().during(|| "find this program's file".into())?;
+        let program = client::program()?;
         client::start(net.command(host, &program), subcommand, spec)
     }
 

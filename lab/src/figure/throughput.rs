@@ -1,22 +1,17 @@
 //! (hoc-throughput) One node and a crowd of clients on one link: net throughput and its share of the line's rate, over
 //! message size, number of connections and rate [HOC, Performance figures (1 PE)], beside memcached and iperf3.
 
-use std::thread;
-use std::time::Duration;
-
 use crate::bench::CLIENT_CORE;
 use crate::crowd::CrowdSpec;
 use crate::error::Result;
 use crate::figure::{Arm, Figure, LINE, Values, linear};
 use crate::net::check::iperf;
-use crate::net::conditions::Rate;
+use crate::net::conditions::{PAYLOAD_SHARE, Rate};
 use crate::net::presets;
 use crate::plot::Chart;
 use crate::plot::curves::{Axis, Quantity, Star};
 use crate::report::Summary;
 
-/// Payload of a full TCP packet over its bytes with all headers: what a line's rate leaves for anyone.
-const HEADERS_LEAVE: f64 = 1_448.0 / 1_514.0;
 /// Below this share of idle time the processor may have been the limit.
 const IDLE_MIN: f64 = 0.15;
 /// Bytes of all objects together, at most, and their number.
@@ -163,22 +158,20 @@ fn judge(figure: &mut Figure, cell: &Cell, group: &str) -> Result<()> {
             judge_paper(figure, group, herd, share, paper)?;
         }
     }
-    // Each cell begins on a machine that has settled.
-    thread::sleep(Duration::from_millis(100));
     Ok(())
 }
 
 /// The paper's share of the ideal; where headers alone leave less, that share of what they leave.
 fn judge_paper(figure: &mut Figure, group: &str, herd: &str, share: Option<Summary>, paper: f64) -> Result<()> {
-    if paper <= HEADERS_LEAVE {
+    if paper <= PAYLOAD_SHARE {
         return figure.report.judge(LINE, format!("share of line: {group}, {herd}"), share, paper, false);
     }
     let net = share.map(|Summary { median, low, high }| Summary {
-        median: median / HEADERS_LEAVE,
-        low: low / HEADERS_LEAVE,
-        high: high / HEADERS_LEAVE,
+        median: median / PAYLOAD_SHARE,
+        low: low / PAYLOAD_SHARE,
+        high: high / PAYLOAD_SHARE,
     });
-    let what = format!("share of what headers leave of the line ({HEADERS_LEAVE:.3}): {group}, {herd}");
+    let what = format!("share of what headers leave of the line ({PAYLOAD_SHARE:.3}): {group}, {herd}");
     figure.report.judge(LINE, what, net, paper, false)
 }
 
@@ -193,7 +186,7 @@ fn draw(figure: &mut Figure, rate: Rate, title: &str, wanted: impl Fn(&Cell) -> 
     let y = linear("net throughput, % of the line's rate");
     let title = format!("One node, one link: {title}");
     let mut chart = figure.curves(&title, x, y, "share of line", &groups, 100.0);
-    chart.limits.push(("what headers leave".into(), ends.map(|x| (x, 100.0 * HEADERS_LEAVE)).into()));
+    chart.limits.push(("what headers leave".into(), ends.map(|x| (x, 100.0 * PAYLOAD_SHARE)).into()));
     let star = |cell: &Cell| {
         let share = cell.paper?;
         Some(Star { label: format!("paper: {:.0} %", 100.0 * share), x: cell.bytes as f64, y: 100.0 * share })

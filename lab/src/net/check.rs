@@ -8,17 +8,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::client;
 use crate::error::{Context, Error, Result};
 use crate::hist::median;
-use crate::net::conditions::{DISTANCES, Firewall, Rate, distance};
+use crate::net::conditions::{DISTANCES, Firewall, PAYLOAD_SHARE, Rate, distance};
 use crate::net::{HostId, Network, Plan, SiteId, outer_address, presets, sandbox};
 use crate::relay::Conditions;
 use crate::sys;
 
 /// Where the probes listen.
 const PORT: u16 = 7_700;
-/// Payload of a full TCP packet, and its bytes with all headers, Ethernet's included.
-const PAYLOAD_SHARE: f64 = 1_448.0 / 1_514.0;
 /// Share of packets lost in the check of losses.
 const LOSS: f64 = 0.02;
 /// Share of late packets beyond which nothing that was measured counts.
@@ -410,7 +409,7 @@ fn dial(to: SocketAddr) -> Result<bool> {
 /// A lab in this lab is killed while traffic runs in it; a moment later nothing of it may be there.
 fn killed(_: bool) -> Result<Vec<Finding>> {
     let before = Seen::now()?;
-    let program = std::env::current_exe().during(|| "find this program's file".into())?;
+    let program = client::program()?;
     let mut command = std::process::Command::new(program);
     command.args(["shell", "sites", "--", "sh", "-c", "iperf3 -s -D; herd-lab on there1 iperf3 -t 60 -c here1"]);
     command.env_remove(sandbox::INSIDE).stdout(Stdio::null()).stderr(Stdio::null());

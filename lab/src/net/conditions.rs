@@ -36,6 +36,9 @@ impl Rate {
     }
 }
 
+/// Payload of a full TCP packet over its bytes with all headers, Ethernet's included: what a rate leaves for anyone.
+pub(crate) const PAYLOAD_SHARE: f64 = 1_448.0 / 1_514.0;
+
 /// Half a round trip of `round_trip_us`, any rate, nothing lost.
 pub(crate) fn distance(round_trip_us: u64) -> Conditions {
     Conditions { delay_us: round_trip_us / 2, ..Conditions::default() }

@@ -28,6 +28,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Command;
 
+use crate::client;
 use crate::error::{Context, Error, Result};
 use crate::net::conditions::{Firewall, Rate};
 use crate::net::namespace::Namespace;
@@ -243,7 +244,7 @@ impl Network {
         let paths = both
             .map(|(from, to, conditions)| relay::PathSpec { from: place(from), to: place(to), conditions })
             .collect();
-        let program = std::env::current_exe().during(|| "find this program's file".into())?;
+        let program = client::program()?;
         self.places = devices.iter().map(|device| device.site).collect();
         let (fds, networks): (Vec<OwnedFd>, Vec<String>) =
             devices.into_iter().map(|device| (device.fd, device.network)).unzip();
@@ -325,7 +326,7 @@ impl Network {
     }
 
     /// All processes on a host: within the lab's own process namespace, those whose network is the host's.
-    pub(crate) fn processes(&self, host: HostId) -> Result<Vec<i32>> {
+    fn processes(&self, host: HostId) -> Result<Vec<i32>> {
         let name = |path: &str| fs::read_link(path).ok();
         let network = name(&self.hosts[host.0].namespace.path());
         let all = fs::read_dir("/proc").during(|| "list /proc".into())?;

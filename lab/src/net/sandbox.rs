@@ -7,11 +7,12 @@
 //! devices and mounts: there is nothing to clean up, and so nothing that could be left.
 
 use std::env;
-use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, exit};
 
+use crate::client;
 use crate::error::{Context, Error, Result};
+use crate::netns;
 use crate::sys::{self, Mount};
 
 /// Set inside; holds nothing.
@@ -36,12 +37,9 @@ fn start_inside(interactive: bool) -> Result<()> {
         Error::new(format!("no namespaces of our own: {error} ({cure})"))
     })?;
     if user != 0 {
-        let map = |file: &str, text: String| fs::write(file, text).during(|| format!("write {file}"));
-        map("/proc/self/setgroups", "deny".into())?;
-        map("/proc/self/uid_map", format!("0 {user} 1"))?;
-        map("/proc/self/gid_map", format!("0 {group} 1"))?;
+        netns::map_to_root(user, group).during(|| "become root of a user namespace".into())?;
     }
-    let program = env::current_exe().during(|| "find this program's file".into())?;
+    let program = client::program()?;
     let mut inside = Command::new(program);
     inside.args(env::args_os().skip(1)).env(INSIDE, "");
     sys::tie(&mut inside, None);

@@ -8,6 +8,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
+use crate::client;
 use crate::error::{Context, Error, Result};
 use crate::net::Network;
 use crate::net::presets::Preset;
@@ -64,7 +65,7 @@ fn hosts_variable(net: &Network) -> String {
 
 /// So that `herd-lab`, and `herd` beside it, are found by name.
 fn path_with_us() -> Result<String> {
-    let program = env::current_exe().during(|| "find this program's file".into())?;
+    let program = client::program()?;
     let dir = program.parent().expect("a program is in a directory").display().to_string();
     Ok(format!("{dir}:{}", env::var("PATH").unwrap_or_default()))
 }

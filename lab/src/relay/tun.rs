@@ -11,12 +11,9 @@ use std::process::Command;
 use std::{mem, ptr};
 
 use crate::relay::frame::VNET_BYTES;
+use crate::sys::check;
 
 const DEVICE: &std::ffi::CStr = c"/dev/net/tun";
-
-fn check(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
-}
 
 /// Makes the TUN device `name` in the network namespace of the calling thread: packets without link layer, each
 /// behind a virtio header of 10 bytes, TCP in frames of up to 64 KiB with checksums left open. Not blocking, and not
