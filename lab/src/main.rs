@@ -3,6 +3,7 @@
 //! `bench` runs the lines of the first milestone; the other subcommands are the processes it starts, pinned away from
 //! each other. No Herd crate is linked: only released binaries are run.
 
+mod awake;
 mod bench;
 mod bulk;
 mod bulkrun;
@@ -107,6 +108,9 @@ enum Command {
     /// One crowd of reconnecting clients: specification on stdin, outcome on stdout, both JSON.
     #[command(hide = true)]
     Storm,
+    /// Keeps every core awake for as long as it runs, and yields to all else.
+    #[command(hide = true)]
+    Awake,
     /// The distance between pretend sites: specification and commands on stdin, answers on stdout, lines of JSON.
     #[command(hide = true)]
     Relay,
@@ -139,6 +143,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Churn => print_outcome(&churn::run(&read_specification()?)?)?,
         Command::Storm => print_outcome(&storm::run(&read_specification()?)?)?,
         Command::Crowd => print_outcome(&crowd::run(&read_specification()?)?)?,
+        Command::Awake => awake::run()?,
         Command::Relay => relay::run()?,
         Command::Bulk => print_outcome(&bulkrun::run(&read_specification()?)?)?,
     }

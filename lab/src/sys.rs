@@ -111,6 +111,23 @@ pub(crate) fn pinned(command: &mut Command, core: Option<usize>) {
     unsafe { command.pre_exec(move || core.map_or(Ok(()), pin)) };
 }
 
+/// Cores this process may run on.
+pub(crate) fn cores() -> io::Result<Vec<usize>> {
+    // SAFETY: an all-zero cpu_set_t is the empty set; the kernel fills it, and CPU_ISSET reads inside it.
+    unsafe {
+        let mut set: libc::cpu_set_t = mem::zeroed();
+        check(libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set))?;
+        Ok((0..8 * size_of::<libc::cpu_set_t>()).filter(|&core| libc::CPU_ISSET(core, &set)).collect())
+    }
+}
+
+/// This thread runs only when no other wants its core.
+pub(crate) fn run_when_idle() -> io::Result<()> {
+    let none = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the kernel reads one local struct.
+    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) }).map(drop)
+}
+
 /// CPU time a process has used in all its threads, ended ones included, to the nanosecond: the scheduler's
 /// `sum_exec_runtime` (what schedstat shows), brought up to date for threads that are running now.
 pub(crate) fn process_cpu_ns(pid: i32) -> io::Result<u64> {

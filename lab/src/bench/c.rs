@@ -24,6 +24,8 @@ const DOORS: [(&str, Proto, &str); 2] =
     [("herd text", Proto::Memcached, "null text"), ("herd wire", Proto::Herd, "null wire")];
 /// Times a case goes round the arms in a round; the window is divided among them.
 const CYCLES: usize = 5;
+/// Tries of a window that stays without replies.
+const ATTEMPTS: usize = 3;
 const PEERS: [&str; 3] = ["memcached text", "redis", "pogocache text"];
 
 /// What the arms of one group have in common.
@@ -172,7 +174,7 @@ fn measure(bench: &mut Bench, case: &Case, arm: &Arm, server: &Server, round: us
         seed: round as u64 + 1,
         ..small(server, arm.proto, case.op)
     };
-    match bench.engine(&spec).and_then(|outcome| values(&outcome)) {
+    match complete(bench, &spec).and_then(|outcome| values(&outcome)) {
         Ok(values) => {
             let (group, arm) = (case.group(), arm.name.clone());
             bench.report.sample(Sample { line: LINE, group, arm, round, values })
@@ -181,9 +183,26 @@ fn measure(bench: &mut Bench, case: &Case, arm: &Arm, server: &Server, round: us
     }
 }
 
+/// One window. A machine that stood still may leave it without replies, which says nothing of the server: it is tried
+/// again, twice. A wrong reply is an error at once.
+fn complete(bench: &Bench, spec: &Spec) -> Result<Outcome> {
+    for _ in 1..ATTEMPTS {
+        let outcome = bench.engine(spec)?;
+        if !lacks(&outcome) {
+            return Ok(outcome);
+        }
+    }
+    bench.engine(spec)
+}
+
+/// Whether a window saw no reply, or not one to each request.
+fn lacks(outcome: &Outcome) -> bool {
+    outcome.ops == 0 || outcome.unanswered > 0
+}
+
 /// An outcome as the report's metrics.
 pub(super) fn values(outcome: &Outcome) -> Result<BTreeMap<&'static str, f64>> {
-    if outcome.ops == 0 || outcome.unanswered > 0 {
+    if lacks(outcome) {
         return Err(Error::new(format!("{} replies, {} requests unanswered", outcome.ops, outcome.unanswered)));
     }
     let mut latencies = Latencies::new();

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::bench::CLIENT_CORE;
+use crate::bench::{CLIENT_CORE, SERVER_CORE};
 use crate::client;
 use crate::crowd::{CrowdOutcome, CrowdSpec};
 use crate::error::Result;
@@ -62,7 +62,7 @@ pub(super) fn run(figure: &mut Figure) -> Result<()> {
 fn run_once(figure: &mut Figure, share: f64, arm: &Arm, round: usize) -> Result<Values> {
     let (plan, [node, clients]) = presets::pair(Rate::MBIT_100);
     let net = plan.build()?;
-    let server = figure.start(arm, &net, node)?;
+    let server = figure.start(arm, &net, node, Some(SERVER_CORE))?;
     let (warm_ms, run_ms) = if figure.options.short { (200, 300) } else { (700, 2_000) };
     let seed = round as u64 + 1;
     let gets = CrowdSpec {

@@ -15,6 +15,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde_json::json;
 
+use crate::awake::Awake;
 use crate::bench::Programs;
 use crate::client;
 use crate::crowd::{CrowdOutcome, CrowdSpec};
@@ -81,6 +82,7 @@ type Values = Vec<(&'static str, f64)>;
 pub(crate) struct Figure {
     options: Options,
     report: Report,
+    awake: Awake,
 }
 
 /// Measures and draws one figure; an error if a run failed.
@@ -97,7 +99,7 @@ pub(crate) fn run(mut options: Options) -> Result<()> {
         "machine": crate::bench::machine(), "versions": crate::bench::print_versions(&options.programs),
     });
     let report = Report::create(&options.out, &name, &environment)?;
-    let mut figure = Figure { options, report };
+    let mut figure = Figure { options, report, awake: Awake::start()? };
     match figure.options.name {
         Name::Throughput => throughput::run(&mut figure)?,
         Name::Speedup => speedup::run(&mut figure)?,
@@ -122,9 +124,10 @@ impl Figure {
         arms.into_iter().flatten().collect()
     }
 
-    /// Starts an arm's server on a host.
-    fn start(&mut self, arm: &Arm, net: &Network, host: HostId) -> Result<Server> {
-        let setup = Setup { memory_mib: 1_024, item_max_mib: 16, host: Some(net.address(host)), ..Setup::default() };
+    /// Starts an arm's server on a host; `core`: the one it stays on.
+    fn start(&mut self, arm: &Arm, net: &Network, host: HostId, core: Option<usize>) -> Result<Server> {
+        let host_address = Some(net.address(host));
+        let setup = Setup { memory_mib: 1_024, item_max_mib: 16, host: host_address, core, ..Setup::default() };
         let server = net.on(host, || arm.peer.start(&setup))?;
         self.report.options(arm.name, &server.options_without_port())?;
         Ok(server)
@@ -169,12 +172,12 @@ impl Figure {
         mut run: impl FnMut(&mut Self) -> Result<Values>,
     ) -> Result<()> {
         for attempt in 1..=ATTEMPTS {
-            let before = Processor::now()?;
+            let before = Processor::now(&self.awake)?;
             let mut values = match run(self) {
                 Ok(values) => values,
                 Err(error) => return self.report.failure(format!("{group}, {arm}, round {round}: {error}")),
             };
-            let Shares { idle, stolen } = before.since()?;
+            let Shares { idle, stolen } = Processor::now(&self.awake)?.since(before);
             if stolen > STOLEN_MAX && !self.options.short && attempt < ATTEMPTS {
                 let what = format!("{group}, {arm}, round {round}: {:.0} % of the time was stolen", 100.0 * stolen);
                 println!("  again: {what}");

@@ -68,7 +68,7 @@ fn run_once(figure: &mut Figure, load: Load, count: usize, arm: &Arm, round: usi
     let clients = plan.host(site, "clients", Rate::GBIT_1);
     let hosts: Vec<_> = (1..=count).map(|number| plan.host(site, &format!("node{number}"), load.rate)).collect();
     let net = plan.build()?;
-    let servers = hosts.iter().map(|host| figure.start(arm, &net, *host)).collect::<Result<Vec<_>>>()?;
+    let servers = hosts.iter().map(|host| figure.start(arm, &net, *host, None)).collect::<Result<Vec<_>>>()?;
     let spec = CrowdSpec {
         servers: servers.iter().map(|server| server.addr).collect(),
         proto: arm.proto,

@@ -1,7 +1,7 @@
 //! (hoc-throughput) One node and a crowd of clients on one link: net throughput and its share of the line's rate, over
 //! message size, number of connections and rate [HOC, Performance figures (1 PE)], beside memcached and iperf3.
 
-use crate::bench::CLIENT_CORE;
+use crate::bench::{CLIENT_CORE, SERVER_CORE};
 use crate::crowd::CrowdSpec;
 use crate::error::Result;
 use crate::figure::{Arm, Figure, LINE, Values, linear};
@@ -108,7 +108,7 @@ pub(super) fn run(figure: &mut Figure) -> Result<()> {
 fn crowd_run(figure: &mut Figure, cell: &Cell, arm: &Arm, round: usize) -> Result<Values> {
     let (plan, [node, clients]) = presets::pair(cell.rate);
     let net = plan.build()?;
-    let server = figure.start(arm, &net, node)?;
+    let server = figure.start(arm, &net, node, Some(SERVER_CORE))?;
     let spec = CrowdSpec {
         servers: vec![server.addr],
         proto: arm.proto,

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::awake::Awake;
 use crate::client;
 use crate::error::{Context, Error, Result};
 use crate::hist::median;
@@ -56,6 +57,7 @@ type Check = fn(bool) -> Result<Vec<Finding>>;
 /// Checks everything; true if all is as it should be.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     sandbox::enter(false)?;
+    let _awake = Awake::start()?;
     let checks: [(&str, Check); 7] = [
         ("hosts", many_hosts),
         ("firewalls", firewalls),

@@ -2,14 +2,15 @@
 
 use std::fs;
 
+use crate::awake::Awake;
 use crate::error::{Context, Error, Result};
 
-/// The processor's time up to some moment, in ticks, all cores together.
-#[derive(Clone, Copy, Debug)]
+/// The processor's time up to some moment, in seconds, all cores together.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Processor {
-    idle: u64,
-    stolen: u64,
-    all: u64,
+    idle: f64,
+    stolen: f64,
+    all: f64,
 }
 
 /// Shares of a stretch of time, 0 to 1.
@@ -22,34 +23,34 @@ pub(crate) struct Shares {
 }
 
 impl Processor {
-    /// Up to now.
-    pub(crate) fn now() -> Result<Self> {
+    /// Up to now; what kept it awake counts as idle.
+    pub(crate) fn now(awake: &Awake) -> Result<Self> {
         let text = fs::read_to_string("/proc/stat").during(|| "read /proc/stat".into())?;
-        parse(&text).ok_or_else(|| Error::new("/proc/stat has no line of all cores"))
+        let now = parse(&text).ok_or_else(|| Error::new("/proc/stat has no line of all cores"))?;
+        Ok(Self { idle: now.idle + awake.cpu_ns()? as f64 / 1e9, ..now })
     }
 
-    /// What it did since then.
-    pub(crate) fn since(self) -> Result<Shares> {
-        Ok(Self::now()?.over(self))
-    }
-
-    fn over(self, before: Self) -> Shares {
-        let all = (self.all - before.all).max(1) as f64;
-        let share = |now: u64, then: u64| now.saturating_sub(then) as f64 / all;
+    /// What it did since `before`.
+    pub(crate) fn since(self, before: Self) -> Shares {
+        let all = (self.all - before.all).max(1.0 / TICKS_PER_S);
+        let share = |now: f64, then: f64| ((now - then) / all).clamp(0.0, 1.0);
         Shares { idle: share(self.idle, before.idle), stolen: share(self.stolen, before.stolen) }
     }
 }
 
+/// Of /proc/stat, on all machines (USER_HZ).
+const TICKS_PER_S: f64 = 100.0;
+
 /// `cpu user nice system idle iowait irq softirq steal ..`: idle and iowait are idle; the guest's times are in user's.
 fn parse(text: &str) -> Option<Processor> {
-    let counts: Vec<u64> = text
+    let counts: Vec<f64> = text
         .lines()
         .find_map(|line| line.strip_prefix("cpu "))?
         .split_ascii_whitespace()
         .take(8)
-        .filter_map(|count| count.parse().ok())
+        .filter_map(|count| Some(count.parse::<f64>().ok()? / TICKS_PER_S))
         .collect();
-    let stolen = counts.get(7).copied().unwrap_or(0);
+    let stolen = counts.get(7).copied().unwrap_or(0.0);
     Some(Processor { idle: counts.get(3)? + counts.get(4)?, stolen, all: counts.iter().sum() })
 }
 
@@ -61,7 +62,7 @@ mod tests {
     fn idle_and_waiting_are_idle() {
         let before = parse("cpu  0 0 0 0 0 0 0 0 0 0").expect("the line is there");
         let after = parse("cpu  10 0 20 60 5 1 1 3 0 0\ncpu0 1 1 1 1\n").expect("the line is there");
-        assert_eq!(after.over(before), Shares { idle: 0.65, stolen: 0.03 });
+        assert_eq!(after.since(before), Shares { idle: 0.65, stolen: 0.03 });
         assert!(parse("intr 1 2").is_none());
     }
 }
