@@ -12,7 +12,6 @@ use std::thread;
 
 use crate::client;
 use crate::error::{Context, Result};
-use crate::proc;
 use crate::sys;
 
 /// The process that keeps the cores awake; ended when dropped, or with the thread that started it.
@@ -29,9 +28,9 @@ impl Awake {
         Ok(Self { child: command.spawn().during(|| "start what keeps the processor awake".into())? })
     }
 
-    /// Time that nothing else wanted, all cores together, in nanoseconds since it was started.
-    pub(crate) fn cpu_ns(&self) -> Result<u64> {
-        proc::cpu_ns(&[i32::try_from(self.child.id()).expect("pids fit an i32")])
+    /// Its process, whose time is what nothing else wanted.
+    pub(crate) fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).expect("pids fit an i32")
     }
 }
 

@@ -20,6 +20,7 @@ pub(crate) const NULL_HEAD_BYTES: usize = 8;
 /// Longest text reply head.
 const HEAD_MAX: usize = 16_384;
 const SLICES: usize = 16;
+const NO_ETCD: &str = "specifications of large objects refuse etcd";
 
 /// A stretch of what is to be sent.
 enum Segment {
@@ -136,6 +137,7 @@ impl Bulk {
             Proto::Http => http::append_head(Op::Get, name.as_bytes(), 0, &mut self.heads),
             Proto::Herd => self.herd_get(name, len),
             Proto::Null => self.null_request(b'G', len),
+            Proto::Etcd => unreachable!("{NO_ETCD}"),
         }
         self.segments.push(Segment::Head(0..self.heads.len()));
     }
@@ -178,6 +180,7 @@ impl Bulk {
                 http::append_head(Op::Set, name.as_bytes(), len as u64, &mut self.heads);
                 &b""[..]
             }
+            Proto::Etcd => unreachable!("{NO_ETCD}"),
             Proto::Null | Proto::Herd => {
                 self.null_request(b'P', len);
                 &b""[..]
@@ -383,6 +386,7 @@ fn parse_piece(proto: Proto, op: Op, bytes: &[u8]) -> Result<Option<Piece>, Stri
     match proto {
         Proto::Http => parse_http(op, bytes),
         Proto::Herd => parse_frame(op, bytes),
+        Proto::Etcd => unreachable!("{NO_ETCD}"),
         Proto::Null => Ok(bytes.first_chunk().map(|head: &[u8; NULL_HEAD_BYTES]| {
             let body_bytes = if op == Op::Get { u64::from_le_bytes(*head) } else { 0 };
             Piece::whole(NULL_HEAD_BYTES, body_bytes, 0)

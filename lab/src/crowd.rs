@@ -22,6 +22,7 @@ use crate::bulk::{Bulk, Done};
 use crate::crowd::opening::Opening;
 use crate::error::{Context, Error, Result};
 use crate::hist::{Latencies, Recorded};
+use crate::net::processor::Processor;
 use crate::proc;
 use crate::proto::Proto;
 use crate::sys::{self, Epoll, Event};
@@ -67,6 +68,8 @@ pub(crate) struct CrowdSpec {
     pub(crate) core: Option<usize>,
     /// Processes whose CPU time is the servers'; may be empty.
     pub(crate) server_pids: Vec<i32>,
+    /// The process whose time counts as idle ([`crate::awake`]); none: nothing is said of idleness.
+    pub(crate) awake_pid: Option<i32>,
     /// Seed of names and arrivals.
     pub(crate) seed: u64,
 }
@@ -91,6 +94,8 @@ pub(crate) struct CrowdOutcome {
     pub(crate) server_cpu_ns: u64,
     /// CPU time of this client within the window, in nanoseconds; an open loop polls, so there it means nothing.
     pub(crate) client_cpu_ns: u64,
+    /// Share of the window in which the cores had nothing to do; 0 where nobody kept them awake.
+    pub(crate) idle: f64,
     /// Time until every connection was open and answered, in milliseconds.
     pub(crate) connect_ms: f64,
 }
@@ -100,7 +105,7 @@ impl CrowdSpec {
     fn check(&self) -> Result<()> {
         let good = (1..=16).contains(&self.servers.len())
             && self.servers.iter().all(SocketAddr::is_ipv4)
-            && self.proto != Proto::Null
+            && !matches!(self.proto, Proto::Null | Proto::Etcd)
             && (self.servers.len()..=8_192).contains(&self.conns)
             && (512..=64 << 20).contains(&self.object_bytes)
             && (self.servers.len()..=1 << 20).contains(&self.objects)
@@ -199,6 +204,8 @@ struct Crowd<'a> {
     progress_ns: u64,
     next_due_ns: f64,
     due_in_window: u64,
+    /// At the start of the window.
+    processor: Option<Processor>,
     outcome: CrowdOutcome,
 }
 
@@ -224,6 +231,7 @@ impl<'a> Crowd<'a> {
             progress_ns: sys::monotonic_ns(),
             next_due_ns: 0.0,
             due_in_window: 0,
+            processor: None,
             outcome: CrowdOutcome::default(),
         }
     }
@@ -336,6 +344,7 @@ impl<'a> Crowd<'a> {
     fn read_counters(&mut self, end: bool) -> Result<()> {
         let own = i32::try_from(std::process::id()).expect("pids fit an i32");
         let (server_ns, client_ns) = (proc::cpu_ns(&self.spec.server_pids)?, proc::cpu_ns(&[own])?);
+        let processor = self.spec.awake_pid.map(Processor::now).transpose()?;
         let outcome = &mut self.outcome;
         let from = if end { outcome.clone() } else { CrowdOutcome::default() };
         let since = |index: usize| from.server_replies.get(index).copied().unwrap_or(0);
@@ -345,6 +354,10 @@ impl<'a> Crowd<'a> {
         outcome.bytes = self.bytes - from.bytes;
         outcome.server_cpu_ns = server_ns - from.server_cpu_ns;
         outcome.client_cpu_ns = client_ns - from.client_cpu_ns;
+        if let (Some(now), Some(before)) = (processor, self.processor) {
+            outcome.idle = now.since(before).idle;
+        }
+        self.processor = processor;
         Ok(())
     }
 

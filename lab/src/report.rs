@@ -62,6 +62,11 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
+    /// All of it, `factor` times.
+    pub(crate) fn times(self, factor: f64) -> Self {
+        Self { median: self.median * factor, low: self.low * factor, high: self.high * factor }
+    }
+
     /// Of at least one value.
     pub(crate) fn of(values: &[f64]) -> Option<Self> {
         let (low, high) = spread(values);

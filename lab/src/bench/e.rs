@@ -4,7 +4,8 @@
 use crate::bench::c::values;
 use crate::bench::{Arm, Bench, small};
 use crate::error::Result;
-use crate::peers::{Kind, Server, Setup};
+use crate::peers::server::Server;
+use crate::peers::{Kind, Setup};
 use crate::proto::{Op, Proto};
 use crate::report::Sample;
 use crate::spec::{SideSpec, Spec};

@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use crate::bench::{Bench, CLIENT_CORE};
 use crate::error::{Context, Error, Result};
-use crate::peers::{Kind, Server, Setup};
+use crate::peers::server::Server;
+use crate::peers::{Kind, Setup};
 use crate::proc;
 use crate::proto::Proto;
 use crate::report::{Sample, Summary};

@@ -21,7 +21,8 @@ use serde_json::{Value, json};
 use crate::client;
 use crate::error::{Error, Result};
 use crate::netns::{self, Network};
-use crate::peers::{Kind, Peer, Server, find_program};
+use crate::peers::server::Server;
+use crate::peers::{self, Kind, Program, find_program};
 use crate::plot::{Bar, Chart};
 use crate::proto::{Op, Proto};
 use crate::report::{Report, Summary};
@@ -72,17 +73,25 @@ pub(crate) struct Programs {
     /// pogocache's binary; without it there is no such arm.
     #[arg(long)]
     pub(crate) pogocache: Option<PathBuf>,
+    /// nginx's binary [default: the one on PATH].
+    #[arg(long)]
+    pub(crate) nginx: Option<PathBuf>,
+    /// etcd's binary [default: the one on PATH].
+    #[arg(long)]
+    pub(crate) etcd: Option<PathBuf>,
 }
 
 impl Programs {
     /// Each program's name and path, those on PATH found.
-    fn found(&self) -> [(&'static str, Option<PathBuf>); 5] {
+    fn found(&self) -> [(&'static str, Option<PathBuf>); 7] {
         let or_path = |given: &Option<PathBuf>, name: &str| given.clone().or_else(|| find_program(name));
         [
             ("herd", self.herd.clone()),
             ("memcached", or_path(&self.memcached, "memcached")),
             ("redis", or_path(&self.redis, "redis-server")),
             ("pogocache", self.pogocache.clone()),
+            ("nginx", or_path(&self.nginx, "nginx")),
+            ("etcd", or_path(&self.etcd, "etcd")),
             ("iperf3", find_program("iperf3")),
         ]
     }
@@ -106,7 +115,7 @@ pub(crate) fn list(programs: &Programs) {
 /// Prints, and gives, what each program says it is.
 pub(crate) fn print_versions(programs: &Programs) -> serde_json::Map<String, Value> {
     let version = |(name, program): (&'static str, Option<PathBuf>)| {
-        let version = program.map(|program| Peer::new(Kind::Herd, program).version());
+        let version = program.map(|program| peers::version(&program));
         println!("{name:<10} {}", version.as_deref().unwrap_or("absent"));
         (name.to_owned(), json!(version))
     };
@@ -147,7 +156,7 @@ pub(crate) struct Arm {
     /// As printed.
     pub(crate) name: String,
     /// The server.
-    pub(crate) peer: Peer,
+    pub(crate) peer: Program,
     /// The door.
     pub(crate) proto: Proto,
 }
@@ -205,9 +214,10 @@ impl Bench {
             Kind::Memcached => self.memcached.clone(),
             Kind::Redis => self.redis.clone(),
             Kind::Pogocache => self.options.programs.pogocache.clone(),
+            Kind::Nginx | Kind::Etcd => self.options.programs.path(kind.program()),
             Kind::Null(..) | Kind::NullBulk => Some(self.own_program.clone()),
         }?;
-        Some(Arm { name: name.to_owned(), peer: Peer::new(kind, program), proto })
+        Some(Arm { name: name.to_owned(), peer: Program::new(kind, program), proto })
     }
 
     /// Runs the small-operation engine as a process.

@@ -76,6 +76,7 @@ fn small(servers: Vec<SocketAddr>) -> CrowdSpec {
         run_ms: 200,
         core: None,
         server_pids: vec![i32::try_from(std::process::id()).expect("pids fit an i32")],
+        awake_pid: None,
         seed: 1,
     }
 }
@@ -202,6 +203,7 @@ fn specifications_are_checked() {
         CrowdSpec { conns: 8_193, ..good.clone() },
         CrowdSpec { object_bytes: 511, ..good.clone() },
         CrowdSpec { proto: Proto::Null, ..good.clone() },
+        CrowdSpec { proto: Proto::Etcd, ..good.clone() },
         CrowdSpec { rate_per_s: Some(0.0), ..good.clone() },
     ] {
         assert!(bad.check().is_err(), "{bad:?}");

@@ -1,31 +1,29 @@
 //! `herd-lab figure`: the figures of the papers, drawn again on pretend networks, with peers beside Herd in each run.
 //!
 //! A figure is a list of cells; in a cell the arms take turns, round after round, each on a network and with servers
-//! of its own. A run in which the processor was busier than the figure allows measured the processor, not the link: it
-//! is said, and its bars are not judged.
+//! of its own: [`Figure::take`] builds, starts, loads and reads, for all of them alike. A run in which the processor
+//! was busier than the figure allows measured the processor, not the link: it is said, and its bars are not judged.
 
 mod mixed;
+mod peers;
 mod speedup;
 mod throughput;
 
 use std::path::PathBuf;
-use std::process::Child;
+use std::thread;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use serde::Serialize;
 use serde_json::json;
 
 use crate::awake::Awake;
 use crate::bench::Programs;
-use crate::client;
-use crate::crowd::{CrowdOutcome, CrowdSpec};
 use crate::error::Result;
-use crate::hist::{Latencies, Recorded};
 use crate::net::processor::{Processor, Shares};
-use crate::net::{CONGESTION_CONTROL, HostId, Network, sandbox};
-use crate::peers::{Kind, Peer, Server, Setup};
+use crate::net::{CONGESTION_CONTROL, HostId, Plan, sandbox};
+use crate::peers::{Load, Peer, Values};
 use crate::plot::curves::{Axis, Curve, Curves, Point, Quantity};
-use crate::proto::Proto;
+use crate::relay;
 use crate::report::{Report, Sample, Summary};
 use crate::sys;
 
@@ -42,6 +40,15 @@ pub(crate) enum Name {
     /// Gets and puts together at rising load: what is achieved, and how long it takes.
     #[value(name = "hoc-mixed")]
     Mixed,
+    /// Every peer that is here, alike: small gets over 1 Gbit/s, as fast as replies come.
+    Peers,
+}
+
+impl Name {
+    /// As given on the command line.
+    fn word(self) -> String {
+        self.to_possible_value().expect("no figure is hidden").get_name().to_owned()
+    }
 }
 
 /// Options of `figure`.
@@ -66,17 +73,14 @@ pub(crate) struct Options {
     pub(crate) out: PathBuf,
 }
 
-/// A server that takes part, and the door it is asked by.
-#[derive(Clone, Debug)]
-pub(crate) struct Arm {
-    /// As printed.
-    name: &'static str,
-    peer: Peer,
-    proto: Proto,
+/// Who serves and who asks in a run, on which network.
+struct Stage {
+    plan: Plan,
+    nodes: Vec<HostId>,
+    clients: HostId,
+    /// Core of the servers.
+    core: Option<usize>,
 }
-
-/// What a run measured: names with their units, and numbers.
-type Values = Vec<(&'static str, f64)>;
 
 /// A figure in progress.
 pub(crate) struct Figure {
@@ -92,7 +96,7 @@ pub(crate) fn run(mut options: Options) -> Result<()> {
     if options.short {
         options.rounds = 1;
     }
-    let name = options.name.to_possible_value().expect("no figure is hidden").get_name().to_owned();
+    let name = options.name.word();
     let environment = json!({
         "figure": name, "rounds": options.rounds, "full": options.full, "short": options.short,
         "congestion_control": CONGESTION_CONTROL, "lab": env!("CARGO_PKG_VERSION"),
@@ -104,44 +108,89 @@ pub(crate) fn run(mut options: Options) -> Result<()> {
         Name::Throughput => throughput::run(&mut figure)?,
         Name::Speedup => speedup::run(&mut figure)?,
         Name::Mixed => mixed::run(&mut figure)?,
+        Name::Peers => peers::run(&mut figure)?,
     }
     figure.report.print_verdicts(LINE);
     figure.report.conclude()
 }
 
 impl Figure {
-    /// Herd by its two doors for small objects, and memcached; those whose program is there.
-    fn arms(&self) -> Vec<Arm> {
-        let arm = |name, kind, program: &str, proto| {
-            let program = self.options.programs.path(program)?;
-            Some(Arm { name, peer: Peer::new(kind, program), proto })
-        };
-        let arms = [
-            arm("herd text", Kind::Herd, "herd", Proto::Memcached),
-            arm("herd wire", Kind::Herd, "herd", Proto::Herd),
-            arm("memcached", Kind::Memcached, "memcached", Proto::Memcached),
-        ];
-        arms.into_iter().flatten().collect()
+    /// Those of these peers whose program is here.
+    fn peers(&self, names: &[&str]) -> Vec<Box<dyn Peer>> {
+        crate::peers::of(names, |program| self.options.programs.path(program))
     }
 
-    /// Starts an arm's server on a host; `core`: the one it stays on.
-    fn start(&mut self, arm: &Arm, net: &Network, host: HostId, core: Option<usize>) -> Result<Server> {
-        let host_address = Some(net.address(host));
-        let setup = Setup { memory_mib: 1_024, item_max_mib: 16, host: host_address, core, ..Setup::default() };
-        let server = net.on(host, || arm.peer.start(&setup))?;
-        self.report.options(arm.name, &server.options_without_port())?;
-        Ok(server)
+    /// A load's window and what comes before it, in milliseconds: `(warm, run)` of the long form.
+    fn times(&self, run_ms: u64) -> (u64, u64) {
+        if self.options.short { (200, 300) } else { (500, run_ms) }
     }
 
-    /// Runs a crowd on a host.
-    fn crowd(&self, net: &Network, host: HostId, spec: &CrowdSpec) -> Result<CrowdOutcome> {
-        client::finish(self.client(net, host, "crowd", spec)?)
+    /// Takes one sample; a void run does not count and is tried again after a pause. What goes wrong is a failure of this
+    /// run, not of the figure.
+    fn take(
+        &mut self,
+        group: &str,
+        peer: &dyn Peer,
+        round: usize,
+        stage: impl Fn() -> Stage,
+        load: &Load,
+    ) -> Result<()> {
+        let run = format!("{group}, {}, round {round}", peer.name());
+        for _ in 0..ATTEMPTS {
+            let values = match self.run_once(peer, stage(), load) {
+                Ok(values) => values,
+                Err(error) => return self.report.failure(format!("{run}: {error}")),
+            };
+            let Some(reason) = void(&values).filter(|_| !self.options.short) else {
+                let (group, arm) = (group.to_owned(), peer.name().to_owned());
+                let values = values.into_iter().collect();
+                return self.report.sample(Sample { line: LINE, group, arm, round, values });
+            };
+            println!("  again: {run}: {reason}");
+            self.report.write("void", &format!("{run}: {reason}"))?;
+            thread::sleep(PAUSE);
+        }
+        self.report.failure(format!("{run}: void {ATTEMPTS} times; this machine is too busy"))
     }
 
-    /// Starts one of our client subcommands on a host.
-    fn client(&self, net: &Network, host: HostId, subcommand: &str, spec: &impl Serialize) -> Result<Child> {
-        let program = client::program()?;
-        client::start(net.command(host, &program), subcommand, spec)
+    /// Builds the network, starts the servers, loads them, reads what they gave, what it cost and what links carried.
+    fn run_once(&mut self, peer: &dyn Peer, stage: Stage, load: &Load) -> Result<Values> {
+        let Stage { plan, nodes, clients, core } = stage;
+        let mut net = plan.build()?;
+        let mut servers = Vec::with_capacity(nodes.len());
+        for node in &nodes {
+            let server = peer.start(&net, *node, core)?;
+            self.report.options(peer.name(), &server.options_without_port())?;
+            servers.push(server);
+        }
+        let before = Processor::now(self.awake.pid())?;
+        let mut values = peer.load(&net, clients, &servers, load)?;
+        let Shares { idle, stolen } = Processor::now(self.awake.pid())?.since(before);
+        if !values.iter().any(|(name, _)| *name == "idle") {
+            values.push(("idle", idle));
+        }
+        let carried = nodes.iter().map(|node| net.link_bytes(*node)).collect::<Result<Vec<_>>>()?;
+        let (received, sent) = carried.iter().fold((0, 0), |sum, link| (sum.0 + link.0, sum.1 + link.1));
+        values.extend([("stolen", stolen), ("late", net.late_share()?)]);
+        values.extend([("nodes received MB", received as f64 / 1e6), ("nodes sent MB", sent as f64 / 1e6)]);
+        Ok(values)
+    }
+
+    /// A load of this figure, to be completed.
+    fn load(&self, run_ms: u64, round: usize) -> Load {
+        let (warm_ms, run_ms) = self.times(run_ms);
+        Load {
+            conns: 64,
+            object_bytes: 0,
+            objects: 1_000,
+            gets_per_s: None,
+            puts_per_s: None,
+            warm_ms,
+            run_ms,
+            core: None,
+            awake_pid: self.awake.pid(),
+            seed: round as u64 + 1,
+        }
     }
 
     /// A chart of a metric over a variable: one curve for each arm through the groups, whose places are given.
@@ -163,44 +212,16 @@ impl Figure {
         let curves = arms.into_iter().map(curve).filter(|curve| !curve.points.is_empty()).collect();
         Curves { title: title.into(), x, y, curves, limits: Vec::new(), stars: Vec::new() }
     }
+}
 
-    /// Takes one sample: `run` gives what it measured; how idle the processor was is added. A run of which too much
-    /// time was stolen is void, and tried again twice; what goes wrong is a failure of this run, not of the figure.
-    fn take(
-        &mut self,
-        (group, arm, round): (&str, &str, usize),
-        mut run: impl FnMut(&mut Self) -> Result<Values>,
-    ) -> Result<()> {
-        for attempt in 1..=ATTEMPTS {
-            let before = Processor::now(&self.awake)?;
-            let mut values = match run(self) {
-                Ok(values) => values,
-                Err(error) => return self.report.failure(format!("{group}, {arm}, round {round}: {error}")),
-            };
-            let Shares { idle, stolen } = Processor::now(&self.awake)?.since(before);
-            if stolen > STOLEN_MAX && !self.options.short && attempt < ATTEMPTS {
-                let what = format!("{group}, {arm}, round {round}: {:.0} % of the time was stolen", 100.0 * stolen);
-                println!("  again: {what}");
-                self.report.write("void", &what)?;
-                continue;
-            }
-            values.extend([("idle", idle), ("stolen", stolen)]);
-            let (group, arm) = (group.to_owned(), arm.to_owned());
-            let values = values.into_iter().collect();
-            return self.report.sample(Sample { line: LINE, group, arm, round, values });
-        }
-        Ok(())
+/// Why a run does not count: the machine below was busy with others, or the relay came too late for its packets.
+fn void(values: &Values) -> Option<String> {
+    let share = |wanted: &str| values.iter().find(|(name, _)| *name == wanted).map_or(0.0, |(_, share)| *share);
+    let (stolen, late) = (share("stolen"), share("late"));
+    if stolen > STOLEN_MAX {
+        return Some(format!("{:.0} % of the time was stolen", 100.0 * stolen));
     }
-}
-
-fn percentile_ms(recorded: &Recorded, percent: f64) -> f64 {
-    let mut latencies = Latencies::new();
-    latencies.merge(recorded);
-    latencies.percentile_us(percent) / 1e3
-}
-
-fn p99_ms(recorded: &Recorded) -> f64 {
-    percentile_ms(recorded, 99.0)
+    (late > relay::LATE_MAX).then(|| format!("{:.0} % of the packets came late", 100.0 * late))
 }
 
 /// A linear axis of numbers.
@@ -210,8 +231,9 @@ fn linear(label: &str) -> Axis {
 
 /// Share of a run's time beyond which the machine below us was busy with others, and the run is void.
 const STOLEN_MAX: f64 = 0.03;
-/// Tries of a run, the last of which counts however it was.
-const ATTEMPTS: usize = 3;
+/// Tries of a run, and the time between two: others' bursts last seconds.
+const ATTEMPTS: usize = 8;
+const PAUSE: Duration = Duration::from_secs(2);
 
 /// All samples of a figure are of one line.
 const LINE: &str = "figure";

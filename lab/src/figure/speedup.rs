@@ -1,13 +1,12 @@
 //! (hoc-speedup) One to eight nodes on thin links and a client that spreads its keys over them: aggregate bytes/s of
 //! 16 KB objects, and hits/s of small ones, against n times one node [HOC, Speedup; Sustained aggregate throughput].
 
-use crate::crowd::CrowdSpec;
 use crate::error::Result;
-use crate::figure::{Arm, Figure, LINE, Values, linear};
-use crate::net::Plan;
+use crate::figure::{Figure, LINE, Stage, linear};
 use crate::net::conditions::Rate;
+use crate::net::presets;
+use crate::peers::Load;
 use crate::plot::Chart;
-use crate::report::Summary;
 
 /// Below this share of idle time the processor may have been the limit: nothing is judged.
 const IDLE_MIN: f64 = 0.20;
@@ -16,18 +15,18 @@ const CONNS_PER_NODE: usize = 64;
 /// Objects on each node.
 const OBJECTS_PER_NODE: usize = 500;
 
-/// A kind of load: name, rate of each node's link, bytes of an object, what is counted, and its unit.
+/// A kind of load: name, rate of each node's link, bytes of an object, and what is counted.
 #[derive(Clone, Copy)]
-struct Load {
+struct Kind {
     name: &'static str,
     rate: Rate,
     bytes: usize,
     metric: &'static str,
 }
 
-const LOADS: [Load; 2] = [
-    Load { name: "16 KB on 100 Mbit/s", rate: Rate::MBIT_100, bytes: 16 * 1_024, metric: "MB/s" },
-    Load { name: "512 B on 10 Mbit/s", rate: Rate::MBIT_10, bytes: 512, metric: "hits/s" },
+const LOADS: [Kind; 2] = [
+    Kind { name: "16 KB on 100 Mbit/s", rate: Rate::MBIT_100, bytes: 16 * 1_024, metric: "MB/s" },
+    Kind { name: "512 B on 10 Mbit/s", rate: Rate::MBIT_10, bytes: 512, metric: "replies/s" },
 ];
 
 fn nodes(figure: &Figure) -> Vec<usize> {
@@ -38,62 +37,42 @@ fn nodes(figure: &Figure) -> Vec<usize> {
     }
 }
 
-fn group(load: Load, count: usize) -> String {
+fn group(load: Kind, count: usize) -> String {
     format!("{}, {count} {}", load.name, if count == 1 { "node" } else { "nodes" })
 }
 
 /// Measures both loads, judges and draws.
 pub(super) fn run(figure: &mut Figure) -> Result<()> {
-    let arms: Vec<Arm> = figure.arms().into_iter().filter(|arm| arm.name != "herd text").collect();
-    for load in LOADS {
-        println!("{}", load.name);
+    let peers = figure.peers(&["herd wire", "memcached"]);
+    for kind in LOADS {
+        println!("{}", kind.name);
         for round in 0..figure.options.rounds {
             for count in nodes(figure) {
-                for arm in crate::bench::rotated(&arms, round) {
-                    let group = group(load, count);
-                    figure.take((&group, arm.name, round), |figure| run_once(figure, load, count, arm, round))?;
+                let load = Load {
+                    conns: CONNS_PER_NODE * count,
+                    object_bytes: kind.bytes,
+                    objects: OBJECTS_PER_NODE * count,
+                    ..figure.load(2_000, round)
+                };
+                for peer in crate::bench::rotated(&peers, round) {
+                    figure.take(&group(kind, count), &**peer, round, || farm(kind.rate, count), &load)?;
                 }
             }
         }
-        judge(figure, load)?;
-        draw(figure, load)?;
+        judge(figure, kind)?;
+        draw(figure, kind)?;
     }
-    figure.report.print_tables(LINE, &["MB/s", "hits/s", "p99 ms", "idle"]);
+    figure.report.print_tables(LINE, &["MB/s", "replies/s", "p99 ms", "server cpu us", "idle"]);
     Ok(())
 }
 
-fn run_once(figure: &mut Figure, load: Load, count: usize, arm: &Arm, round: usize) -> Result<Values> {
-    let mut plan = Plan::new();
-    let site = plan.site();
-    let clients = plan.host(site, "clients", Rate::GBIT_1);
-    let hosts: Vec<_> = (1..=count).map(|number| plan.host(site, &format!("node{number}"), load.rate)).collect();
-    let net = plan.build()?;
-    let servers = hosts.iter().map(|host| figure.start(arm, &net, *host, None)).collect::<Result<Vec<_>>>()?;
-    let spec = CrowdSpec {
-        servers: servers.iter().map(|server| server.addr).collect(),
-        proto: arm.proto,
-        conns: CONNS_PER_NODE * count,
-        object_bytes: load.bytes,
-        objects: OBJECTS_PER_NODE * count,
-        store: true,
-        rate_per_s: None,
-        warm_ms: if figure.options.short { 200 } else { 700 },
-        run_ms: if figure.options.short { 300 } else { 2_000 },
-        core: None,
-        server_pids: servers.iter().map(|server| server.pid()).collect(),
-        seed: round as u64 + 1,
-    };
-    let outcome = figure.crowd(&net, clients, &spec)?;
-    Ok(vec![
-        ("MB/s", outcome.bytes as f64 / outcome.seconds / 1e6),
-        ("hits/s", outcome.replies as f64 / outcome.seconds),
-        ("p99 ms", super::p99_ms(&outcome.latencies)),
-        ("server cpu s", outcome.server_cpu_ns as f64 / 1e9),
-    ])
+fn farm(rate: Rate, count: usize) -> Stage {
+    let (plan, clients, nodes) = presets::farm(count, rate);
+    Stage { plan, nodes, clients, core: None }
 }
 
 /// Each number of nodes against that many times one node, in the same round.
-fn judge(figure: &mut Figure, load: Load) -> Result<()> {
+fn judge(figure: &mut Figure, load: Kind) -> Result<()> {
     let one = group(load, 1);
     for count in nodes(figure).into_iter().filter(|count| *count > 1) {
         let many = group(load, count);
@@ -103,19 +82,17 @@ fn judge(figure: &mut Figure, load: Load) -> Result<()> {
             continue;
         }
         let ratio = figure.report.ratio(LINE, (&many, "herd wire"), (&one, "herd wire"), load.metric);
-        let each = ratio.map(|Summary { median, low, high }| {
-            let nodes = count as f64;
-            Summary { median: median / nodes, low: low / nodes, high: high / nodes }
-        });
+        let each = ratio.map(|ratio| ratio.times(1.0 / count as f64));
         figure.report.judge(LINE, format!("{}: {many}, share of linear", load.metric), each, 0.97, false)?;
     }
     Ok(())
 }
 
-fn draw(figure: &mut Figure, load: Load) -> Result<()> {
+fn draw(figure: &mut Figure, load: Kind) -> Result<()> {
     let groups: Vec<(f64, String)> = nodes(figure).into_iter().map(|n| (n as f64, group(load, n))).collect();
+    let unit = if load.metric == "MB/s" { "MB/s of objects" } else { "hits/s" };
     let title = format!("Speedup: {}, {CONNS_PER_NODE} connections a node", load.name);
-    let mut chart = figure.curves(&title, linear("nodes"), linear(load.metric), load.metric, &groups, 1.0);
+    let mut chart = figure.curves(&title, linear("nodes"), linear(unit), load.metric, &groups, 1.0);
     if let Some(one) = figure.report.summary(LINE, &groups[0].1, "herd wire", load.metric) {
         let last = groups.last().expect("there is at least one node").0;
         chart.limits.push(("linear".into(), vec![(1.0, one.median), (last, last * one.median)]));

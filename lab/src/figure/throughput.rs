@@ -1,13 +1,12 @@
 //! (hoc-throughput) One node and a crowd of clients on one link: net throughput and its share of the line's rate, over
-//! message size, number of connections and rate [HOC, Performance figures (1 PE)], beside memcached and iperf3.
+//! message size, number of connections and rate [HOC, Performance figures (1 PE)], beside memcached, nginx and iperf3.
 
 use crate::bench::{CLIENT_CORE, SERVER_CORE};
-use crate::crowd::CrowdSpec;
 use crate::error::Result;
-use crate::figure::{Arm, Figure, LINE, Values, linear};
-use crate::net::check::iperf;
+use crate::figure::{Figure, LINE, Stage, linear};
 use crate::net::conditions::{PAYLOAD_SHARE, Rate};
 use crate::net::presets;
+use crate::peers::{IPERF3, Load};
 use crate::plot::Chart;
 use crate::plot::curves::{Axis, Quantity, Star};
 use crate::report::Summary;
@@ -75,23 +74,29 @@ impl Cell {
             if self.rate >= Rate::GBIT_1 { "1 Gbit/s".into() } else { format!("{} Mbit/s", self.rate.0 / 1_000_000) };
         format!("{rate}, {size}, {} connections", self.conns)
     }
+
+    /// What a MB/s is of the line's rate.
+    fn share_of_line(&self) -> f64 {
+        8e6 / self.rate.0 as f64
+    }
 }
 
 /// Measures all cells, judges and draws.
 pub(super) fn run(figure: &mut Figure) -> Result<()> {
+    let peers = figure.peers(&["herd text", "herd wire", "memcached", "nginx", IPERF3]);
     for cell in cells(figure) {
         let group = cell.name();
         println!("{group}");
-        let arms = figure.arms();
         for round in 0..figure.options.rounds {
-            for turn in 0..=arms.len() {
-                let turn = (turn + round) % (arms.len() + 1);
-                match arms.get(turn) {
-                    Some(arm) => {
-                        figure.take((&group, arm.name, round), |figure| crowd_run(figure, &cell, arm, round))?
-                    }
-                    None => figure.take((&group, "iperf3", round), |figure| stream_run(figure, &cell))?,
-                }
+            let load = Load {
+                conns: cell.conns,
+                object_bytes: cell.bytes,
+                objects: (OBJECTS_BYTES / cell.bytes).clamp(1, OBJECTS_MAX),
+                core: Some(CLIENT_CORE),
+                ..figure.load(1_500, round)
+            };
+            for peer in crate::bench::rotated(&peers, round) {
+                figure.take(&group, &**peer, round, || stage(&cell), &load)?;
             }
         }
         judge(figure, &cell, &group)?;
@@ -101,45 +106,13 @@ pub(super) fn run(figure: &mut Figure) -> Result<()> {
         512 => cell.conns == 3_072,
         _ => cell.conns == 2_048,
     })?;
-    figure.report.print_tables(LINE, &["MB/s", "share of line", "replies/s", "p99 ms", "idle"]);
+    figure.report.print_tables(LINE, &["MB/s", "replies/s", "p99 ms", "server cpu us", "idle"]);
     Ok(())
 }
 
-fn crowd_run(figure: &mut Figure, cell: &Cell, arm: &Arm, round: usize) -> Result<Values> {
+fn stage(cell: &Cell) -> Stage {
     let (plan, [node, clients]) = presets::pair(cell.rate);
-    let net = plan.build()?;
-    let server = figure.start(arm, &net, node, Some(SERVER_CORE))?;
-    let spec = CrowdSpec {
-        servers: vec![server.addr],
-        proto: arm.proto,
-        conns: cell.conns,
-        object_bytes: cell.bytes,
-        objects: (OBJECTS_BYTES / cell.bytes).clamp(1, OBJECTS_MAX),
-        store: true,
-        rate_per_s: None,
-        warm_ms: if figure.options.short { 200 } else { 700 },
-        run_ms: if figure.options.short { 300 } else { 1_500 },
-        core: Some(CLIENT_CORE),
-        server_pids: vec![server.pid()],
-        seed: round as u64 + 1,
-    };
-    let outcome = figure.crowd(&net, clients, &spec)?;
-    let bytes_s = outcome.bytes as f64 / outcome.seconds;
-    Ok(vec![
-        ("MB/s", bytes_s / 1e6),
-        ("share of line", bytes_s * 8.0 / cell.rate.0 as f64),
-        ("replies/s", outcome.replies as f64 / outcome.seconds),
-        ("p99 ms", super::p99_ms(&outcome.latencies)),
-        ("server cpu s", outcome.server_cpu_ns as f64 / 1e9),
-    ])
-}
-
-/// The same link with one stream of iperf3.
-fn stream_run(figure: &mut Figure, cell: &Cell) -> Result<Values> {
-    let (plan, [node, clients]) = presets::pair(cell.rate);
-    let net = plan.build()?;
-    let bits_s = iperf(&net, node, clients, if figure.options.short { 1 } else { 2 })?;
-    Ok(vec![("MB/s", bits_s / 8e6), ("share of line", bits_s / cell.rate.0 as f64)])
+    Stage { plan, nodes: vec![node], clients, core: Some(SERVER_CORE) }
 }
 
 fn judge(figure: &mut Figure, cell: &Cell, group: &str) -> Result<()> {
@@ -148,7 +121,7 @@ fn judge(figure: &mut Figure, cell: &Cell, group: &str) -> Result<()> {
         let (memcached, stream) = (over("memcached"), over("iperf3"));
         figure.report.judge(LINE, format!("MB/s: {group}, {herd} / memcached"), memcached, 0.98, false)?;
         let Some(idle) = figure.report.summary(LINE, group, herd, "idle") else { continue };
-        let share = figure.report.summary(LINE, group, herd, "share of line");
+        let share = figure.report.summary(LINE, group, herd, "MB/s").map(|rate| rate.times(cell.share_of_line()));
         if idle.median < IDLE_MIN {
             println!("  {herd}: {:.0} % idle: the processor is the limit here, not the link", 100.0 * idle.median);
             continue;
@@ -166,11 +139,7 @@ fn judge_paper(figure: &mut Figure, group: &str, herd: &str, share: Option<Summa
     if paper <= PAYLOAD_SHARE {
         return figure.report.judge(LINE, format!("share of line: {group}, {herd}"), share, paper, false);
     }
-    let net = share.map(|Summary { median, low, high }| Summary {
-        median: median / PAYLOAD_SHARE,
-        low: low / PAYLOAD_SHARE,
-        high: high / PAYLOAD_SHARE,
-    });
+    let net = share.map(|share| share.times(1.0 / PAYLOAD_SHARE));
     let what = format!("share of what headers leave of the line ({PAYLOAD_SHARE:.3}): {group}, {herd}");
     figure.report.judge(LINE, what, net, paper, false)
 }
@@ -185,7 +154,7 @@ fn draw(figure: &mut Figure, rate: Rate, title: &str, wanted: impl Fn(&Cell) -> 
     let x = Axis { label: "message size".into(), quantity: Quantity::Bytes, log: true };
     let y = linear("net throughput, % of the line's rate");
     let title = format!("One node, one link: {title}");
-    let mut chart = figure.curves(&title, x, y, "share of line", &groups, 100.0);
+    let mut chart = figure.curves(&title, x, y, "MB/s", &groups, 100.0 * first.share_of_line());
     chart.limits.push(("what headers leave".into(), ends.map(|x| (x, 100.0 * PAYLOAD_SHARE)).into()));
     let star = |cell: &Cell| {
         let share = cell.paper?;

@@ -2,7 +2,6 @@
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
@@ -14,15 +13,14 @@ use crate::error::{Context, Error, Result};
 use crate::hist::median;
 use crate::net::conditions::{DISTANCES, Firewall, PAYLOAD_SHARE, Rate, distance};
 use crate::net::{HostId, Network, Plan, SiteId, outer_address, presets, sandbox};
-use crate::relay::Conditions;
+use crate::peers::{IPERF3, Peer, Stream};
+use crate::relay::{self, Conditions};
 use crate::sys;
 
 /// Where the probes listen.
 const PORT: u16 = 7_700;
 /// Share of packets lost in the check of losses.
 const LOSS: f64 = 0.02;
-/// Share of late packets beyond which nothing that was measured counts.
-const LATE_MAX: f64 = 0.05;
 /// No answer within this means that nothing gets through.
 const SILENCE: Duration = Duration::from_millis(700);
 
@@ -164,9 +162,9 @@ fn round_trips(short: bool) -> Result<Vec<Finding>> {
 
 /// A finding, a bad one, if the relay was late with more than one packet in twenty: it lacked the processor.
 fn lateness(net: &mut Network, what: &str, short: bool) -> Result<Option<Finding>> {
-    let share = net.relay_report()?.late_share();
+    let share = net.late_share()?;
     let value = format!("{:.1} % of the packets over 1 ms late: this machine is too busy for it", 100.0 * share);
-    Ok((share > LATE_MAX).then(|| timed(format!("punctual at {what}"), value, false, true, short)))
+    Ok((share > relay::LATE_MAX).then(|| timed(format!("punctual at {what}"), value, false, true, short)))
 }
 
 /// Milliseconds of one round trip.
@@ -191,7 +189,7 @@ fn rates(short: bool) -> Result<Vec<Finding>> {
             findings.push(rate_of(&cable, one, two, Rate::MBIT_10, "slowed cable", short)?);
             let carried = (cable.link_bytes(two)?.0 - before) as f64;
             // A second more than is measured, and headers both ways.
-            let filled = Rate::MBIT_10.0 as f64 / 8.0 * f64::from(seconds(short) + 1);
+            let filled = Rate::MBIT_10.0 as f64 / 8.0 * (seconds(short) + 1) as f64;
             let value = format!("{:.2} MB, {:.2} of its rate", carried / 1e6, carried / filled);
             let (pass, possible) = ((0.8..1.3).contains(&(carried / filled)), carried / filled < 1.3);
             findings.push(timed("the cable counted them", value, pass, possible, short));
@@ -207,57 +205,21 @@ fn rates(short: bool) -> Result<Vec<Finding>> {
 }
 
 /// How long a stream is measured.
-fn seconds(short: bool) -> u32 {
+fn seconds(short: bool) -> u64 {
     if short { 1 } else { 6 }
 }
 
 fn rate_of(net: &Network, from: HostId, to: HostId, rate: Rate, what: &str, short: bool) -> Result<Finding> {
     let wanted = rate.0 as f64 * PAYLOAD_SHARE / 1e6;
-    let found = iperf(net, from, to, seconds(short))? / 1e6;
+    let stream = Stream::new(IPERF3.into());
+    let server = stream.start(net, from, None)?;
+    let found = stream.bits_per_s(net, to, &server, seconds(short))? / 1e6;
     let megabits = rate.0 / 1_000_000;
     let value = format!("{found:.2} Mbit/s, {:.3} of {wanted:.2}", found / wanted);
     let pass = (found / wanted - 1.0).abs() <= 0.05;
     // In one second, what the buffers give shows.
     let possible = found / wanted <= 1.25;
     Ok(timed(format!("one TCP stream, {what} of {megabits} Mbit/s (within 5 %)"), value, pass, possible, short))
-}
-
-/// Payload bits per second that one TCP stream carries.
-pub(crate) fn iperf(net: &Network, from: HostId, to: HostId, seconds: u32) -> Result<f64> {
-    let iperf3 = Path::new("iperf3");
-    let mut server = net.command(to, iperf3);
-    let started = server.args(["-s", "-1"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    let mut server = started.during(|| "start iperf3 (Debian: iperf3)".into())?;
-    await_listener(net, to, 5_201)?;
-    let mut client = net.command(from, iperf3);
-    let address = net.address(to).to_string();
-    let output = client.args(["-J", "-O", "1", "-t", &seconds.to_string(), "-c", &address]).output();
-    let output = output.during(|| "run iperf3".into())?;
-    server.kill().ok();
-    server.wait().ok();
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    let bits = told.pointer("/end/sum_received/bits_per_second").and_then(serde_json::Value::as_f64);
-    bits.ok_or_else(|| Error::new(format!("iperf3 gave no rate: {}", told["error"])))
-}
-
-/// Waits until something on a host listens at `port`. iperf3 serves once, so nobody connects: the port is looked for.
-fn await_listener(net: &Network, host: HostId, port: u16) -> Result<()> {
-    let local = format!(":{port:04X}");
-    let listens = |line: &str| {
-        let mut fields = line.split_ascii_whitespace().skip(1);
-        fields.next().is_some_and(|at| at.ends_with(&local)) && fields.nth(1) == Some("0A")
-    };
-    for _ in 0..200 {
-        let tables = net.on(host, || {
-            let read = |file: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{file}"));
-            Ok(read("tcp")? + &read("tcp6").unwrap_or_default())
-        })?;
-        if tables.lines().any(listens) {
-            return Ok(());
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    Err(Error::new(format!("nothing listens at port {port} of {}", net.address(host))))
 }
 
 fn losses(short: bool) -> Result<Vec<Finding>> {

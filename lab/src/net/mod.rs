@@ -339,6 +339,11 @@ impl Network {
         self.relay.as_mut().ok_or_else(|| Error::new("no site is at a distance from another"))?.report()
     }
 
+    /// Share of packets that the relay handed on over 1 ms late; 0 where there is none.
+    pub(crate) fn late_share(&mut self) -> Result<f64> {
+        self.relay.as_mut().map_or(Ok(0.0), |relay| Ok(relay.report()?.late_share()))
+    }
+
     fn place(&self, site: SiteId) -> Result<usize> {
         let place = self.places.iter().position(|at| *at == site);
         place.ok_or_else(|| Error::new("no site is at a distance from this one"))

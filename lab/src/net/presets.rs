@@ -24,7 +24,10 @@ impl Preset {
                 let (plan, [one, _]) = pair(Rate::GBIT_1);
                 (plan, one)
             }
-            Preset::Farm => farm(8, Rate::MBIT_100),
+            Preset::Farm => {
+                let (plan, client, _) = farm(8, Rate::MBIT_100);
+                (plan, client)
+            }
             Preset::Sites => sites(),
             Preset::Firewalls => firewalls(),
         }
@@ -40,14 +43,12 @@ pub(crate) fn pair(rate: Rate) -> (Plan, [HostId; 2]) {
 }
 
 /// `client` and `node1` to `nodeN` on a switch.
-fn farm(nodes: usize, rate: Rate) -> (Plan, HostId) {
+pub(crate) fn farm(nodes: usize, rate: Rate) -> (Plan, HostId, Vec<HostId>) {
     let mut plan = Plan::new();
     let site = plan.site();
     let client = plan.host(site, "client", Rate::GBIT_1);
-    for number in 1..=nodes {
-        plan.host(site, &format!("node{number}"), rate);
-    }
-    (plan, client)
+    let nodes = (1..=nodes).map(|number| plan.host(site, &format!("node{number}"), rate)).collect();
+    (plan, client, nodes)
 }
 
 fn sites() -> (Plan, HostId) {

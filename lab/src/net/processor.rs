@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use crate::awake::Awake;
 use crate::error::{Context, Error, Result};
+use crate::proc;
 
 /// The processor's time up to some moment, in seconds, all cores together.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,11 +23,11 @@ pub(crate) struct Shares {
 }
 
 impl Processor {
-    /// Up to now; what kept it awake counts as idle.
-    pub(crate) fn now(awake: &Awake) -> Result<Self> {
+    /// Up to now; process `awake_pid`, which keeps it awake ([`crate::awake`]), counts as idle.
+    pub(crate) fn now(awake_pid: i32) -> Result<Self> {
         let text = fs::read_to_string("/proc/stat").during(|| "read /proc/stat".into())?;
         let now = parse(&text).ok_or_else(|| Error::new("/proc/stat has no line of all cores"))?;
-        Ok(Self { idle: now.idle + awake.cpu_ns()? as f64 / 1e9, ..now })
+        Ok(Self { idle: now.idle + proc::cpu_ns(&[awake_pid])? as f64 / 1e9, ..now })
     }
 
     /// What it did since `before`.

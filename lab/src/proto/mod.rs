@@ -2,6 +2,7 @@
 //!
 //! Pure: no sockets, no clock. One match per operation leads to one file per protocol. [`crate::engine`] drives it.
 
+mod etcd;
 pub(crate) mod herd;
 pub(crate) mod http;
 pub(crate) mod memcached;
@@ -29,6 +30,8 @@ pub(crate) enum Proto {
     Http,
     /// Herd's wire.
     Herd,
+    /// etcd's JSON gateway (small objects only).
+    Etcd,
     /// The null bulk server's own (large objects only).
     Null,
 }
@@ -114,6 +117,7 @@ impl Proto {
             Self::Memcached => memcached::append_request(op, asked.key, values, out),
             Self::Resp => resp::append_request(op, asked.key, values, out),
             Self::Http => http::append_request(op, asked.key, values, out),
+            Self::Etcd => etcd::append_request(op, asked.key, values, out),
             Self::Herd => herd::append_request(link, op, asked, values, out),
             Self::Null => unreachable!("Spec::check refuses small operations by the bulk protocol"),
         }
@@ -132,6 +136,7 @@ impl Proto {
             Self::Memcached => memcached::read_reply(op, care, asked(None), values, bytes),
             Self::Resp => resp::read_reply(op, care, asked(None), values, bytes),
             Self::Http => http::read_reply(op, care, asked(None), values, bytes),
+            Self::Etcd => etcd::read_reply(op, care, asked(None), values, bytes),
             Self::Herd => herd::read_reply(op, care, asked, values, bytes),
             Self::Null => unreachable!("Spec::check refuses small operations by the bulk protocol"),
         }

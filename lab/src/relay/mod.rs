@@ -107,6 +107,9 @@ pub(crate) struct Report {
     pub(crate) buffers_in_use_bytes: u64,
 }
 
+/// Share of late packets beyond which nothing that was measured counts.
+pub(crate) const LATE_MAX: f64 = 0.05;
+
 impl Report {
     /// Share of the packets that arrived over 1 ms after their time, 0 to 1.
     pub(crate) fn late_share(&self) -> f64 {

@@ -1,9 +1,9 @@
-//! The servers that are measured, as processes: start, address, pid, stop. Nothing outlives a [`Server`].
+//! Servers as processes: how each program is started, and its address, pid and end. Nothing outlives a [`Server`].
 
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
@@ -25,15 +25,44 @@ pub(crate) enum Kind {
     Memcached,
     Redis,
     Pogocache,
+    /// Files of memory, put by its DAV module.
+    Nginx,
+    /// One member, its log in memory.
+    Etcd,
     /// Fixed replies to small requests.
     Null(Proto, Op),
     /// Large bodies from and to one resident buffer.
     NullBulk,
 }
 
-/// A server and where its program is.
+impl Kind {
+    /// Its program's name, as of the Debian command; our own for null servers.
+    pub(crate) fn program(self) -> &'static str {
+        match self {
+            Self::Herd => "herd",
+            Self::Memcached => "memcached",
+            Self::Redis => "redis",
+            Self::Pogocache => "pogocache",
+            Self::Nginx => "nginx",
+            Self::Etcd => "etcd",
+            Self::Null(..) | Self::NullBulk => "herd-lab",
+        }
+    }
+
+    /// True for those that print `ready ADDRESS`.
+    fn announces(self) -> bool {
+        matches!(self, Self::Herd | Self::Null(..) | Self::NullBulk)
+    }
+
+    /// True for those that need a directory of their own.
+    fn keeps_files(self) -> bool {
+        matches!(self, Self::Nginx | Self::Etcd)
+    }
+}
+
+/// A server's program and where it is.
 #[derive(Clone, Debug)]
-pub(crate) struct Peer {
+pub(crate) struct Program {
     pub(crate) kind: Kind,
     pub(crate) program: PathBuf,
 }
@@ -51,7 +80,7 @@ pub(crate) struct Setup {
     pub(crate) evict: bool,
     /// Core to stay on.
     pub(crate) core: Option<usize>,
-    /// Address of the pretend host whose namespace [`Peer::start`] is called in: the server ends with the lab's
+    /// Address of the pretend host whose namespace [`Program::start`] is called in: the server ends with the lab's
     /// namespaces. `None`: loopback, and it ends with the thread that starts it.
     pub(crate) host: Option<Ipv4Addr>,
     /// Bytes of a null server's value.
@@ -74,15 +103,61 @@ impl Default for Setup {
 
 /// A running server; stopped when dropped.
 pub(crate) struct Server {
-    child: Child,
+    pub(super) child: Child,
     /// Where it listens.
     pub(crate) addr: SocketAddr,
     /// The command line, without the program's path.
     pub(crate) options: String,
+    /// Its files, which go after it.
+    pub(super) _scratch: Option<Scratch>,
 }
 
-impl Peer {
-    /// A peer by its program's path.
+/// A directory of memory; removed when dropped.
+pub(crate) struct Scratch {
+    dir: PathBuf,
+}
+
+impl Scratch {
+    /// A new one for the server at `port`.
+    fn new(port: u16) -> Result<Self> {
+        let dir = PathBuf::from(format!("/dev/shm/herd-lab-{}-{port}", std::process::id()));
+        fs::create_dir_all(&dir).during(|| format!("create {}", dir.display()))?;
+        Ok(Self { dir })
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<()> {
+        let path = self.dir.join(name);
+        fs::write(&path, text).during(|| format!("write {}", path.display()))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Inside the lab's namespaces it would vanish anyway.
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// nginx as a store of files: it takes them by PUT and gives them by sendfile. One worker needs no second process.
+fn nginx_conf(setup: &Setup, addr: SocketAddr, scratch: &Scratch) -> String {
+    let dir = scratch.dir.display();
+    let master = if setup.threads == 1 { "off" } else { "on" };
+    let Setup { threads, item_max_mib, .. } = setup;
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|what| format!("    {what}_temp_path {dir}/{what};\n"))
+        .concat();
+    format!(
+        "daemon off;\nmaster_process {master};\nworker_processes {threads};\npid {dir}/pid;\n\
+         events {{ worker_connections 19000; }}\n\
+         http {{\n    access_log off;\n    sendfile on;\n    keepalive_requests 1000000000;\n{temporary}\
+         \x20   client_max_body_size {item_max_mib}m;\n\
+         \x20   server {{\n        listen {addr} backlog=8192;\n        root {dir};\n\
+         \x20       location / {{ dav_methods PUT; create_full_put_path on; }}\n    }}\n}}\n"
+    )
+}
+
+impl Program {
+    /// A server by its program's path.
     pub(crate) fn new(kind: Kind, program: impl Into<PathBuf>) -> Self {
         Self { kind, program: program.into() }
     }
@@ -90,31 +165,33 @@ impl Peer {
     /// Starts it and waits until it serves.
     pub(crate) fn start(&self, setup: &Setup) -> Result<Server> {
         let address = setup.host.unwrap_or(Ipv4Addr::LOCALHOST);
-        let port = if self.announces() { 0 } else { free_port(address)? };
-        let arguments = self.arguments(setup, port);
+        let port = if self.kind.announces() { 0 } else { free_port(address)? };
+        let addr = SocketAddr::from((address, port));
+        let scratch = if self.kind.keeps_files() { Some(Scratch::new(port)?) } else { None };
+        let arguments = self.arguments(setup, addr, scratch.as_ref());
         let mut command = Command::new(&self.program);
         command.args(&arguments).stdin(Stdio::null()).stderr(Stdio::null());
-        command.stdout(if self.announces() { Stdio::piped() } else { Stdio::null() });
+        command.stdout(if self.kind.announces() { Stdio::piped() } else { Stdio::null() });
+        match (self.kind, &scratch) {
+            (Kind::Nginx, Some(scratch)) => scratch.write("nginx.conf", &nginx_conf(setup, addr, scratch))?,
+            (Kind::Etcd, _) => drop(command.env("GOMAXPROCS", setup.threads.to_string())),
+            _ => (),
+        }
         match setup.host {
             Some(_) => sys::pinned(&mut command, setup.core),
             None => sys::tie(&mut command, setup.core),
         }
         let child = command.spawn().during(|| format!("start {}", self.program.display()))?;
-        let addr = SocketAddr::from((address, port));
-        let mut server = Server { child, addr, options: arguments.join(" ") };
-        let ready = if self.announces() { server.await_line() } else { server.await_port() };
+        let mut server = Server { child, addr, options: arguments.join(" "), _scratch: scratch };
+        let ready = if self.kind.announces() { server.await_line() } else { server.await_port() };
         ready.map_err(|error| Error::new(format!("{} {}: {error}", self.program.display(), server.options)))?;
         Ok(server)
     }
 
-    /// True for those that print `ready ADDRESS`.
-    fn announces(&self) -> bool {
-        matches!(self.kind, Kind::Herd | Kind::Null(..) | Kind::NullBulk)
-    }
-
-    fn arguments(&self, setup: &Setup, port: u16) -> Vec<String> {
+    fn arguments(&self, setup: &Setup, addr: SocketAddr, scratch: Option<&Scratch>) -> Vec<String> {
         let Setup { threads, memory_mib, item_max_mib, value_bytes, .. } = setup;
-        let address = setup.host.unwrap_or(Ipv4Addr::LOCALHOST);
+        let (address, port) = (addr.ip(), addr.port());
+        let dir = scratch.map(|scratch| scratch.dir.display().to_string()).unwrap_or_default();
         let line = match self.kind {
             Kind::Herd => {
                 let evict = if setup.evict { " --evict" } else { "" };
@@ -136,6 +213,11 @@ impl Peer {
                 let fixed = "--maxconns 19000 --backlog 8192";
                 format!("-h {address} {fixed} -p {port} --threads {threads} --maxmemory {memory_mib}M")
             }
+            Kind::Nginx => format!("-e stderr -p {dir} -c {dir}/nginx.conf"),
+            Kind::Etcd => {
+                let urls = format!("--listen-client-urls http://{addr} --advertise-client-urls http://{addr}");
+                format!("{urls} --data-dir {dir} --logger zap --log-level error")
+            }
             Kind::Null(proto, op) => {
                 let proto = if proto == Proto::Herd { "herd" } else { "memcached" };
                 format!("null-server --proto {proto} --op {} --value-bytes {value_bytes}", op.name())
@@ -148,18 +230,17 @@ impl Peer {
         }
         words
     }
+}
 
-    /// Its own word on what it is, one line.
-    pub(crate) fn version(&self) -> String {
-        let output = Command::new(&self.program).arg("--version").stdin(Stdio::null()).output();
-        match output {
-            Ok(output) => {
-                let text = String::from_utf8_lossy(&output.stdout);
-                text.lines().next().unwrap_or("unknown").trim().to_owned()
-            }
-            Err(error) => format!("unknown ({error})"),
-        }
-    }
+/// A program's own word on what it is, one line.
+pub(crate) fn version(program: &Path) -> String {
+    let said = |flag: &str| {
+        let output = Command::new(program).arg(flag).stdin(Stdio::null()).output().ok()?;
+        let text = if output.stdout.is_empty() { &output.stderr } else { &output.stdout };
+        let line = String::from_utf8_lossy(text).lines().next().unwrap_or_default().trim().to_owned();
+        (output.status.success() && !line.is_empty()).then_some(line)
+    };
+    said("--version").or_else(|| said("-v")).unwrap_or_else(|| "unknown".into())
 }
 
 fn free_port(address: Ipv4Addr) -> Result<u16> {
@@ -231,8 +312,11 @@ impl Drop for Server {
     }
 }
 
-/// Path of a program on PATH, if it is there.
+/// Path of a program on PATH, or where Debian keeps servers, if it is there.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| fs::metadata(file).is_ok_and(|m| m.is_file()))
+    std::env::split_paths(&path)
+        .chain([PathBuf::from("/usr/sbin")])
+        .map(|dir| dir.join(name))
+        .find(|file| fs::metadata(file).is_ok_and(|m| m.is_file()))
 }
