@@ -35,7 +35,7 @@ run: build
 test:
 	@scripts/toolchain
 	@scripts/need memcached=memcached redis-server=redis-server iperf3=iperf3 libmemcached-tools=memccapable curl=curl \
-	    iproute2=ip nftables=nft iputils-ping=ping python3-venv="python3 -m ensurepip --version"
+	    nginx-light=nginx etcd-server=etcd iproute2=ip nftables=nft iputils-ping=ping python3-venv="python3 -m ensurepip --version"
 	cargo xtask test
 
 bench: build
@@ -44,7 +44,8 @@ bench: build
 	    $(if $(MEMCACHED),--memcached $(MEMCACHED)) $(if $(POGOCACHE),--pogocache $(POGOCACHE))
 
 figures: build
-	@scripts/need memcached=memcached redis-server=redis-server iproute2=ip nftables=nft iperf3=iperf3
+	@scripts/need memcached=memcached redis-server=redis-server nginx-light=nginx iproute2=ip nftables=nft \
+	    iperf3=iperf3
 	@for figure in hoc-throughput hoc-speedup hoc-mixed; do target/release/herd-lab figure $$figure --herd $(HERD) \
 	    --rounds $(if $(filter file,$(origin ROUNDS)),3,$(ROUNDS)) $(if $(FULL),--full) || exit 1; done
 

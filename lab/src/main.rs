@@ -35,7 +35,7 @@ mod wire;
 use std::io::Read;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::error::Result;
@@ -53,7 +53,7 @@ struct Arguments {
 enum Command {
     /// Measures Herd beside its peers and judges the milestone's bars.
     Bench(bench::Options),
-    /// Lists the lines that can be measured and the servers that are there.
+    /// Lists what there is: lines to measure, figures, networks to play in, peers and where they come from.
     List(bench::Programs),
     /// Measures and draws a figure of the papers again, on pretend networks, with peers beside Herd.
     #[command(after_help = "Example:\n  herd-lab figure hoc-throughput --herd target/release/herd --rounds 3")]
@@ -78,6 +78,13 @@ enum Command {
         /// What to run there.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
+    },
+    /// Changes the network that this shell is in: cuts, rates, pauses, power failures.
+    #[command(after_help = "Examples:\n  herd-lab net cut here1 there1\n  herd-lab net rate node3 10")]
+    Net {
+        /// What to change.
+        #[command(subcommand)]
+        change: net::shell::Change,
     },
     /// A server that answers every request with one fixed reply: the limit for small operations.
     NullServer {
@@ -116,10 +123,28 @@ enum Command {
     Relay,
 }
 
+/// Exit code where this machine lacks what was wanted, as test drivers take it for skipped.
+const LACKING: u8 = 77;
+
 fn read_specification<T: DeserializeOwned>() -> Result<T> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;
     Ok(serde_json::from_str(&text)?)
+}
+
+/// Prints what there is.
+fn list(programs: &bench::Programs) {
+    fn print<T: ValueEnum>(title: &str) {
+        println!("{title}:");
+        for value in T::value_variants().iter().filter_map(ValueEnum::to_possible_value) {
+            println!("  {:<16} {}", value.get_name(), value.get_help().map(ToString::to_string).unwrap_or_default());
+        }
+    }
+    print::<bench::Line>("lines of herd-lab bench");
+    print::<figure::Name>("figures of herd-lab figure");
+    print::<net::presets::Preset>("networks of herd-lab shell");
+    println!("programs found (others by their options, or install Debian's packages):");
+    bench::print_versions(programs);
 }
 
 fn print_outcome(outcome: &impl Serialize) -> Result<()> {
@@ -135,8 +160,9 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Figure(options) => figure::run(options)?,
         Command::Shell { network, command } => return net::shell::run(network, &command),
         Command::On { host, command } => return net::shell::on(&host, &command),
+        Command::Net { change } => net::shell::change(&change)?,
         Command::Bench(options) => bench::run(options)?,
-        Command::List(programs) => bench::list(&programs),
+        Command::List(programs) => list(&programs),
         Command::NullServer { proto, op, value_bytes } => null::serve(proto, op, value_bytes)?,
         Command::NullBulk => null::serve_bulk()?,
         Command::Engine => print_outcome(&engine::run(read_specification()?)?)?,
@@ -155,7 +181,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("herd-lab: {error}");
-            ExitCode::FAILURE
+            if error.is_lacking() { ExitCode::from(LACKING) } else { ExitCode::FAILURE }
         }
     }
 }

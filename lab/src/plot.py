@@ -79,15 +79,21 @@ def draw_curves(chart):
         style = {"color": ("#8a6d3b", "#b59a68", "#5e4a28")[index % 3], "linestyle": ("--", (0, (2, 2)), "-.")[index % 3]}
         axes.plot([x for x, _ in points], [y for _, y in points], label=name, zorder=2, **style)
     names = [curve["name"] for curve in chart["curves"]]
+    others = 0
     for index, (curve, shade) in enumerate(zip(chart["curves"], shades(names))):
+        # Curves that lie on each other must still be seen: Herd's small and full on top, others as wider rings.
+        ours = curve["name"].startswith("herd")
+        size = 5.5 if ours else 8.5 + 2 * others
+        others += not ours
         points = curve["points"]
         median = [point["median"] for point in points]
         below = [point["median"] - point["low"] for point in points]
         above = [point["high"] - point["median"] for point in points]
         axes.errorbar(
             [point["x"] for point in points], median, yerr=[below, above], label=textwrap.fill(curve["name"], 26), color=shade,
-            marker="os^Dvp"[index % 6], markersize=6, markeredgecolor="white", markeredgewidth=0.6, capsize=3,
-            zorder=5 if curve["name"].startswith("herd") else 3,
+            marker="os^Dvp"[index % 6], markersize=size, markeredgecolor="white" if ours else shade, linewidth=1.3,
+            markerfacecolor=shade if ours else "none", markeredgewidth=0.6 if ours else 1.5, capsize=3,
+            zorder=5 if ours else 3,
         )
     draw_axes(axes, chart)
     for star in chart["stars"]:

@@ -18,6 +18,7 @@ use clap::{Args, ValueEnum};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
+use crate::awake::Awake;
 use crate::client;
 use crate::error::{Error, Result};
 use crate::netns::{self, Network};
@@ -102,16 +103,6 @@ impl Programs {
     }
 }
 
-/// Prints what could be measured here.
-pub(crate) fn list(programs: &Programs) {
-    for line in Line::value_variants() {
-        let value = line.to_possible_value().expect("no line is hidden");
-        println!("line {}: {}", value.get_name(), value.get_help().map(ToString::to_string).unwrap_or_default());
-    }
-    print_versions(programs);
-    println!("{:<10} built in: null-server (memcached text, Herd's wire), null-bulk", "null");
-}
-
 /// Prints, and gives, what each program says it is.
 pub(crate) fn print_versions(programs: &Programs) -> serde_json::Map<String, Value> {
     let version = |(name, program): (&'static str, Option<PathBuf>)| {
@@ -178,6 +169,7 @@ pub(crate) struct Bench {
 pub(crate) fn run(mut options: Options) -> Result<()> {
     let network = netns::enter();
     sys::raise_open_files()?;
+    let _awake = Awake::start()?;
     if options.short {
         (options.rounds, options.window_ms) = (2, SHORT_WINDOW_MS);
         options.lines = vec![Line::C, Line::D];

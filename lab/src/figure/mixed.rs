@@ -52,7 +52,7 @@ pub(super) fn run(figure: &mut Figure) -> Result<()> {
                 ..figure.load(2_000, round)
             };
             for peer in crate::bench::rotated(&peers, round) {
-                figure.take(&group, &**peer, round, stage, &load)?;
+                figure.take((&group, round), &**peer, stage, &load)?;
             }
         }
         judge(figure, share)?;

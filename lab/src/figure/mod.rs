@@ -10,8 +10,6 @@ mod speedup;
 mod throughput;
 
 use std::path::PathBuf;
-use std::thread;
-use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
@@ -19,7 +17,7 @@ use serde_json::json;
 use crate::awake::Awake;
 use crate::bench::Programs;
 use crate::error::Result;
-use crate::net::processor::{Processor, Shares};
+use crate::net::processor::{self, ATTEMPTS, Processor, STOLEN_MAX, Shares};
 use crate::net::{CONGESTION_CONTROL, HostId, Plan, sandbox};
 use crate::peers::{Load, Peer, Values};
 use crate::plot::curves::{Axis, Curve, Curves, Point, Quantity};
@@ -125,13 +123,12 @@ impl Figure {
         if self.options.short { (200, 300) } else { (500, run_ms) }
     }
 
-    /// Takes one sample; a void run does not count and is tried again after a pause. What goes wrong is a failure of this
-    /// run, not of the figure.
+    /// Takes one sample; a void run does not count and is tried again after a pause. What goes wrong is a failure of
+    /// this run, not of the figure.
     fn take(
         &mut self,
-        group: &str,
+        (group, round): (&str, usize),
         peer: &dyn Peer,
-        round: usize,
         stage: impl Fn() -> Stage,
         load: &Load,
     ) -> Result<()> {
@@ -148,7 +145,7 @@ impl Figure {
             };
             println!("  again: {run}: {reason}");
             self.report.write("void", &format!("{run}: {reason}"))?;
-            thread::sleep(PAUSE);
+            processor::await_quiet(self.awake.pid())?;
         }
         self.report.failure(format!("{run}: void {ATTEMPTS} times; this machine is too busy"))
     }
@@ -228,12 +225,6 @@ fn void(values: &Values) -> Option<String> {
 fn linear(label: &str) -> Axis {
     Axis { label: label.into(), quantity: Quantity::Plain, log: false }
 }
-
-/// Share of a run's time beyond which the machine below us was busy with others, and the run is void.
-const STOLEN_MAX: f64 = 0.03;
-/// Tries of a run, and the time between two: others' bursts last seconds.
-const ATTEMPTS: usize = 8;
-const PAUSE: Duration = Duration::from_secs(2);
 
 /// All samples of a figure are of one line.
 const LINE: &str = "figure";

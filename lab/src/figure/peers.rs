@@ -1,5 +1,5 @@
-//! (peers) Every peer that is here, loaded alike: gets of 512 B objects over 1 Gbit/s, as fast as replies come. What each
-//! gives and costs, and whether it works at all.
+//! (peers) Every peer that is here, loaded alike: gets of 512 B objects over 1 Gbit/s, as fast as replies come. What
+//! each gives and costs, and whether it works at all.
 
 use crate::bench::{CLIENT_CORE, SERVER_CORE};
 use crate::error::Result;
@@ -19,7 +19,7 @@ pub(super) fn run(figure: &mut Figure) -> Result<()> {
     for round in 0..figure.options.rounds {
         let load = Load { object_bytes: BYTES, core: Some(CLIENT_CORE), ..figure.load(1_000, round) };
         for peer in crate::bench::rotated(&peers, round) {
-            figure.take(GROUP, &**peer, round, stage, &load)?;
+            figure.take((GROUP, round), &**peer, stage, &load)?;
         }
     }
     let bar = |name: &&str| {

@@ -55,7 +55,7 @@ pub(super) fn run(figure: &mut Figure) -> Result<()> {
                     ..figure.load(2_000, round)
                 };
                 for peer in crate::bench::rotated(&peers, round) {
-                    figure.take(&group(kind, count), &**peer, round, || farm(kind.rate, count), &load)?;
+                    figure.take((&group(kind, count), round), &**peer, || farm(kind.rate, count), &load)?;
                 }
             }
         }

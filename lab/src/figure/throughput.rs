@@ -96,7 +96,7 @@ pub(super) fn run(figure: &mut Figure) -> Result<()> {
                 ..figure.load(1_500, round)
             };
             for peer in crate::bench::rotated(&peers, round) {
-                figure.take(&group, &**peer, round, || stage(&cell), &load)?;
+                figure.take((&group, round), &**peer, || stage(&cell), &load)?;
             }
         }
         judge(figure, &cell, &group)?;

@@ -12,6 +12,7 @@ use crate::client;
 use crate::error::{Context, Error, Result};
 use crate::hist::median;
 use crate::net::conditions::{DISTANCES, Firewall, PAYLOAD_SHARE, Rate, distance};
+use crate::net::processor::{self, ATTEMPTS, Processor, STOLEN_MAX};
 use crate::net::{HostId, Network, Plan, SiteId, outer_address, presets, sandbox};
 use crate::peers::{IPERF3, Peer, Stream};
 use crate::relay::{self, Conditions};
@@ -55,7 +56,7 @@ type Check = fn(bool) -> Result<Vec<Finding>>;
 /// Checks everything; true if all is as it should be.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     sandbox::enter(false)?;
-    let _awake = Awake::start()?;
+    let awake = Awake::start()?;
     let checks: [(&str, Check); 7] = [
         ("hosts", many_hosts),
         ("firewalls", firewalls),
@@ -67,7 +68,13 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     ];
     let mut good = true;
     for (name, check) in checks {
-        let findings = check(options.short).map_err(|error| Error::new(format!("{name}: {error}")))?;
+        let findings = match undisturbed(name, check, options.short, awake.pid()) {
+            Err(error) if error.is_lacking() => {
+                println!("SKIP  {name}: {error}");
+                continue;
+            }
+            findings => findings.map_err(|error| error.within(name))?,
+        };
         for Finding { what, value, verdict } in findings {
             let word = match verdict {
                 Verdict::Pass => "PASS",
@@ -79,6 +86,22 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         }
     }
     Ok(good)
+}
+
+/// A check's findings; in the long form it is made again where something fell short while others had the processor.
+fn undisturbed(name: &str, check: Check, short: bool, awake_pid: i32) -> Result<Vec<Finding>> {
+    for _ in 1..ATTEMPTS {
+        let before = Processor::now(awake_pid)?;
+        let findings = check(short)?;
+        let stolen = Processor::now(awake_pid)?.since(before).stolen;
+        let good = findings.iter().all(|finding| finding.verdict == Verdict::Pass);
+        if short || good || stolen <= STOLEN_MAX {
+            return Ok(findings);
+        }
+        println!("again: {name}: {:.0} % of the time was stolen", 100.0 * stolen);
+        processor::await_quiet(awake_pid)?;
+    }
+    check(short)
 }
 
 fn finding(what: impl Into<String>, value: impl Into<String>, pass: bool) -> Finding {

@@ -159,6 +159,7 @@ fn octet(site: SiteId) -> u8 {
 /// A host that is there.
 struct Host {
     name: String,
+    site: SiteId,
     address: Ipv4Addr,
     namespace: Namespace,
     /// The switch's side of its cable; `None` on a lone host.
@@ -194,7 +195,7 @@ impl Network {
             namespace.batch("tc", &shape("add", "eth0", rate, HOST_QUEUE_BYTES))?;
             self.fabric.batch("tc", &shape("add", &port, rate, rate.port_bytes()))?;
         }
-        Ok(Host { name: plan.name.clone(), address, namespace, port: Some(port) })
+        Ok(Host { name: plan.name.clone(), site: plan.site, address, namespace, port: Some(port) })
     }
 
     /// Gives a site its door to the others: in its lone host, or in a way out that it gets here.
@@ -254,6 +255,26 @@ impl Network {
         Ok(())
     }
 
+    /// The host of this name.
+    pub(crate) fn find(&self, name: &str) -> Result<HostId> {
+        let found = self.hosts.iter().position(|host| host.name == name).map(HostId);
+        found.ok_or_else(|| {
+            let names: Vec<&str> = self.hosts.iter().map(|host| &*host.name).collect();
+            Error::new(format!("no host {name}; there are: {}", names.join(", ")))
+        })
+    }
+
+    /// A host's site.
+    pub(crate) fn site_of(&self, host: HostId) -> SiteId {
+        self.hosts[host.0].site
+    }
+
+    /// A site of the relay's report, by its first host.
+    pub(crate) fn name_of_place(&self, place: usize) -> &str {
+        let first = self.hosts.iter().find(|host| self.places.get(place) == Some(&host.site));
+        first.map_or("?", |host| &host.name)
+    }
+
     /// Where a host is.
     pub(crate) fn address(&self, host: HostId) -> Ipv4Addr {
         self.hosts[host.0].address
@@ -303,12 +324,12 @@ impl Network {
         self.change(one, other, conditions)
     }
 
-    /// Changes the rate of a host's cable, which has had one.
+    /// Gives a host's cable a rate, or another one.
     pub(crate) fn limit(&self, host: HostId, rate: Rate) -> Result<()> {
         let host = &self.hosts[host.0];
         let port = host.port.as_deref().ok_or_else(|| Error::new(format!("{} has no cable", host.name)))?;
-        host.namespace.batch("tc", &shape("change", "eth0", rate, HOST_QUEUE_BYTES))?;
-        self.fabric.batch("tc", &shape("change", port, rate, rate.port_bytes()))
+        host.namespace.batch("tc", &shape("replace", "eth0", rate, HOST_QUEUE_BYTES))?;
+        self.fabric.batch("tc", &shape("replace", port, rate, rate.port_bytes()))
     }
 
     /// Pulls a host's cable out of the switch, or puts it in again.
@@ -398,12 +419,12 @@ fn wide_windows(namespace: &Namespace) -> Result<()> {
 /// A host without a switch; its device comes later.
 fn lone_host(plan: &HostPlan) -> Result<Host> {
     let address = address(plan.site, plan.number);
-    Ok(Host { name: plan.name.clone(), address, namespace: Namespace::new()?, port: None })
+    Ok(Host { name: plan.name.clone(), site: plan.site, address, namespace: Namespace::new()?, port: None })
 }
 
 /// Makes the relay's device at a site's way out.
 fn device(door: &Namespace, site: SiteId, lone: bool, firewall: &Firewall) -> Result<Device> {
-    let fd = door.run(|| relay::create("wan").during(|| "make the relay's device (/dev/net/tun)".into()))?;
+    let fd = door.run(|| relay::create("wan").needing(|| "make the relay's device (/dev/net/tun)".into()))?;
     let (own, network) = match firewall {
         Firewall::Private(_) => (outer_address(site), format!("{}/32", outer_address(site))),
         _ if lone => (address(site, 0), format!("10.{}.0.0/16", octet(site))),

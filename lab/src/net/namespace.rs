@@ -64,7 +64,7 @@ impl Namespace {
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         self.adopt(&mut command);
         sys::tie(&mut command, None);
-        let mut child = command.spawn().during(|| format!("start {program} (Debian: iproute2, nftables)"))?;
+        let mut child = command.spawn().needing(|| format!("start {program} (Debian: iproute2, nftables)"))?;
         let fed = child.stdin.take().expect("piped").write_all(commands.as_bytes());
         let output = child.wait_with_output().during(|| format!("wait for {program}"))?;
         fed.during(|| format!("write to {program}"))?;

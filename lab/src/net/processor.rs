@@ -1,6 +1,8 @@
 //! How idle the processor was: a figure of a network is void when the processor, not the link, was the limit.
 
 use std::fs;
+use std::thread;
+use std::time::Duration;
 
 use crate::error::{Context, Error, Result};
 use crate::proc;
@@ -36,6 +38,23 @@ impl Processor {
         let share = |now: f64, then: f64| ((now - then) / all).clamp(0.0, 1.0);
         Shares { idle: share(self.idle, before.idle), stolen: share(self.stolen, before.stolen) }
     }
+}
+
+/// Share of a run's time beyond which the machine below us was busy with others, and the run is void.
+pub(crate) const STOLEN_MAX: f64 = 0.03;
+/// Tries of a run that was void.
+pub(crate) const ATTEMPTS: usize = 8;
+
+/// Waits for a second in which little time is stolen, a minute at most: others' bursts last seconds.
+pub(crate) fn await_quiet(awake_pid: i32) -> Result<()> {
+    for _ in 0..60 {
+        let before = Processor::now(awake_pid)?;
+        thread::sleep(Duration::from_secs(1));
+        if Processor::now(awake_pid)?.since(before).stolen <= STOLEN_MAX {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Of /proc/stat, on all machines (USER_HZ).

@@ -25,7 +25,7 @@ pub(crate) fn enter(interactive: bool) -> Result<()> {
         start_inside(interactive)?;
     }
     let inside = [Mount::Private, Mount::Proc, Mount::Memory];
-    inside.into_iter().try_for_each(|mount| sys::mount(mount).during(|| format!("mount {mount:?} for the lab")))?;
+    inside.into_iter().try_for_each(|mount| sys::mount(mount).needing(|| format!("mount {mount:?} for the lab")))?;
     sys::loopback_up().during(|| "bring loopback up".into())
 }
 
@@ -34,7 +34,7 @@ fn start_inside(interactive: bool) -> Result<()> {
     let (user, group) = sys::effective_ids();
     sys::unshare_machine(user != 0).map_err(|error| {
         let cure = if user == 0 { "this container forbids it" } else { "allow user namespaces, or be root" };
-        Error::new(format!("no namespaces of our own: {error} ({cure})"))
+        Error::lacking(format!("no namespaces of our own: {error} ({cure})"))
     })?;
     if user != 0 {
         netns::map_to_root(user, group).during(|| "become root of a user namespace".into())?;

@@ -1,22 +1,77 @@
-//! `herd-lab shell`: a shell on a host of a pretend network; `herd-lab on HOST` from there to the others.
+//! `herd-lab shell`: a shell on a host of a pretend network; from there `herd-lab on HOST` runs commands on the others,
+//! and `herd-lab net` changes the network, by a socket that the lab listens at.
 
 use std::env;
 use std::fmt::Write as _;
 use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::os::fd::AsRawFd;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::thread;
+
+use serde::{Deserialize, Serialize};
 
 use crate::client;
 use crate::error::{Context, Error, Result};
-use crate::net::Network;
+use crate::net::conditions::Rate;
 use crate::net::presets::Preset;
 use crate::net::sandbox;
+use crate::net::{HostId, Network};
 use crate::sys::{self, Mount};
 
 /// `name=namespace` of every host, for `on`.
 const HOSTS: &str = "HERD_LAB_HOSTS";
+
+/// Where the lab listens for changes: in memory that only this lab sees.
+const CHANGES: &str = "/dev/shm/herd-lab-changes";
+
+/// A change of the network that one stands in.
+#[derive(Clone, Debug, clap::Subcommand, Serialize, Deserialize)]
+pub(crate) enum Change {
+    /// Cuts the distance between the sites of two hosts, or pulls one host's cable: all that is under way is lost.
+    Cut {
+        /// A host.
+        host: String,
+        /// A host of another site.
+        other: Option<String>,
+    },
+    /// Undoes a cut.
+    Heal {
+        /// A host.
+        host: String,
+        /// A host of another site.
+        other: Option<String>,
+    },
+    /// Gives a host's cable a rate, or another one.
+    Rate {
+        /// The host.
+        host: String,
+        /// Mbit/s, 1 to 10,000.
+        #[arg(value_parser = clap::value_parser!(u64).range(1..=10_000))]
+        mbit: u64,
+    },
+    /// Stops every process of a host in its tracks.
+    Pause {
+        /// The host.
+        host: String,
+    },
+    /// Lets a paused host's processes run again.
+    Resume {
+        /// The host.
+        host: String,
+    },
+    /// Kills every process of a host: a power failure.
+    Kill {
+        /// The host.
+        host: String,
+    },
+    /// Shows what the relay between sites has done: packets carried, lost, cut off and late.
+    Counts,
+}
 
 /// Builds the network and runs `command` (default: a shell) on its first host; gives its exit status.
 pub(crate) fn run(preset: Preset, command: &[String]) -> Result<ExitCode> {
@@ -31,8 +86,88 @@ pub(crate) fn run(preset: Preset, command: &[String]) -> Result<ExitCode> {
     }
     let mut child = net.command(first, Path::new(&words[0]));
     child.args(&words[1..]).env(HOSTS, hosts_variable(&net)).env("PATH", path_with_us()?);
-    let status = child.status().during(|| format!("run {}", words[0]))?;
+    let listener = UnixListener::bind(CHANGES).during(|| format!("listen at {CHANGES}"))?;
+    let mut child = child.spawn().during(|| format!("run {}", words[0]))?;
+    // It ends with this process, as everything here does.
+    thread::spawn(move || serve_changes(net, &listener));
+    let status = child.wait().during(|| format!("wait for {}", words[0]))?;
     Ok(exit_code(status))
+}
+
+/// Makes the changes that are asked for, one after the other; an answer is empty, or what went wrong, or a report.
+fn serve_changes(mut net: Network, listener: &UnixListener) {
+    for stream in listener.incoming().flatten() {
+        if let Err(error) = serve_change(&mut net, stream) {
+            eprintln!("herd-lab: a change of the network: {error}");
+        }
+    }
+}
+
+fn serve_change(net: &mut Network, mut stream: UnixStream) -> Result<()> {
+    let mut asked = String::new();
+    stream.read_to_string(&mut asked)?;
+    let answer: Answer = make(net, &serde_json::from_str(&asked)?).map_err(|error| error.to_string());
+    stream.write_all(serde_json::to_string(&answer)?.as_bytes())?;
+    Ok(())
+}
+
+/// What to print, or what went wrong.
+type Answer = std::result::Result<String, String>;
+
+fn make(net: &mut Network, change: &Change) -> Result<String> {
+    let host = |name: &String| net.find(name);
+    match change {
+        Change::Cut { host: one, other: Some(other) } => {
+            let (one, other) = (net.site_of(host(one)?), net.site_of(host(other)?));
+            net.cut(one, other)?;
+        }
+        Change::Heal { host: one, other: Some(other) } => {
+            let (one, other) = (net.site_of(host(one)?), net.site_of(host(other)?));
+            net.heal(one, other)?;
+        }
+        Change::Cut { host: one, other: None } => net.plug(host(one)?, false)?,
+        Change::Heal { host: one, other: None } => net.plug(host(one)?, true)?,
+        Change::Rate { host: one, mbit } => net.limit(host(one)?, Rate(mbit * 1_000_000))?,
+        Change::Pause { host: one } => return signal(net, host(one)?, libc::SIGSTOP, "paused"),
+        Change::Resume { host: one } => return signal(net, host(one)?, libc::SIGCONT, "resumed"),
+        Change::Kill { host: one } => return signal(net, host(one)?, libc::SIGKILL, "killed"),
+        Change::Counts => return counts(net),
+    }
+    Ok(String::new())
+}
+
+fn signal(net: &Network, host: HostId, signal: i32, done: &str) -> Result<String> {
+    let sent = net.signal(host, signal)?;
+    Ok(format!("{sent} process{} {done}", if sent == 1 { "" } else { "es" }))
+}
+
+fn counts(net: &mut Network) -> Result<String> {
+    let mut text = String::new();
+    for path in net.relay_report()?.paths {
+        let (from, to) = (net.name_of_place(path.from), net.name_of_place(path.to));
+        let counts = &path.counts;
+        let _ = writeln!(
+            text,
+            "{from} -> {to}: {} packets delivered, {} lost, {} late",
+            counts.delivered_packets, counts.lost_packets, counts.late_packets
+        );
+    }
+    Ok(text.trim_end().to_owned())
+}
+
+/// Asks the lab that the caller's shell is in for a change.
+pub(crate) fn change(change: &Change) -> Result<()> {
+    let mut stream =
+        UnixStream::connect(CHANGES).map_err(|_| Error::new("`net` works inside `herd-lab shell` only"))?;
+    stream.write_all(serde_json::to_string(change)?.as_bytes())?;
+    stream.shutdown(Shutdown::Write)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let text = serde_json::from_str::<Answer>(&answer)?.map_err(Error::new)?;
+    if !text.is_empty() {
+        println!("{text}");
+    }
+    Ok(())
 }
 
 /// Runs `command` on a host of the network that the caller's shell is in.
@@ -77,7 +212,8 @@ fn welcome(net: &Network) {
         let _ = writeln!(text, "  {name:12} {address}{here}");
     }
     eprint!("{text}");
-    eprintln!("Hosts know each other by name. `herd-lab on HOST COMMAND` runs a command on another.");
+    eprintln!("Hosts know each other by name. `herd-lab on HOST COMMAND` runs a command on another,");
+    eprintln!("`herd-lab net --help` says how to cut, slow down, pause and kill.");
     eprintln!("Everything started here ends with this shell.");
 }
 

@@ -49,7 +49,7 @@ impl Peer for Stream {
         let mut command = net.command(host, &self.program);
         command.args(["-s", "-1"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         sys::pinned(&mut command, core);
-        let child = command.spawn().during(|| "start iperf3 (Debian: iperf3)".into())?;
+        let child = command.spawn().needing(|| "start iperf3 (Debian: iperf3)".into())?;
         let addr = (net.address(host), PORT).into();
         let server = Server { child, addr, options: "-s -1".into(), _scratch: None };
         await_listener(net, host)?;

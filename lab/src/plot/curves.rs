@@ -178,38 +178,60 @@ fn thousands(text: &str) -> String {
     out
 }
 
-/// Colour of each curve in order: shades of the house colours.
-fn curve_colours(curves: &[Curve]) -> Vec<&'static str> {
-    let (mut ours, mut peers) = (0, 0);
-    let next = |shades: &[&'static str], count: &mut usize| {
-        *count += 1;
-        shades[(*count - 1) % shades.len()]
-    };
-    curves
-        .iter()
-        .map(|curve| match colour(&curve.name) {
-            OURS => next(&OUR_CURVES, &mut ours),
-            PEER => next(&PEER_CURVES, &mut peers),
-            other => other,
-        })
-        .collect()
+/// How a curve is drawn. Curves that lie on each other must still be seen: Herd's are thin with small full markers on
+/// top, those of others are rings around them, each wider than the last.
+#[derive(Clone, Copy)]
+struct Look {
+    colour: &'static str,
+    /// Which marker, of six.
+    marker: usize,
+    /// Of its size.
+    times: f64,
+    ring: bool,
 }
 
-/// Marker `index`, of six, around a place.
-fn draw_marker(out: &mut String, index: usize, (x, y): (f64, f64), fill: &str) {
+/// Each curve's in order: shades of the house colours.
+fn looks(curves: &[Curve]) -> Vec<Look> {
+    let (mut ours, mut others) = (0, 0);
+    let look = |(marker, curve): (usize, &Curve)| {
+        let kin = colour(&curve.name);
+        let count = if kin == OURS { &mut ours } else { &mut others };
+        *count += 1;
+        let at = *count - 1;
+        let colour = match kin {
+            OURS => OUR_CURVES[at % OUR_CURVES.len()],
+            PEER => PEER_CURVES[at % PEER_CURVES.len()],
+            other => other,
+        };
+        let times = if kin == OURS { 0.9 } else { 1.4 + 0.35 * at as f64 };
+        Look { colour, marker, times, ring: kin != OURS }
+    };
+    curves.iter().enumerate().map(look).collect()
+}
+
+/// A marker around a place.
+fn draw_marker(out: &mut String, look: Look, (x, y): (f64, f64)) {
+    let times = look.times;
     let shape = |corners: &[(f64, f64)]| {
-        let places: Vec<String> = corners.iter().map(|(dx, dy)| format!("{:.1},{:.1}", x + dx, y + dy)).collect();
+        let place = |(dx, dy): &(f64, f64)| format!("{:.1},{:.1}", x + times * dx, y + times * dy);
+        let places: Vec<String> = corners.iter().map(place).collect();
         format!("<polygon points=\"{}\"", places.join(" "))
     };
-    let shape = match index % 6 {
-        0 => format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\""),
+    let shape = match look.marker % 6 {
+        0 => format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{:.1}\"", 5.0 * times),
         1 => shape(&[(-4.5, -4.5), (4.5, -4.5), (4.5, 4.5), (-4.5, 4.5)]),
         2 => shape(&[(0.0, -6.0), (5.5, 4.5), (-5.5, 4.5)]),
         3 => shape(&[(0.0, -6.5), (5.5, 0.0), (0.0, 6.5), (-5.5, 0.0)]),
         4 => shape(&[(0.0, 6.0), (5.5, -4.5), (-5.5, -4.5)]),
         _ => shape(&[(-6.0, -2.5), (6.0, -2.5), (6.0, 2.5), (-6.0, 2.5)]),
     };
-    writeln!(out, "{shape} fill=\"{fill}\" stroke=\"white\"/>").expect("a String takes all text");
+    let colour = look.colour;
+    let paint = if look.ring {
+        format!("fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.8\"")
+    } else {
+        format!("fill=\"{colour}\" stroke=\"white\"")
+    };
+    writeln!(out, "{shape} {paint}/>").expect("a String takes all text");
 }
 
 fn polyline(out: &mut String, places: &[(f64, f64)], style: &str) {
@@ -262,17 +284,16 @@ fn draw_curves(out: &mut String, chart: &Curves, x: &Scale, y: &Scale) {
         stroke(out, (LEGEND, legend), (LEGEND + 30.0, legend), &style);
         legend = legend_text(out, legend, name);
     }
-    let colours = curve_colours(&chart.curves);
-    for ours in [false, true] {
-        for (index, curve) in chart.curves.iter().enumerate().filter(|(_, curve)| (colour(&curve.name) == OURS) == ours)
-        {
-            draw_curve(out, &curve.points, index, colours[index], x, y);
-        }
+    let looks = looks(&chart.curves);
+    for rings in [true, false] {
+        let all = chart.curves.iter().zip(&looks);
+        all.filter(|(_, look)| look.ring == rings)
+            .for_each(|(curve, look)| draw_curve(out, &curve.points, *look, x, y));
     }
-    for (index, curve) in chart.curves.iter().enumerate() {
-        let style = format!("stroke=\"{}\" stroke-width=\"2\"", colours[index]);
+    for (curve, look) in chart.curves.iter().zip(&looks) {
+        let style = format!("stroke=\"{}\" stroke-width=\"1.6\"", look.colour);
         stroke(out, (LEGEND, legend), (LEGEND + 30.0, legend), &style);
-        draw_marker(out, index, (LEGEND + 15.0, legend), colours[index]);
+        draw_marker(out, *look, (LEGEND + 15.0, legend));
         legend = legend_text(out, legend, &curve.name);
     }
     for star in &chart.stars {
@@ -296,9 +317,10 @@ fn legend_text(out: &mut String, mut y: f64, name: &str) -> f64 {
     y + 22.0
 }
 
-fn draw_curve(out: &mut String, points: &[Point], index: usize, colour: &str, x: &Scale, y: &Scale) {
+fn draw_curve(out: &mut String, points: &[Point], look: Look, x: &Scale, y: &Scale) {
+    let colour = look.colour;
     let places: Vec<(f64, f64)> = points.iter().map(|point| (x.place(point.x), y.place(point.median))).collect();
-    polyline(out, &places, &format!("stroke=\"{colour}\" stroke-width=\"2\""));
+    polyline(out, &places, &format!("stroke=\"{colour}\" stroke-width=\"1.6\""));
     let style = format!("stroke=\"{colour}\" stroke-width=\"1.2\"");
     for (point, &(at, middle)) in points.iter().zip(&places) {
         let (low, high) = (y.place(point.low), y.place(point.high));
@@ -306,7 +328,7 @@ fn draw_curve(out: &mut String, points: &[Point], index: usize, colour: &str, x:
         for end in [low, high] {
             stroke(out, (at - 4.0, end), (at + 4.0, end), &style);
         }
-        draw_marker(out, index, (at, middle), colour);
+        draw_marker(out, look, (at, middle));
     }
 }
 
