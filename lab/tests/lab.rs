@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 const LAB: &str = env!("CARGO_BIN_EXE_herd-lab");
 
@@ -98,6 +99,29 @@ fn a_typo_is_told() {
         let output = lab(outside);
         assert!(text(&output.stderr).contains("inside `herd-lab shell` only"), "{}", text(&output.stderr));
     }
+}
+
+/// The scheduling class of every thread of a process (field 41 of its stat, proc(5)); 5 is SCHED_IDLE.
+fn classes(pid: u32) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let stats = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+    let class = |stat: String| Some(stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(38)?.to_owned());
+    stats.filter_map(class).collect()
+}
+
+#[test]
+fn what_keeps_the_processor_awake_yields_to_all_else() {
+    let cores = std::thread::available_parallelism().expect("the system tells").get();
+    let mut awake = Command::new(LAB).arg("awake").spawn().expect("the lab's program was built for this test");
+    let idle = || classes(awake.id()).iter().filter(|class| *class == "5").count();
+    let start = Instant::now();
+    while idle() < cores && start.elapsed() < Duration::from_secs(10) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let (found, all) = (idle(), classes(awake.id()).len());
+    awake.kill().and_then(|()| awake.wait()).expect("it runs until it is killed");
+    // The first thread only waits for the others.
+    assert_eq!((found, all), (cores, cores + 1));
 }
 
 #[test]

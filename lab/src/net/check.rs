@@ -57,12 +57,13 @@ type Check = fn(bool) -> Result<Vec<Finding>>;
 pub(crate) fn run(options: &Options) -> Result<bool> {
     sandbox::enter(false)?;
     let awake = Awake::start()?;
-    let checks: [(&str, Check); 7] = [
+    let checks: [(&str, Check); 8] = [
         ("hosts", many_hosts),
         ("firewalls", firewalls),
         ("a cut", cuts),
         ("round trips", round_trips),
         ("rates", rates),
+        ("the relay", relay_speed),
         ("losses", losses),
         ("kill -9", killed),
     ];
@@ -225,6 +226,19 @@ fn rates(short: bool) -> Result<Vec<Finding>> {
         findings.extend(lateness(&mut net, "that rate", short)?);
     }
     Ok(findings)
+}
+
+/// What the relay itself can carry: one stream without a rate over 20 ms. In the short form the processor is not ours.
+fn relay_speed(short: bool) -> Result<Vec<Finding>> {
+    if short {
+        return Ok(Vec::new());
+    }
+    let (net, _, [near, far]) = two_sites(distance(20_000))?;
+    let stream = Stream::new(IPERF3.into());
+    let server = stream.start(&net, near, None)?;
+    let gbit_s = stream.bits_per_s(&net, far, &server, seconds(short))? / 1e9;
+    let what = "one TCP stream over 20 ms as fast as it goes (at least 6 Gbit/s)";
+    Ok(vec![finding(what, format!("{gbit_s:.2} Gbit/s"), gbit_s >= 6.0)])
 }
 
 /// How long a stream is measured.

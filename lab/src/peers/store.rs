@@ -80,7 +80,7 @@ impl Store {
             ("replies/s", got.replies as f64 / got.seconds),
             ("p50 ms", percentile_ms(&got.latencies, 50.0)),
             ("p99 ms", percentile_ms(&got.latencies, 99.0)),
-            ("server cpu s", got.server_cpu_ns as f64 / 1e9),
+            ("server cpu us", got.server_cpu_ns as f64 / 1e3 / got.replies.max(1) as f64),
             ("unanswered", got.unanswered as f64 + put.as_ref().map_or(0.0, |put| put.unanswered as f64)),
             ("idle", got.idle),
         ];
@@ -127,7 +127,7 @@ impl Store {
             ("replies/s", per_s),
             ("p50 ms", percentile_ms(&got.latencies, 50.0)),
             ("p99 ms", percentile_ms(&got.latencies, 99.0)),
-            ("server cpu s", got.server_cpu_ns as f64 / 1e9),
+            ("server cpu us", got.server_cpu_ns as f64 / 1e3 / got.ops.max(1) as f64),
             ("unanswered", got.unanswered as f64),
         ])
     }
@@ -151,9 +151,6 @@ impl Peer for Store {
         };
         let peaks = servers.iter().map(|server| proc::peak_resident_bytes(server.pid()));
         let peaks = peaks.collect::<Result<Vec<u64>>>()?;
-        let replies = values.iter().find(|(name, _)| *name == "replies/s").map_or(0.0, |(_, per_s)| *per_s);
-        let cpu_s = values.iter().find(|(name, _)| *name == "server cpu s").map_or(0.0, |(_, cpu_s)| *cpu_s);
-        values.push(("server cpu us", 1e6 * cpu_s / (replies * load.run_ms as f64 / 1e3).max(1.0)));
         values.push(("server peak MiB", peaks.into_iter().max().unwrap_or(0) as f64 / f64::from(1 << 20)));
         Ok(values)
     }
