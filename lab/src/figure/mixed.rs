@@ -49,7 +49,7 @@ pub(super) fn run(figure: &mut Figure) -> Result<()> {
                 gets_per_s: Some(gets_per_s(share)),
                 puts_per_s: Some(gets_per_s(share) * PUTS),
                 core: Some(CLIENT_CORE),
-                ..figure.load(2_000, round)
+                ..figure.load(1_500, round)
             };
             for peer in crate::bench::rotated(&peers, round) {
                 figure.take((&group, round), &**peer, stage, &load)?;

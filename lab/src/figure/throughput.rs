@@ -93,7 +93,7 @@ pub(super) fn run(figure: &mut Figure) -> Result<()> {
                 object_bytes: cell.bytes,
                 objects: (OBJECTS_BYTES / cell.bytes).clamp(1, OBJECTS_MAX),
                 core: Some(CLIENT_CORE),
-                ..figure.load(1_500, round)
+                ..figure.load(1_200, round)
             };
             for peer in crate::bench::rotated(&peers, round) {
                 figure.take((&group, round), &**peer, || stage(&cell), &load)?;

@@ -192,8 +192,7 @@ impl Network {
         let address = address(plan.site, plan.number);
         namespace.batch("ip", &inner_routes(address, plan.site))?;
         if let Some(rate) = plan.rate {
-            namespace.batch("tc", &shape("add", "eth0", rate, HOST_QUEUE_BYTES))?;
-            self.fabric.batch("tc", &shape("add", &port, rate, rate.port_bytes()))?;
+            self.shape(&namespace, &port, rate)?;
         }
         Ok(Host { name: plan.name.clone(), site: plan.site, address, namespace, port: Some(port) })
     }
@@ -328,8 +327,13 @@ impl Network {
     pub(crate) fn limit(&self, host: HostId, rate: Rate) -> Result<()> {
         let host = &self.hosts[host.0];
         let port = host.port.as_deref().ok_or_else(|| Error::new(format!("{} has no cable", host.name)))?;
-        host.namespace.batch("tc", &shape("replace", "eth0", rate, HOST_QUEUE_BYTES))?;
-        self.fabric.batch("tc", &shape("replace", port, rate, rate.port_bytes()))
+        self.shape(&host.namespace, port, rate)
+    }
+
+    /// Shapes both ends of a cable: the host's device, and the switch's port.
+    fn shape(&self, host: &Namespace, port: &str, rate: Rate) -> Result<()> {
+        host.batch("tc", &(shaper("eth0", rate) + &host_queue()))?;
+        self.fabric.batch("tc", &shaper(port, rate))
     }
 
     /// Pulls a host's cable out of the switch, or puts it in again.
@@ -439,14 +443,20 @@ fn device(door: &Namespace, site: SiteId, lone: bool, firewall: &Firewall) -> Re
     Ok(Device { site, fd, network })
 }
 
-/// A shaper at one end of a cable.
-fn shape(verb: &str, device: &str, rate: Rate, queue_bytes: u64) -> String {
-    let (bits, burst) = (rate.0, rate.burst_bytes());
-    format!("qdisc {verb} dev {device} root tbf rate {bits}bit burst {burst} limit {queue_bytes}\n")
+/// A shaper at one end of a cable, with a queue like a switch's port.
+fn shaper(device: &str, rate: Rate) -> String {
+    let (bits, burst, queue) = (rate.0, rate.burst_bytes(), rate.port_bytes());
+    format!("qdisc replace dev {device} root handle 1: tbf rate {bits}bit burst {burst} limit {queue}\n")
 }
 
-/// What a host's own device queues: 1,000 packets, as network cards do.
-const HOST_QUEUE_BYTES: u64 = 1_000 * 1_514;
+/// The queue of a host's own device, behind its shaper. Like a real one it hardly ever overflows: TCP puts at most two
+/// frames of a connection there at a time, and what it drops is not lost on the way but refused at home.
+fn host_queue() -> String {
+    format!("qdisc replace dev eth0 parent 1:1 pfifo limit {HOST_QUEUE_PACKETS}\n")
+}
+
+/// What a host's own device queues: as many packets as `fq_codel` does, most systems' default (tc-fq_codel(8)).
+const HOST_QUEUE_PACKETS: u32 = 10_240;
 /// Frames a relay's device holds before the relay reads them.
 const RELAY_QUEUE_PACKETS: u32 = 20_000;
 /// Largest window of a TCP connection between sites: 10 Gbit/s over 100 ms.
