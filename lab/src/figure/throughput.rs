@@ -17,6 +17,10 @@ const IDLE_MIN: f64 = 0.15;
 const OBJECTS_BYTES: usize = 64 << 20;
 const OBJECTS_MAX: usize = 2_000;
 
+/// Around an object: `VALUE lab-crowd-N 0 LENGTH` and `END` with their line ends; the wire's header and one checksum.
+const TEXT_HEAD_BYTES: usize = 34;
+const WIRE_HEAD_BYTES: usize = 76;
+
 /// A cell of the grid.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
@@ -75,6 +79,19 @@ impl Cell {
         format!("{rate}, {size}, {} connections", self.conns)
     }
 
+    /// Large objects on many connections all begin at once with ten packets each: what is lost then is long in coming
+    /// back, and says nothing of the rate they settle at.
+    fn warm_ms(&self, usual_ms: u64) -> u64 {
+        if self.conns * self.bytes > OBJECTS_BYTES { 4 * usual_ms } else { usual_ms }
+    }
+
+    /// What the wire's larger reply leaves of the rate of memcached's text, where all that counts is the line.
+    fn wire_share(&self) -> f64 {
+        let packets = (self.bytes + TEXT_HEAD_BYTES).div_ceil(1_448);
+        let on_the_line = |head: usize| (self.bytes + head + 66 * packets) as f64;
+        on_the_line(TEXT_HEAD_BYTES) / on_the_line(WIRE_HEAD_BYTES)
+    }
+
     /// What a MB/s is of the line's rate.
     fn share_of_line(&self) -> f64 {
         8e6 / self.rate.0 as f64
@@ -95,6 +112,7 @@ pub(super) fn run(figure: &mut Figure) -> Result<()> {
                 core: Some(CLIENT_CORE),
                 ..figure.load(1_200, round)
             };
+            let load = Load { warm_ms: cell.warm_ms(load.warm_ms), ..load };
             for peer in crate::bench::rotated(&peers, round) {
                 figure.take((&group, round), &**peer, || stage(&cell), &load)?;
             }
@@ -119,14 +137,19 @@ fn judge(figure: &mut Figure, cell: &Cell, group: &str) -> Result<()> {
     for herd in ["herd text", "herd wire"] {
         let over = |other: &str| figure.report.ratio(LINE, (group, herd), (group, other), "MB/s");
         let (memcached, stream) = (over("memcached"), over("iperf3"));
-        figure.report.judge(LINE, format!("MB/s: {group}, {herd} / memcached"), memcached, 0.98, false)?;
+        // Where heads alone cost the wire more than the bar allows, what they leave is judged.
+        let heads = if herd == "herd wire" && cell.wire_share() < 0.98 { cell.wire_share() } else { 1.0 };
+        let said = if heads < 1.0 { format!(" (heads leave {heads:.3})") } else { String::new() };
+        let what = format!("MB/s: {group}, {herd} / memcached{said}");
+        figure.report.judge(LINE, what, memcached.map(|ratio| ratio.times(1.0 / heads)), 0.98, false)?;
         let Some(idle) = figure.report.summary(LINE, group, herd, "idle") else { continue };
         let share = figure.report.summary(LINE, group, herd, "MB/s").map(|rate| rate.times(cell.share_of_line()));
-        if idle.median < IDLE_MIN {
+        let busy = idle.median < IDLE_MIN;
+        if busy {
             println!("  {herd}: {:.0} % idle: the processor is the limit here, not the link", 100.0 * idle.median);
-            continue;
         }
         if let Some(paper) = cell.paper {
+            let stream = stream.filter(|_| !busy);
             figure.report.judge(LINE, format!("MB/s: {group}, {herd} / iperf3"), stream, 0.97, false)?;
             judge_paper(figure, group, herd, share, paper)?;
         }

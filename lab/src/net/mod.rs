@@ -332,8 +332,8 @@ impl Network {
 
     /// Shapes both ends of a cable: the host's device, and the switch's port.
     fn shape(&self, host: &Namespace, port: &str, rate: Rate) -> Result<()> {
-        host.batch("tc", &(shaper("eth0", rate) + &host_queue()))?;
-        self.fabric.batch("tc", &shaper(port, rate))
+        host.batch("tc", &shaper("eth0", rate, rate.host_bytes()))?;
+        self.fabric.batch("tc", &shaper(port, rate, rate.port_bytes()))
     }
 
     /// Pulls a host's cable out of the switch, or puts it in again.
@@ -443,20 +443,12 @@ fn device(door: &Namespace, site: SiteId, lone: bool, firewall: &Firewall) -> Re
     Ok(Device { site, fd, network })
 }
 
-/// A shaper at one end of a cable, with a queue like a switch's port.
-fn shaper(device: &str, rate: Rate) -> String {
-    let (bits, burst, queue) = (rate.0, rate.burst_bytes(), rate.port_bytes());
-    format!("qdisc replace dev {device} root handle 1: tbf rate {bits}bit burst {burst} limit {queue}\n")
+/// A shaper at one end of a cable.
+fn shaper(device: &str, rate: Rate, queue_bytes: u64) -> String {
+    let (bits, burst) = (rate.0, rate.burst_bytes());
+    format!("qdisc replace dev {device} root handle 1: tbf rate {bits}bit burst {burst} limit {queue_bytes}\n")
 }
 
-/// The queue of a host's own device, behind its shaper. Like a real one it hardly ever overflows: TCP puts at most two
-/// frames of a connection there at a time, and what it drops is not lost on the way but refused at home.
-fn host_queue() -> String {
-    format!("qdisc replace dev eth0 parent 1:1 pfifo limit {HOST_QUEUE_PACKETS}\n")
-}
-
-/// What a host's own device queues: as many packets as `fq_codel` does, most systems' default (tc-fq_codel(8)).
-const HOST_QUEUE_PACKETS: u32 = 10_240;
 /// Frames a relay's device holds before the relay reads them.
 const RELAY_QUEUE_PACKETS: u32 = 20_000;
 /// Largest window of a TCP connection between sites: 10 Gbit/s over 100 ms.

@@ -17,10 +17,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::client;
 use crate::error::{Context, Error, Result};
+use crate::net::Network;
 use crate::net::conditions::Rate;
 use crate::net::presets::Preset;
 use crate::net::sandbox;
-use crate::net::{HostId, Network};
 use crate::sys::{self, Mount};
 
 /// `name=namespace` of every host, for `on`.
@@ -69,7 +69,7 @@ pub(crate) enum Change {
         /// The host.
         host: String,
     },
-    /// Shows what the relay between sites has done: packets carried, lost, cut off and late.
+    /// Shows what the relay between sites has done: packets delivered, lost, late.
     Counts,
 }
 
@@ -115,29 +115,28 @@ fn serve_change(net: &mut Network, mut stream: UnixStream) -> Result<()> {
 type Answer = std::result::Result<String, String>;
 
 fn make(net: &mut Network, change: &Change) -> Result<String> {
-    let host = |name: &String| net.find(name);
-    match change {
-        Change::Cut { host: one, other: Some(other) } => {
-            let (one, other) = (net.site_of(host(one)?), net.site_of(host(other)?));
-            net.cut(one, other)?;
-        }
-        Change::Heal { host: one, other: Some(other) } => {
-            let (one, other) = (net.site_of(host(one)?), net.site_of(host(other)?));
-            net.heal(one, other)?;
-        }
-        Change::Cut { host: one, other: None } => net.plug(host(one)?, false)?,
-        Change::Heal { host: one, other: None } => net.plug(host(one)?, true)?,
-        Change::Rate { host: one, mbit } => net.limit(host(one)?, Rate(mbit * 1_000_000))?,
-        Change::Pause { host: one } => return signal(net, host(one)?, libc::SIGSTOP, "paused"),
-        Change::Resume { host: one } => return signal(net, host(one)?, libc::SIGCONT, "resumed"),
-        Change::Kill { host: one } => return signal(net, host(one)?, libc::SIGKILL, "killed"),
+    let done = match change {
+        Change::Cut { host, other } => join(net, host, other.as_deref(), false),
+        Change::Heal { host, other } => join(net, host, other.as_deref(), true),
+        Change::Rate { host, mbit } => net.limit(net.find(host)?, Rate(mbit * 1_000_000)),
+        Change::Pause { host } => return signal(net, host, libc::SIGSTOP, "paused"),
+        Change::Resume { host } => return signal(net, host, libc::SIGCONT, "resumed"),
+        Change::Kill { host } => return signal(net, host, libc::SIGKILL, "killed"),
         Change::Counts => return counts(net),
-    }
-    Ok(String::new())
+    };
+    done.map(|()| String::new())
 }
 
-fn signal(net: &Network, host: HostId, signal: i32, done: &str) -> Result<String> {
-    let sent = net.signal(host, signal)?;
+/// Joins two hosts' sites or cuts what joins them; with one host, plugs its cable in or out.
+fn join(net: &mut Network, host: &str, other: Option<&str>, joined: bool) -> Result<()> {
+    let one = net.find(host)?;
+    let Some(other) = other else { return net.plug(one, joined) };
+    let (one, other) = (net.site_of(one), net.site_of(net.find(other)?));
+    if joined { net.heal(one, other) } else { net.cut(one, other) }
+}
+
+fn signal(net: &Network, host: &str, signal: i32, done: &str) -> Result<String> {
+    let sent = net.signal(net.find(host)?, signal)?;
     Ok(format!("{sent} process{} {done}", if sent == 1 { "" } else { "es" }))
 }
 
