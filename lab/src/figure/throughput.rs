@@ -13,8 +13,7 @@ use crate::report::Summary;
 
 /// Below this share of idle time the processor may have been the limit.
 const IDLE_MIN: f64 = 0.15;
-/// Bytes of all objects together, at most, and their number.
-const OBJECTS_BYTES: usize = 64 << 20;
+/// Objects at most.
 const OBJECTS_MAX: usize = 2_000;
 
 /// Around an object: `VALUE lab-crowd-N 0 LENGTH` and `END` with their line ends; the wire's header and one checksum.
@@ -79,10 +78,19 @@ impl Cell {
         format!("{rate}, {size}, {} connections", self.conns)
     }
 
+    /// Distinct objects: as many as are stored in half a second.
+    fn objects(&self) -> usize {
+        (self.half_second_bytes() / self.bytes).clamp(1, OBJECTS_MAX)
+    }
+
+    fn half_second_bytes(&self) -> usize {
+        usize::try_from(self.rate.0 / 16).expect("rates are below 2^64 bits a second")
+    }
+
     /// Large objects on many connections all begin at once with ten packets each: what is lost then is long in coming
     /// back, and says nothing of the rate they settle at.
     fn warm_ms(&self, usual_ms: u64) -> u64 {
-        if self.conns * self.bytes > OBJECTS_BYTES { 4 * usual_ms } else { usual_ms }
+        if self.conns * self.bytes > self.half_second_bytes() { 3 * usual_ms } else { usual_ms }
     }
 
     /// What the wire's larger reply leaves of the rate of memcached's text, where all that counts is the line.
@@ -108,7 +116,7 @@ pub(super) fn run(figure: &mut Figure) -> Result<()> {
             let load = Load {
                 conns: cell.conns,
                 object_bytes: cell.bytes,
-                objects: (OBJECTS_BYTES / cell.bytes).clamp(1, OBJECTS_MAX),
+                objects: cell.objects(),
                 core: Some(CLIENT_CORE),
                 ..figure.load(1_200, round)
             };

@@ -30,12 +30,12 @@ impl Rate {
         (self.bytes_per_ms() / 1_514).clamp(1, 44)
     }
 
-    /// What a host's own device queues: 100 ms, at 1 Gbit/s about the 10,240 packets of `fq_codel`, most systems'
-    /// default (tc-fq_codel(8)). With an eighth of that, thousands of connections lose packets in the sender itself and
-    /// the link idles while they wait to send again; with much more, the queue outlasts TCP's 200 ms of patience, and
-    /// what only waits is sent twice.
+    /// What a host's own device queues: 200 ms, at 1 Gbit/s about the 32 MB of `fq_codel`, most systems' default
+    /// (tc-fq_codel(8)). With a sixteenth of that, thousands of connections lose packets in the sender itself and the
+    /// link idles while they wait to send again; with much more, the queue outlasts the 200 ms that TCP waits at least
+    /// (RFC 6298 allows less than its second), and what only waits is sent twice.
     pub(crate) fn host_bytes(self) -> u64 {
-        (100 * self.bytes_per_ms()).max(128 * 1_024)
+        (200 * self.bytes_per_ms()).max(128 * 1_024)
     }
 
     /// What a switch's port holds: 50 ms, as cheap switches do, at least 128 KiB.

@@ -81,6 +81,7 @@ impl Store {
             ("p50 ms", percentile_ms(&got.latencies, 50.0)),
             ("p99 ms", percentile_ms(&got.latencies, 99.0)),
             ("server cpu us", got.server_cpu_ns as f64 / 1e3 / got.replies.max(1) as f64),
+            ("client cpu us", got.client_cpu_ns as f64 / 1e3 / got.replies.max(1) as f64),
             ("unanswered", got.unanswered as f64 + put.as_ref().map_or(0.0, |put| put.unanswered as f64)),
             ("idle", got.idle),
         ];
