@@ -370,9 +370,7 @@ impl<'a> Crowd<'a> {
             self.draw_next(rate_per_s);
             self.start_get(token, due_ns)?;
         }
-        // The last millisecond is polled, so that no timer adds to a latency.
-        let whole_ms = ((self.next_due_ns - now_ns as f64) / 1e6) as i32 - 1;
-        Ok(whole_ms.clamp(0, WAIT_MS))
+        Ok(sys::pause_ms(self.next_due_ns, now_ns, WAIT_MS))
     }
 
     /// Counts the arrival that is next and draws the one after it.

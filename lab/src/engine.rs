@@ -2,7 +2,7 @@
 //!
 //! Closed loop: each connection keeps `pipeline` requests outstanding. Open loop: requests are due at times drawn
 //! before they are sent (Poisson), and latency counts from the due time, so a stalled server is charged for its stall
-//! (no coordinated omission); the loop polls instead of sleeping, so no timer adds to a latency. Every reply's status
+//! (no coordinated omission); the last millisecond before a request is polled, so no timer adds to a latency. Every reply's status
 //! and length are checked, of one in [`SAMPLE`] also the content. Runs as a process of its own (`herd-lab engine`), so
 //! that it can be pinned away from the server; the window's CPU times are read here, at its two ends.
 
@@ -28,6 +28,8 @@ const PATIENCE_NS: u64 = 10_000_000_000;
 const DRAIN_NS: u64 = 2_000_000_000;
 /// Open loop: requests outstanding on one connection beyond which the next ones wait (their clock runs on).
 const OUTSTANDING_MAX: usize = 256;
+/// Longest wait for events, so that the window ends on time.
+const WAIT_MS: i32 = 5;
 /// Open loop: requests sent before the sockets are looked at again.
 const BURST: usize = 32;
 const RECEIVE_BYTES: usize = 256 * 1_024;
@@ -140,10 +142,10 @@ impl Engine {
             if !self.advance_phase(now_ns)? {
                 return Ok(());
             }
-            let mut timeout_ms = 5;
+            let mut timeout_ms = WAIT_MS;
             if self.spec.rate_per_s.is_some() && self.phase != Phase::Draining {
                 self.ask_due(now_ns)?;
-                timeout_ms = 0;
+                timeout_ms = sys::pause_ms(self.next_due_ns, now_ns, timeout_ms);
             }
             if let Some(side) = &mut self.side {
                 side.start_due(now_ns, self.phase == Phase::Measuring, &self.epoll)?;

@@ -51,7 +51,7 @@ def draw_axes(axes, chart):
         form = ticker.FuncFormatter(lambda value, _, quantity=told["quantity"]: tick_label(value, quantity))
         axis.set_major_formatter(form)
     if not chart["y"]["log"]:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, axes.get_ylim()[1] * 1.04)
     values = sorted({point["x"] for curve in chart["curves"] for point in curve["points"]})
     places = [axes.transData.transform((value, 1))[0] for value in values]
     if len(values) > 1 and all(right - left >= 40 for left, right in zip(places, places[1:])):
@@ -62,12 +62,16 @@ def draw_axes(axes, chart):
     axes.set_ylabel(chart["y"]["label"] + "\n(marker: median; bar: lowest to highest)")
 
 
-def draw_star(axes, star):
-    axes.plot(star["x"], star["y"], "*", color="#b03a2e", markersize=15, markeredgecolor="white", zorder=6)
-    place = axes.transAxes.inverted().transform(axes.transData.transform((star["x"], star["y"])))
-    left = place[0] > 0.5
+def draw_star(axes, star, others):
+    """Hollow, for it may lie on a curve; its label below it, away from the nearer side or from a star close by."""
+    axes.plot(
+        star["x"], star["y"], "*", markerfacecolor="none", markeredgecolor="#b03a2e", markersize=15, markeredgewidth=1.5, zorder=6
+    )
+    places = axes.transAxes.inverted().transform(axes.transData.transform([(one["x"], one["y"]) for one in (star, *others)]))
+    place = places[0]
+    left = place[0] > 0.5 or any(0 < other[0] - place[0] < 0.2 and abs(other[1] - place[1]) < 0.1 for other in places[1:])
     label = axes.annotate(
-        star["label"], (star["x"], star["y"]), (-9 if left else 9, 6 if place[1] < 0.93 else -14),
+        star["label"], (star["x"], star["y"]), (-9 if left else 9, 6 if place[1] < 0.06 else -16),
         textcoords="offset points", ha="right" if left else "left", fontsize=9, color="#b03a2e", zorder=7,
     )
     label.set_path_effects([patheffects.withStroke(linewidth=3, foreground="white")])
@@ -77,7 +81,7 @@ def draw_curves(chart):
     figure, axes = pyplot.subplots(figsize=(9, 4.6))
     for index, (name, points) in enumerate(chart["limits"]):
         style = {"color": ("#8a6d3b", "#b59a68", "#5e4a28")[index % 3], "linestyle": ("--", (0, (2, 2)), "-.")[index % 3]}
-        axes.plot([x for x, _ in points], [y for _, y in points], label=name, zorder=2, **style)
+        axes.plot([x for x, _ in points], [y for _, y in points], label=name, linewidth=3.2, zorder=2, **style)
     names = [curve["name"] for curve in chart["curves"]]
     others = 0
     for index, (curve, shade) in enumerate(zip(chart["curves"], shades(names))):
@@ -97,7 +101,7 @@ def draw_curves(chart):
         )
     draw_axes(axes, chart)
     for star in chart["stars"]:
-        draw_star(axes, star)
+        draw_star(axes, star, chart["stars"])
     if names or chart["limits"]:
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.02), fontsize=9, frameon=False)
     return figure, axes

@@ -128,6 +128,13 @@ pub(crate) fn run_when_idle() -> io::Result<()> {
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) }).map(drop)
 }
 
+/// How long events may be waited for, at most `most_ms`, when something is due at `due_ns`: its last millisecond is
+/// polled, so that no timer makes it late.
+pub(crate) fn pause_ms(due_ns: f64, now_ns: u64, most_ms: i32) -> i32 {
+    let whole_ms = ((due_ns - now_ns as f64) / 1e6) as i32 - 1;
+    whole_ms.clamp(0, most_ms)
+}
+
 /// CPU time a process has used in all its threads, ended ones included, to the nanosecond: the scheduler's
 /// `sum_exec_runtime` (what schedstat shows), brought up to date for threads that are running now.
 pub(crate) fn process_cpu_ns(pid: i32) -> io::Result<u64> {

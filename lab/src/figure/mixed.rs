@@ -1,7 +1,7 @@
 //! (hoc-mixed) One node on a 100 Mbit/s link, four gets of 8 KB to each put, both open loop: what is achieved of the
 //! load offered, and how long a get takes, from a tenth of what the link carries to beyond it.
 
-use crate::bench::{CLIENT_CORE, SERVER_CORE};
+use crate::bench::SERVER_CORE;
 use crate::error::Result;
 use crate::figure::{Figure, LINE, Stage, linear};
 use crate::net::conditions::{PAYLOAD_SHARE, Rate};
@@ -15,7 +15,7 @@ const CONNS: usize = 64;
 /// Puts to each get.
 const PUTS: f64 = 0.25;
 /// Offered gets, in shares of what the link would carry of them alone.
-const SHARES: [f64; 7] = [0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95];
+const SHARES: [f64; 6] = [0.1, 0.3, 0.5, 0.7, 0.9, 0.95];
 /// Bytes on the wire for one get's reply: the object, its head, and the headers of its packets.
 const WIRE_BYTES: f64 = (BYTES as f64 + 100.0) / PAYLOAD_SHARE;
 
@@ -48,8 +48,7 @@ pub(super) fn run(figure: &mut Figure) -> Result<()> {
                 object_bytes: BYTES,
                 gets_per_s: Some(gets_per_s(share)),
                 puts_per_s: Some(gets_per_s(share) * PUTS),
-                core: Some(CLIENT_CORE),
-                ..figure.load(1_500, round)
+                ..figure.load(1_200, round)
             };
             for peer in crate::bench::rotated(&peers, round) {
                 figure.take((&group, round), &**peer, stage, &load)?;

@@ -52,7 +52,7 @@ pub(super) fn run(figure: &mut Figure) -> Result<()> {
                     conns: CONNS_PER_NODE * count,
                     object_bytes: kind.bytes,
                     objects: OBJECTS_PER_NODE * count,
-                    ..figure.load(2_000, round)
+                    ..figure.load(1_500, round)
                 };
                 for peer in crate::bench::rotated(&peers, round) {
                     figure.take((&group(kind, count), round), &**peer, || farm(kind.rate, count), &load)?;

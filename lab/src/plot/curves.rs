@@ -107,7 +107,7 @@ impl Scale {
         let room = if high > low { 0.05 * (high - low) } else { 0.5 * high.abs().max(1.0) };
         let (from, to) = match (axis.log, from_zero) {
             (true, _) => (low / (high / low).powf(0.05).max(1.1), high * (high / low).powf(0.05).max(1.1)),
-            (false, true) => (low.min(0.0), high.max(1e-9) * 1.08),
+            (false, true) => (low.min(0.0), high.max(1e-9) * 1.1),
             (false, false) => (low - room, high + room),
         };
         Self { from, to, places, log: axis.log }
@@ -275,7 +275,7 @@ fn draw_curves(out: &mut String, chart: &Curves, x: &Scale, y: &Scale) {
     let mut legend = TOP + 8.0;
     for (index, (name, points)) in chart.limits.iter().enumerate() {
         let style = format!(
-            "stroke=\"{}\" stroke-width=\"1.5\" stroke-dasharray=\"{}\"",
+            "stroke=\"{}\" stroke-width=\"3.2\" stroke-dasharray=\"{}\"",
             LIMIT_CURVES[index % 3],
             ["7 4", "3 3", "10 3 2 3"][index % 3]
         );
@@ -297,7 +297,7 @@ fn draw_curves(out: &mut String, chart: &Curves, x: &Scale, y: &Scale) {
         legend = legend_text(out, legend, &curve.name);
     }
     for star in &chart.stars {
-        draw_star(out, star, x, y);
+        draw_star(out, star, &chart.stars, x, y);
     }
 }
 
@@ -332,8 +332,9 @@ fn draw_curve(out: &mut String, points: &[Point], look: Look, x: &Scale, y: &Sca
     }
 }
 
-/// A star and its label, which turns away from the nearer side and has a white rim, for it may lie on a curve.
-fn draw_star(out: &mut String, star: &Star, x: &Scale, y: &Scale) {
+/// A star, hollow, for it may lie on a curve, and its label below it, which turns away from the nearer side or from a
+/// star close by.
+fn draw_star(out: &mut String, star: &Star, others: &[Star], x: &Scale, y: &Scale) {
     let (px, py) = (x.place(star.x), y.place(star.y));
     let corner = |at: u32| {
         let (radius, angle) =
@@ -341,13 +342,13 @@ fn draw_star(out: &mut String, star: &Star, x: &Scale, y: &Scale) {
         format!("{:.1},{:.1}", px + radius * angle.sin(), py - radius * angle.cos())
     };
     let corners: Vec<String> = (0..10).map(corner).collect();
-    let leftwards = px > (x.places.0 + x.places.1) / 2.0;
+    let close = |other: &Star| (1.0..120.0).contains(&(x.place(other.x) - px)) && (y.place(other.y) - py).abs() < 36.0;
+    let leftwards = px > (x.places.0 + x.places.1) / 2.0 || others.iter().any(close);
     let (anchor, dx) = if leftwards { ("end", -12.0) } else { ("start", 12.0) };
-    // Above it, where curves that rise to the right leave room, unless that is outside.
-    let dy = if py > TOP + 24.0 { -8.0 } else { 18.0 };
+    let dy = if py > TOP + LINE_HEIGHT - 24.0 { -8.0 } else { 20.0 };
     writeln!(
         out,
-        "<polygon points=\"{}\" fill=\"{STAR}\" stroke=\"white\"/>\n<text x=\"{:.1}\" y=\"{:.1}\" \
+        "<polygon points=\"{}\" fill=\"none\" stroke=\"{STAR}\" stroke-width=\"1.5\"/>\n<text x=\"{:.1}\" y=\"{:.1}\" \
          text-anchor=\"{anchor}\" font-size=\"12\" fill=\"{STAR}\" stroke=\"white\" stroke-width=\"3\" \
          paint-order=\"stroke\">{}</text>",
         corners.join(" "),
