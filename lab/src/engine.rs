@@ -2,9 +2,10 @@
 //!
 //! Closed loop: each connection keeps `pipeline` requests outstanding. Open loop: requests are due at times drawn
 //! before they are sent (Poisson), and latency counts from the due time, so a stalled server is charged for its stall
-//! (no coordinated omission); the last millisecond before a request is polled, so no timer adds to a latency. Every reply's status
-//! and length are checked, of one in [`SAMPLE`] also the content. Runs as a process of its own (`herd-lab engine`), so
-//! that it can be pinned away from the server; the window's CPU times are read here, at its two ends.
+//! (no coordinated omission); the last millisecond before a request is polled, so no timer adds to a latency. Every
+//! reply's status and length are checked, of one in [`SAMPLE`] also the content. Runs as a process of its own
+//! (`herd-lab engine`), so that it can be pinned away from the server; the window's CPU times are read here, at its two
+//! ends.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
