@@ -144,7 +144,7 @@ impl Engine {
                 return Ok(());
             }
             let mut timeout_ms = WAIT_MS;
-            if self.spec.rate_per_s.is_some() && self.phase != Phase::Draining {
+            if self.spec.rate_per_s.is_some() && self.is_due_more() {
                 self.ask_due(now_ns)?;
                 timeout_ms = sys::pause_ms(self.next_due_ns, now_ns, timeout_ms);
             }
@@ -187,7 +187,8 @@ impl Engine {
             self.read_clocks(true)?;
             self.outcome.ops = self.replies - self.outcome.ops;
         }
-        let waiting = self.spec.rate_per_s.is_some() && self.due_in_window > self.latencies.count();
+        let due = self.due_in_window > self.latencies.count() || self.is_due_more();
+        let waiting = self.spec.rate_per_s.is_some() && due;
         Ok(self.phase != Phase::Draining || (waiting && now_ns < self.window.1 + DRAIN_NS))
     }
 
@@ -231,18 +232,28 @@ impl Engine {
         let rate_per_s = self.spec.rate_per_s.expect("called in the open loop only");
         for _ in 0..BURST {
             let due_ns = self.next_due_ns as u64;
-            if due_ns > now_ns || self.conns[self.next_conn].open.len() >= OUTSTANDING_MAX {
+            if due_ns > now_ns || !self.is_due_more() || self.conns[self.next_conn].open.len() >= OUTSTANDING_MAX {
                 break;
             }
             let token = self.next_conn;
             self.next_conn = (token + 1) % self.conns.len();
-            self.next_due_ns += self.random.gap_ns(rate_per_s);
-            if self.phase == Phase::Measuring && (self.window.0..self.window.1).contains(&due_ns) {
-                self.due_in_window += 1;
-            }
+            self.draw_next(rate_per_s);
             self.ask_many(token, 1, due_ns)?;
         }
         Ok(())
+    }
+
+    /// Open loop: whether the window is not over, or has left requests that were due in it.
+    fn is_due_more(&self) -> bool {
+        self.phase != Phase::Draining || self.next_due_ns < self.window.1 as f64
+    }
+
+    /// Counts the arrival that is next and draws the one after it.
+    fn draw_next(&mut self, rate_per_s: f64) {
+        let due_ns = self.next_due_ns as u64;
+        let in_window = self.phase != Phase::Warming && (self.window.0..self.window.1).contains(&due_ns);
+        self.due_in_window += u64::from(in_window);
+        self.next_due_ns += self.random.gap_ns(rate_per_s);
     }
 
     fn flush(&mut self, token: usize) -> Result<()> {
@@ -321,6 +332,11 @@ impl Engine {
     }
 
     fn finish(mut self) -> Outcome {
+        if let Some(rate_per_s) = self.spec.rate_per_s {
+            while self.is_due_more() {
+                self.draw_next(rate_per_s);
+            }
+        }
         self.outcome.latencies = self.latencies.recorded();
         self.outcome.unanswered = self.due_in_window.saturating_sub(self.latencies.count());
         if let Some(side) = &self.side {
