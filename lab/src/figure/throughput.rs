@@ -20,10 +20,6 @@ const BUSY_TIMES: usize = 4;
 /// Objects at most.
 const OBJECTS_MAX: usize = 2_000;
 
-/// Around an object: `VALUE lab-crowd-N 0 LENGTH` and `END` with their line ends; the wire's header and one checksum.
-const TEXT_HEAD_BYTES: usize = 34;
-const WIRE_HEAD_BYTES: usize = 76;
-
 /// A cell of the grid.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
@@ -97,13 +93,6 @@ impl Cell {
         if self.conns * self.bytes > self.half_second_bytes() { 3 * usual_ms } else { usual_ms }
     }
 
-    /// What the wire's larger reply leaves of the rate of memcached's text, where all that counts is the line.
-    fn wire_share(&self) -> f64 {
-        let packets = (self.bytes + TEXT_HEAD_BYTES).div_ceil(1_448);
-        let on_the_line = |head: usize| (self.bytes + head + 66 * packets) as f64;
-        on_the_line(TEXT_HEAD_BYTES) / on_the_line(WIRE_HEAD_BYTES)
-    }
-
     /// What a MB/s is of the line's rate.
     fn share_of_line(&self) -> f64 {
         8e6 / self.rate.0 as f64
@@ -168,12 +157,7 @@ fn judge(figure: &mut Figure, cell: &Cell, group: &str) -> Result<()> {
         let busy = is_busy(figure, group, herd);
         let over = |other: &str| figure.report.ratio(LINE, (group, herd), (group, other), "MB/s");
         let (memcached, stream) = (over("memcached"), over("iperf3"));
-        // Where on a full line heads alone cost the wire more than the bar allows, what they leave is judged.
-        let larger = herd == "herd wire" && !busy && cell.wire_share() < 0.98;
-        let heads = if larger { cell.wire_share() } else { 1.0 };
-        let said = if heads < 1.0 { format!(" (heads leave {heads:.3})") } else { String::new() };
-        let what = format!("MB/s: {group}, {herd} / memcached{said}");
-        figure.report.judge(LINE, what, memcached.map(|ratio| ratio.times(1.0 / heads)), 0.98, false)?;
+        figure.report.judge(LINE, format!("MB/s: {group}, {herd} / memcached"), memcached, 0.98, false)?;
         let share = figure.report.summary(LINE, group, herd, "MB/s").map(|rate| rate.times(cell.share_of_line()));
         if let Some(paper) = cell.paper {
             let stream = stream.filter(|_| !busy);
