@@ -427,10 +427,7 @@ fn parse_http(op: Op, bytes: &[u8]) -> Result<Option<Piece>, String> {
 }
 
 fn parse_frame(op: Op, bytes: &[u8]) -> Result<Option<Piece>, String> {
-    if bytes.len() < wire::HEADER_BYTES {
-        return Ok(None);
-    }
-    let header = Header::decode(bytes)?;
+    let Some(header) = Header::decode(bytes)? else { return Ok(None) };
     let head_bytes = header.body_start();
     if bytes.len() < head_bytes {
         return Ok(None);
@@ -441,10 +438,7 @@ fn parse_frame(op: Op, bytes: &[u8]) -> Result<Option<Piece>, String> {
         (kind::DATA, _, Op::Get) => Ok(Some(piece)),
         (kind::REPLY, 0, _) if header.verb == (if op == Op::Get { verb::GET } else { verb::PUT }) => Ok(Some(piece)),
         (kind::REPLY, 1, Op::Get) => Ok(Some(Piece { found: false, ..piece })),
-        _ => {
-            let head = &bytes[wire::HEADER_BYTES..wire::HEADER_BYTES + header.head_len as usize];
-            Err(wire::explain(&header, head))
-        }
+        _ => Err(wire::explain(&header, header.head(bytes))),
     }
 }
 
@@ -462,7 +456,7 @@ impl Blocks {
         if proto != Proto::Herd {
             return Ok(());
         }
-        let header = Header::decode(start)?;
+        let header = Header::decode(start)?.ok_or("a frame begins before its header is whole")?;
         wire::check_start(&header, start)?;
         self.expected = (0..header.blocks()).map(|index| wire::block_crc(&header, start, index)).collect();
         (self.next, self.left_bytes) = (0, header.body_len as usize);

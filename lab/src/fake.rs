@@ -55,7 +55,7 @@ struct Frame {
 fn read_frame(stream: &mut TcpStream) -> Option<Frame> {
     let mut bytes = vec![0; wire::HEADER_BYTES];
     stream.read_exact(&mut bytes).ok()?;
-    let header = Header::decode(&bytes).expect("a good header");
+    let header = Header::decode(&bytes).expect("a good header").expect("whole");
     bytes.resize(header.body_start(), 0);
     stream.read_exact(&mut bytes[wire::HEADER_BYTES..]).ok()?;
     wire::check_start(&header, &bytes).expect("good checksums");
@@ -65,7 +65,7 @@ fn read_frame(stream: &mut TcpStream) -> Option<Frame> {
         assert_eq!(wire::crc32c(block), wire::block_crc(&header, &bytes, index), "block {index}");
     }
     assert!(!header.more() || body.len().is_multiple_of(wire::BLOCK_BYTES), "only the last frame may be uneven");
-    let head = bytes[wire::HEADER_BYTES..wire::HEADER_BYTES + header.head_len as usize].to_vec();
+    let head = header.head(&bytes).to_vec();
     Some(Frame { header, head, body })
 }
 

@@ -123,8 +123,7 @@ fn newlines(bytes: &[u8]) -> usize {
 fn frames(conn: &mut Conn, bytes: &[u8]) -> Result<usize> {
     let mut at = 0;
     let mut requests = 0;
-    while bytes.len() - at >= wire::HEADER_BYTES {
-        let header = Header::decode(&bytes[at..]).map_err(Error::new)?;
+    while let Some(header) = Header::decode(&bytes[at..]).map_err(Error::new)? {
         let end = at + header.body_start() + header.body_len as usize;
         if end > bytes.len() {
             break;
@@ -165,7 +164,7 @@ fn fixed_reply(proto: Proto, op: Op, values: &Values) -> Result<Vec<u8>> {
         }
         (Proto::Herd, op) => {
             let body = if op == Op::Get { &value[..] } else { &[] };
-            let mut header = Header { kind: kind::REPLY, collection: 2, version: 1, ..Header::default() };
+            let mut header = Header { kind: kind::REPLY, version: 1, brief: true, ..Header::default() };
             header.verb = if op == Op::Get { wire::verb::GET } else { wire::verb::PUT };
             header.length = body.len() as u64;
             header.body_len = u32::try_from(body.len()).expect("values are at most 32 KiB");

@@ -7,6 +7,8 @@ use crc_fast::{CrcAlgorithm, checksum};
 
 /// Bytes of a frame header.
 pub(crate) const HEADER_BYTES: usize = 72;
+/// Bytes of a brief reply's header.
+pub(crate) const BRIEF_BYTES: usize = 32;
 /// Bytes a block checksum covers.
 pub(crate) const BLOCK_BYTES: usize = 65_536;
 /// Largest body of one frame.
@@ -16,6 +18,7 @@ pub(crate) const FIRST_CREDIT_BYTES: u64 = 4 << 20;
 /// "Unknown", "to the end", "the whole rest".
 pub(crate) const ALL: u64 = u64::MAX;
 const MAGIC: u8 = 0xce;
+const BRIEF_MAGIC: u8 = 0xcf;
 const HEAD_MAX: usize = 8_192;
 
 /// Frame kinds the lab sends or expects.
@@ -39,6 +42,7 @@ pub(crate) mod verb {
 pub(crate) mod flag {
     pub(crate) const MORE: u8 = 1;
     pub(crate) const HEAD_ONLY: u8 = 2;
+    pub(crate) const BRIEF: u8 = 16;
 }
 
 /// Head fields the lab uses.
@@ -66,6 +70,8 @@ pub(crate) struct Header {
     pub(crate) offset: u64,
     pub(crate) length: u64,
     pub(crate) head_crc: u32,
+    /// A brief reply.
+    pub(crate) brief: bool,
 }
 
 /// CRC-32C of `bytes`.
@@ -73,12 +79,12 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// CRC-32C of the header's bytes 0..4 and 8..72 (of `bytes`, a whole header).
+/// CRC-32C of the header's bytes 0..4 and from 8 on (of `bytes`, a whole header).
 fn header_crc(bytes: &[u8]) -> u32 {
     let mut covered = [0; HEADER_BYTES - 4];
     covered[..4].copy_from_slice(&bytes[..4]);
-    covered[4..].copy_from_slice(&bytes[8..HEADER_BYTES]);
-    crc32c(&covered)
+    covered[4..bytes.len() - 4].copy_from_slice(&bytes[8..]);
+    crc32c(&covered[..bytes.len() - 4])
 }
 
 fn le16(bytes: &[u8], at: usize) -> u16 {
@@ -112,10 +118,29 @@ impl Header {
         out
     }
 
-    /// Reads the header at the start of `bytes` (at least 72), checking magic and limits but not the checksum.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
-        if bytes[0] != MAGIC {
-            return Err(format!("frame starts with {:#04x}, not the magic", bytes[0]));
+    /// The bytes of a brief reply, of no or one block, with their checksum.
+    pub(crate) fn encode_brief(&self) -> [u8; BRIEF_BYTES] {
+        let mut out = [0; BRIEF_BYTES];
+        out[..2].copy_from_slice(&[BRIEF_MAGIC, self.verb]);
+        out[2..4].copy_from_slice(&u16::try_from(self.body_len).expect("below one block").to_le_bytes());
+        out[8..16].copy_from_slice(&self.id.to_le_bytes());
+        out[16..24].copy_from_slice(&self.version.to_le_bytes());
+        out[30] = u8::try_from(self.code).expect("one byte");
+        let crc = header_crc(&out);
+        out[4..8].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Reads the header at the start of `bytes`, checking magic and limits but not the checksum; none while it is not
+    /// whole.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Self>, String> {
+        let Some(&first) = bytes.first() else { return Ok(None) };
+        match first {
+            MAGIC if bytes.len() < HEADER_BYTES => return Ok(None),
+            BRIEF_MAGIC if bytes.len() < BRIEF_BYTES => return Ok(None),
+            BRIEF_MAGIC => return Ok(Some(Self::decode_brief(bytes))),
+            MAGIC => {}
+            other => return Err(format!("frame starts with {other:#04x}, not the magic")),
         }
         let header = Self {
             kind: bytes[1],
@@ -130,11 +155,32 @@ impl Header {
             offset: le64(bytes, 40),
             length: le64(bytes, 48),
             head_crc: le32(bytes, 68),
+            brief: false,
         };
         if header.head_len as usize > HEAD_MAX || header.body_len as usize > FRAME_BODY_MAX {
             return Err(format!("frame over its limits: head {}, body {}", header.head_len, header.body_len));
         }
-        Ok(header)
+        Ok(Some(header))
+    }
+
+    fn decode_brief(bytes: &[u8]) -> Self {
+        let body_len = le16(bytes, 2);
+        Self {
+            kind: kind::REPLY,
+            verb: bytes[1],
+            id: le64(bytes, 8),
+            code: u16::from(bytes[30]),
+            body_len: u32::from(body_len),
+            version: le64(bytes, 16),
+            length: u64::from(body_len),
+            brief: true,
+            ..Self::default()
+        }
+    }
+
+    /// Bytes of the header itself.
+    pub(crate) fn bytes(&self) -> usize {
+        if self.brief { BRIEF_BYTES } else { HEADER_BYTES }
     }
 
     /// Block checksums in this frame.
@@ -144,7 +190,12 @@ impl Header {
 
     /// Bytes of header, head and block checksums: where the body starts.
     pub(crate) fn body_start(&self) -> usize {
-        HEADER_BYTES + self.head_len as usize + 4 * self.blocks()
+        self.bytes() + self.head_len as usize + 4 * self.blocks()
+    }
+
+    /// The head of a frame, from its start on.
+    pub(crate) fn head<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
+        &frame[self.bytes()..][..self.head_len as usize]
     }
 
     /// True when further data frames of this body follow.
@@ -155,8 +206,11 @@ impl Header {
 
 /// Checks both checksums of a frame's start: `bytes` holds at least header, head and block checksums.
 pub(crate) fn check_start(header: &Header, bytes: &[u8]) -> Result<(), String> {
-    if header_crc(bytes) != le32(bytes, 4) {
+    if header_crc(&bytes[..header.bytes()]) != le32(bytes, 4) {
         return Err("header checksum is wrong".into());
+    }
+    if header.brief {
+        return Ok(());
     }
     let covered = &bytes[HEADER_BYTES..header.body_start()];
     let head_crc = if covered.is_empty() { 0 } else { crc32c(covered) };
@@ -165,7 +219,7 @@ pub(crate) fn check_start(header: &Header, bytes: &[u8]) -> Result<(), String> {
 
 /// The checksum of block `index` of a frame, from its start as for [`check_start`].
 pub(crate) fn block_crc(header: &Header, bytes: &[u8], index: usize) -> u32 {
-    le32(bytes, HEADER_BYTES + header.head_len as usize + 4 * index)
+    le32(bytes, header.bytes() + header.head_len as usize + 4 * index)
 }
 
 /// Appends one head field.
@@ -189,15 +243,21 @@ pub(crate) fn find_field(mut head: &[u8], wanted: u8) -> Option<&[u8]> {
     None
 }
 
-/// Appends a frame's header, `head` and `block_crcs`; the caller appends the body of `header.body_len` bytes.
+/// Appends a frame's header (brief or long, as it says), `head` and `block_crcs`; the caller appends the body of
+/// `header.body_len` bytes.
 pub(crate) fn append_start(out: &mut Vec<u8>, mut header: Header, head: &[u8], block_crcs: &[u32]) {
     header.head_len = u16::try_from(head.len()).expect("heads are at most 8,192 bytes");
     debug_assert_eq!(header.blocks(), block_crcs.len());
     let start = out.len();
-    out.resize(start + HEADER_BYTES, 0);
+    out.resize(start + header.bytes(), 0);
     out.extend_from_slice(head);
     for crc in block_crcs {
         out.extend_from_slice(&crc.to_le_bytes());
+    }
+    if header.brief {
+        assert!(head.is_empty(), "a brief reply has no head");
+        out[start..start + BRIEF_BYTES].copy_from_slice(&header.encode_brief());
+        return;
     }
     let covered = &out[start + HEADER_BYTES..];
     header.head_crc = if covered.is_empty() { 0 } else { crc32c(covered) };
@@ -247,7 +307,7 @@ mod tests {
         };
         let mut out = Vec::new();
         append_start(&mut out, header, b"\x01\x01\x00k", &[7, 8]);
-        let read = Header::decode(&out).expect("a good header");
+        let read = Header::decode(&out).expect("a good header").expect("whole");
         assert_eq!((read.head_len, read.blocks(), read.body_start()), (4, 2, 84));
         assert_eq!(Header { head_len: 0, head_crc: 0, ..read }, header);
         check_start(&read, &out).expect("good checksums");
@@ -255,6 +315,30 @@ mod tests {
         assert_eq!(block_crc(&read, &out, 1), 8);
         out[50] ^= 1;
         assert!(check_start(&read, &out).is_err());
+    }
+
+    #[test]
+    fn brief_replies_lie_where_the_protocol_says() {
+        let header = Header {
+            kind: kind::REPLY,
+            verb: verb::GET,
+            id: 0x0102_0304_0506_0708,
+            code: 1,
+            body_len: 3,
+            length: 3,
+            version: 9,
+            brief: true,
+            ..Header::default()
+        };
+        let mut out = Vec::new();
+        append_start(&mut out, header, &[], &[0x0a0b_0c0d]);
+        assert_eq!((out.len(), out[0], out[1], out[2], out[8], out[16], out[30]), (36, 0xcf, 1, 3, 8, 9, 1));
+        assert_eq!(Header::decode(&out), Ok(Some(header)));
+        assert_eq!(Header::decode(&out[..31]), Ok(None));
+        assert_eq!((header.body_start(), block_crc(&header, &out, 0)), (36, 0x0a0b_0c0d));
+        check_start(&header, &out).expect("a good checksum");
+        out[16] ^= 1;
+        assert!(check_start(&header, &out).is_err());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use herd_core::attributes::Attributes;
 use herd_core::collection::Spec;
 use herd_core::entry::{Condition, Range, Version};
 use herd_core::key::{self, CollectionId};
-use herd_core::wire::{CODE_NEWER, FLAG_HEAD_ONLY, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, Verb};
+use herd_core::wire::{CODE_NEWER, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, Verb};
 use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
@@ -185,7 +185,7 @@ impl<'a> Request<'a> {
 
     /// Its header; `body_bytes` is `None` for a body of unknown length, and `patience_ms` goes along as its deadline.
     pub(crate) fn header(&self, id: u64, body_bytes: Option<u64>, patience_ms: u64) -> Header {
-        let mut header = Header::request(self.verb, id);
+        let mut header = Header { flags: FLAG_BRIEF, ..Header::request(self.verb, id) };
         if let Place::Id(id) = self.collection {
             header.collection = id.0;
         }

@@ -10,12 +10,13 @@ use crate::pieces::{prefixes, readings};
 use herd_core::checksum::crc32c;
 use herd_core::limits::{BLOCK_BYTES, WIRE_FRAME_BODY_MAX_BYTES, WIRE_HEAD_MAX_BYTES};
 use herd_core::wire::{
-    Fields, Frame, FrameHead, HEADER_BYTES, Header, Kind, Status, Verb, WireError, block_checks, encode_frame, foresee,
-    parse_frame, parse_frame_head, parse_header,
+    BRIEF_BYTES, BRIEF_MAGIC, Fields, Frame, FrameHead, HEADER_BYTES, Header, Kind, Status, Verb, WireError,
+    block_checks, encode_frame, foresee, parse_frame, parse_frame_head, parse_header,
 };
 
 /// What the corpus reaches.
-pub const OUTCOMES: &[&[&str]] = &[ERRORS, KINDS, VERBS, FOUND, &["more is needed", "checked body", "unknown verb"]];
+pub const OUTCOMES: &[&[&str]] =
+    &[ERRORS, KINDS, VERBS, FOUND, &["more is needed", "checked body", "unknown verb", "brief reply"]];
 
 const FOUND: &[&str] = wire_fields::FOUND;
 
@@ -24,7 +25,7 @@ const FOUND: &[&str] = wire_fields::FOUND;
 pub const DICTIONARY: &[&[u8]] = &[
     b"\xCE\x01\0\0", b"\xCE\x02\0\0", b"\xCE\x03\x01\0", b"\xCE\x03\x02\x01", b"\xCE\x04\x01\x04", b"\xCE\x05\0\x01",
     b"\xCE\x06\0\0", b"\xCE\x07\0\0", b"\xCE\x08\0\0", b"\x01\x01\0n", b"\x05\x01\0c", b"\x0F\x01\0h", b"\0\0\x01\0",
-    b"\0\0\0\0\0\0\0\0", b"\xFF\xFF\xFF\xFF", b"\0\x20", b"\x01\x20", b"\0\0\x10\0", b"\x01\0\x10\0",
+    b"\0\0\0\0\0\0\0\0", b"\xFF\xFF\xFF\xFF", b"\0\x20", b"\x01\x20", b"\0\0\x10\0", b"\x01\0\x10\0", b"\xCF\x01\0\0",
 ];
 
 names!(error_of, ERRORS, WireError {
@@ -76,8 +77,9 @@ pub fn run(input: &[u8]) -> Outcomes {
     let mut outcomes = Outcomes::default();
     frame(input, &mut outcomes);
     let mut repaired = input.to_vec();
-    if input.len() >= HEADER_BYTES {
-        repair_header(&mut repaired);
+    let header_bytes = if input.first() == Some(&BRIEF_MAGIC) { BRIEF_BYTES } else { HEADER_BYTES };
+    if input.len() >= header_bytes {
+        repair_header(&mut repaired[..header_bytes]);
         frame(&repaired, &mut outcomes);
         if repair_middle(&mut repaired, false) {
             frame(&repaired, &mut outcomes);
@@ -90,15 +92,15 @@ pub fn run(input: &[u8]) -> Outcomes {
     outcomes
 }
 
-fn repair_header(frame: &mut [u8]) {
-    let covered = [&frame[..4], &frame[8..HEADER_BYTES]].concat();
-    frame[4..8].copy_from_slice(&crc32c(&covered).to_le_bytes());
+fn repair_header(header: &mut [u8]) {
+    let covered = [&header[..4], &header[8..]].concat();
+    header[4..8].copy_from_slice(&crc32c(&covered).to_le_bytes());
 }
 
 /// Puts the checksum of the head right, those of the blocks too if `blocks`; false if there is nothing to put right.
 fn repair_middle(frame: &mut [u8], blocks: bool) -> bool {
     let Ok(Some(header)) = parse_header(frame) else { return false };
-    let (start, end) = (HEADER_BYTES, HEADER_BYTES + header.middle_bytes());
+    let (start, end) = (header.bytes(), header.bytes() + header.middle_bytes());
     if end == start || frame.len() < end {
         return false;
     }
@@ -107,9 +109,11 @@ fn repair_middle(frame: &mut [u8], blocks: bool) -> bool {
         let checks: Vec<u8> = block_checks(body).flat_map(u32::to_le_bytes).collect();
         frame[end - checks.len()..end].copy_from_slice(&checks);
     }
-    let crc = crc32c(&frame[start..end]);
-    frame[68..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
-    repair_header(frame);
+    if !header.brief {
+        let crc = crc32c(&frame[start..end]);
+        frame[68..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+        repair_header(&mut frame[..HEADER_BYTES]);
+    }
     true
 }
 
@@ -132,7 +136,7 @@ fn frame(bytes: &[u8], outcomes: &mut Outcomes) {
 /// What a prefix tells, the whole tells too; a prefix that tells nothing is shorter than the frame.
 fn check_prefixes(bytes: &[u8], whole: &Result<Option<Frame<'_>>, WireError>) {
     let length = whole.as_ref().ok().and_then(Option::as_ref).map_or(bytes.len(), Frame::bytes);
-    for end in prefixes(bytes, &[HEADER_BYTES, length]) {
+    for end in prefixes(bytes, &[BRIEF_BYTES, HEADER_BYTES, length]) {
         match parse_frame(&bytes[..end]) {
             Ok(None) => assert!(end < length || whole == &Ok(None), "{end} of {length} bytes are enough"),
             told => assert_eq!(&told, whole, "the first {end} bytes tell otherwise"),
@@ -150,7 +154,7 @@ fn understood(bytes: &[u8], frame: &Frame<'_>, outcomes: &mut Outcomes) {
     check_header(header, bytes, outcomes);
     let fields = frame.fields();
     match &fields {
-        Ok(fields) => wire_fields::understood(fields, &bytes[HEADER_BYTES..frame.head.bytes()], outcomes),
+        Ok(fields) => wire_fields::understood(fields, &bytes[header.bytes()..frame.head.bytes()], outcomes),
         Err(error) => outcomes.add(error_name(error)),
     }
     let body = frame.body();
@@ -171,11 +175,16 @@ fn understood(bytes: &[u8], frame: &Frame<'_>, outcomes: &mut Outcomes) {
 fn check_header(header: &Header, bytes: &[u8], outcomes: &mut Outcomes) {
     outcomes.add(kind(&header.kind));
     outcomes.add(header.verb().as_ref().map_or("unknown verb", verb));
-    let encoded = header.encode();
-    assert_eq!(Header::decode(&encoded).as_ref(), Ok(header), "a header reads back as it was written");
-    // Byte 67 is reserved and not kept.
-    if bytes[67] == 0 {
-        assert_eq!(&encoded, &bytes[..HEADER_BYTES], "and is written as it was read");
+    if header.brief {
+        outcomes.add("brief reply");
+        assert_eq!(header.encode_brief(), bytes[..BRIEF_BYTES], "a header is written as it was read");
+    } else {
+        let encoded = header.encode();
+        assert_eq!(Header::decode(&encoded).as_ref(), Ok(header), "a header reads back as it was written");
+        // Byte 67 is reserved and not kept.
+        if bytes[67] == 0 {
+            assert_eq!(encoded, bytes[..HEADER_BYTES], "and is written as it was read");
+        }
     }
     if let Some(condition) = header.condition() {
         let mut other = *header;

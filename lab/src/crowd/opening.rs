@@ -177,15 +177,12 @@ fn ipv4(addr: SocketAddr) -> SocketAddrV4 {
 
 /// The session a welcome at the start of `bytes` gives; `None` while it is not whole.
 pub(super) fn read_welcome(bytes: &[u8]) -> Result<Option<u64>, String> {
-    if bytes.len() < wire::HEADER_BYTES {
-        return Ok(None);
-    }
-    let header = Header::decode(bytes)?;
+    let Some(header) = Header::decode(bytes)? else { return Ok(None) };
     if bytes.len() < header.body_start() {
         return Ok(None);
     }
     wire::check_start(&header, bytes)?;
-    let head = &bytes[wire::HEADER_BYTES..wire::HEADER_BYTES + header.head_len as usize];
+    let head = header.head(bytes);
     if header.kind != kind::WELCOME {
         return Err(wire::explain(&header, head));
     }

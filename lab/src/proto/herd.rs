@@ -1,7 +1,7 @@
 //! Herd's wire: get and put of one small object in one frame each way (PROTOCOL.md §1).
 //!
 //! Requests after the welcome carry the session it gave. The first one names collection `default` in its head; where
-//! the reply fills the collection's id in, later requests use the id and leave the name out.
+//! the reply fills the collection's id in, later requests use the id and leave the name out, and have brief replies.
 
 use super::{Asked, Care, Link, Op, Reply};
 use crate::values::{Values, key};
@@ -29,6 +29,7 @@ pub(crate) fn request(link: &Link, op: Op, sequence: u64) -> Header {
     Header {
         kind: kind::REQUEST,
         verb: if op == Op::Get { verb::GET } else { verb::PUT },
+        flags: flag::BRIEF,
         id: request_id(link.session, sequence),
         collection: link.collection,
         length: wire::ALL,
@@ -64,11 +65,9 @@ pub(super) fn read_reply(
     values: &Values,
     bytes: &[u8],
 ) -> Reply {
-    if bytes.len() < wire::HEADER_BYTES {
-        return Reply::Partial;
-    }
     let header = match Header::decode(bytes) {
-        Ok(header) => header,
+        Ok(Some(header)) => header,
+        Ok(None) => return Reply::Partial,
         Err(reason) => return Reply::Wrong(reason),
     };
     let body_start = header.body_start();
@@ -77,7 +76,7 @@ pub(super) fn read_reply(
         return Reply::Partial;
     }
     if header.kind != kind::REPLY || header.code != STATUS_OK || header.more() {
-        return Reply::Wrong(wire::explain(&header, &bytes[wire::HEADER_BYTES..body_start]));
+        return Reply::Wrong(wire::explain(&header, header.head(bytes)));
     }
     let sequence = header.id & ((1 << SEQUENCE_BITS) - 1);
     let Some(key) = asked(Some(sequence)) else {
@@ -126,7 +125,7 @@ pub(super) fn read_welcome(header: &Header, head: &[u8]) -> Result<u64, String> 
 pub(super) fn probe(session: u64) -> Vec<u8> {
     let link = Link { session, collection: 0 };
     let mut header = request(&link, Op::Get, (1 << SEQUENCE_BITS) - 1);
-    header.flags = flag::HEAD_ONLY;
+    header.flags |= flag::HEAD_ONLY;
     let mut head = Vec::new();
     append_name(&link, b"herdbench-probe", &mut head);
     let mut out = Vec::new();
@@ -171,15 +170,15 @@ mod tests {
         let values = Values::new(256);
         let mut out = Vec::new();
         append_request(&LINK, Op::Set, Asked { key: 7, sequence: 5 }, &values, &mut out);
-        let header = Header::decode(&out).expect("a header");
+        let header = Header::decode(&out).expect("a header").expect("whole");
         wire::check_start(&header, &out).expect("checksums");
         assert_eq!((header.verb, header.collection, header.length), (verb::PUT, 17, 256));
         assert_eq!(header.id, (3 << 40) | 5);
         assert_eq!(out.len(), header.body_start() + 256);
         assert_eq!(wire::block_crc(&header, &out, 0), wire::crc32c(&out[header.body_start()..]));
-        let head = &out[wire::HEADER_BYTES..];
+        let head = header.head(&out);
         assert_eq!(wire::find_field(head, tag::NAME), Some(&key(7)[..]));
-        assert_eq!(wire::find_field(&head[..header.head_len as usize], tag::COLLECTION), None);
+        assert_eq!(wire::find_field(head, tag::COLLECTION), None);
     }
 
     #[test]
@@ -206,7 +205,7 @@ mod tests {
     #[test]
     fn greetings() {
         let hello = wire::hello();
-        let header = Header::decode(&hello).expect("a header");
+        let header = Header::decode(&hello).expect("a header").expect("whole");
         assert_eq!(header.kind, kind::HELLO);
         let mut head = Vec::new();
         wire::append_field(&mut head, tag::SESSION, &9u32.to_le_bytes());

@@ -161,7 +161,7 @@ impl Proto {
 fn read_frame(stream: &mut TcpStream) -> Result<(wire::Header, Vec<u8>)> {
     let mut bytes = vec![0; wire::HEADER_BYTES];
     stream.read_exact(&mut bytes).during(|| "read a frame header".into())?;
-    let header = wire::Header::decode(&bytes).map_err(Error::new)?;
+    let header = wire::Header::decode(&bytes).map_err(Error::new)?.expect("a whole header, long as a greeting's are");
     bytes.resize(header.body_start(), 0);
     stream.read_exact(&mut bytes[wire::HEADER_BYTES..]).during(|| "read a frame head".into())?;
     wire::check_start(&header, &bytes).map_err(Error::new)?;

@@ -97,6 +97,8 @@ pub struct Wanted {
 
 struct Open {
     verb: Verb,
+    /// Its id, 0 where it was named: a brief reply does not repeat it.
+    collection: u64,
     head_only: bool,
     /// Bytes asked for, where a range says so.
     range_bytes: Option<u64>,
@@ -219,6 +221,7 @@ impl Connection {
         let patience_ms = patience_ms.saturating_add(request.wait_ms());
         let open = Open {
             verb: request.verb,
+            collection: header.collection,
             head_only: request.head_only,
             range_bytes: request.range.and_then(|range| range.length),
             delivery,
@@ -433,8 +436,11 @@ impl Connection {
         Ok(event)
     }
 
-    fn take_reply(&mut self, header: &Header, reply: Reply, checks: BlockChecks) -> Result<Found> {
+    fn take_reply(&mut self, header: &Header, mut reply: Reply, checks: BlockChecks) -> Result<Found> {
         let Some(open) = self.open.get_mut(&header.id) else { return self.skip(header) };
+        if header.brief {
+            reply.collection = open.collection;
+        }
         if open.receiving.is_some() || header.verb != open.verb as u8 {
             return Err(Error::bad_reply("a reply to another request"));
         }

@@ -4,7 +4,8 @@ use super::*;
 use crate::ErrorKind;
 use herd_core::collection::Class;
 use herd_core::entry::Range as ByteRange;
-use herd_core::wire::{Frame, Status, parse_frame};
+use herd_core::key::CollectionId;
+use herd_core::wire::{BRIEF_BYTES, Frame, Status, parse_frame};
 
 const PATIENCE_MS: u64 = 1_000;
 
@@ -98,6 +99,18 @@ fn reply_frames(request: &Header, value: &[u8], frame_bytes: usize) -> Vec<u8> {
 
 fn bytes(length: usize) -> Vec<u8> {
     (0..length as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
+}
+
+#[test]
+fn a_brief_reply_is_of_the_collection_that_was_asked() {
+    let mut connection = opened();
+    let request = get(&mut connection, "x", Delivery::Checked);
+    let script = reply_frames(&request, b"value", 131_072);
+    assert_eq!(script.len(), BRIEF_BYTES + 4 + 5);
+    let events = feed(&mut connection, &script, 7).expect("fine");
+    let Event::Reply { reply, body_bytes, .. } = &events[0].0 else { panic!("{events:?}") };
+    assert_eq!((reply.collection, *body_bytes, reply.version), (CollectionId::DEFAULT.0, Some(5), 7));
+    assert_eq!(events.iter().flat_map(|(_, body)| body.clone()).collect::<Vec<u8>>(), b"value");
 }
 
 #[test]

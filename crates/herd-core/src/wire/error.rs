@@ -45,7 +45,7 @@ pub enum WireError {
 impl fmt::Display for WireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            WireError::BadMagic(byte) => write!(f, "frame starts with {byte:#04x} instead of 0xce"),
+            WireError::BadMagic(byte) => write!(f, "frame starts with {byte:#04x} instead of 0xce or 0xcf"),
             WireError::BadHeaderCrc => f.write_str("frame header fails its checksum"),
             WireError::UnknownKind(kind) => write!(f, "frame kind {kind} is unknown"),
             WireError::HeadTooLong(bytes) => write!(f, "frame head of {bytes} bytes is over the limit"),

@@ -1,5 +1,5 @@
-//! The header of a frame: 72 bytes, little-endian, checked by itself before anything behind it is looked at
-//! (PROTOCOL.md §1.1).
+//! The header of a frame: 72 bytes, or 32 of a brief reply, little-endian, checked by itself before anything behind it
+//! is looked at (PROTOCOL.md §1.1).
 
 use super::error::WireError;
 use crate::checksum::crc32c;
@@ -12,8 +12,14 @@ use crate::limits::{BLOCK_BYTES, WIRE_FRAME_BODY_MAX_BYTES, WIRE_HEAD_MAX_BYTES}
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 72;
 
-/// First byte of every frame.
+/// Bytes of a brief reply's header.
+pub const BRIEF_BYTES: usize = 32;
+
+/// First byte of every frame but a brief reply.
 pub const MAGIC: u8 = 0xCE;
+
+/// First byte of a brief reply.
+pub const BRIEF_MAGIC: u8 = 0xCF;
 
 /// A length nobody knows yet, or "to the end"; as a credit, the whole rest.
 pub const LENGTH_UNKNOWN: u64 = u64::MAX;
@@ -26,6 +32,8 @@ pub const FLAG_HEAD_ONLY: u8 = 2;
 pub const FLAG_RANGE: u8 = 4;
 /// Flag of a request: no reply unless it is an error.
 pub const FLAG_QUIET: u8 = 8;
+/// Flag of a request: the reply may be brief.
+pub const FLAG_BRIEF: u8 = 16;
 
 /// Code of a get that waits until the object's version is greater than `version`.
 pub const CODE_NEWER: u16 = 4;
@@ -210,6 +218,8 @@ pub struct Header {
     pub hops: u8,
     /// CRC-32C of head and block checksums together, 0 when both are empty.
     pub head_crc: u32,
+    /// Of a reply to be written: it may be brief, and is where it fits; of one that was read: it was.
+    pub brief: bool,
 }
 
 impl Header {
@@ -233,6 +243,7 @@ impl Header {
             extra: 0,
             hops: 0,
             head_crc: 0,
+            brief: false,
         }
     }
 
@@ -242,7 +253,8 @@ impl Header {
         Self { verb: verb as u8, id, ..Self::new(Kind::Request) }
     }
 
-    /// The header of the reply to `request`: echoes its verb, id, collection and offset.
+    /// The header of the reply to `request`: echoes its verb, id, collection and offset. It may be brief where the
+    /// asker says so and knows the collection's id, which a brief reply does not tell.
     #[inline]
     pub fn reply_to(request: &Header, status: Status) -> Self {
         Self {
@@ -251,6 +263,7 @@ impl Header {
             code: status.code(),
             collection: request.collection,
             offset: request.offset,
+            brief: request.has(FLAG_BRIEF) && request.collection != CollectionId::BY_NAME.0,
             ..Self::new(Kind::Reply)
         }
     }
@@ -350,13 +363,70 @@ impl Header {
         usize::from(self.head_len) + 4 * self.blocks()
     }
 
-    /// Bytes of the whole frame.
+    /// Bytes of this header, as it was read.
     #[inline]
-    pub fn frame_bytes(&self) -> usize {
-        HEADER_BYTES + self.middle_bytes() + self.body_len as usize
+    pub fn bytes(&self) -> usize {
+        if self.brief { BRIEF_BYTES } else { HEADER_BYTES }
     }
 
-    /// The bytes on the wire, with the header's own checksum.
+    /// Bytes of the whole frame, as it was read.
+    #[inline]
+    pub fn frame_bytes(&self) -> usize {
+        self.bytes() + self.middle_bytes() + self.body_len as usize
+    }
+
+    /// Whether the brief form tells all of this reply: a whole object of one block, or none, without a head.
+    #[inline]
+    pub(super) fn fits_brief(&self) -> bool {
+        let plain = self.kind == Kind::Reply && self.flags == 0 && self.head_len == 0 && self.time_ms == 0;
+        let whole = self.offset == 0 && self.length == u64::from(self.body_len);
+        plain && whole && self.code <= u16::from(u8::MAX) && self.body_len <= u32::from(u16::MAX)
+    }
+
+    /// The bytes of a reply that fits the brief form, with the header's own checksum.
+    #[inline]
+    pub fn encode_brief(&self) -> [u8; BRIEF_BYTES] {
+        let mut out = [0; BRIEF_BYTES];
+        out[0] = BRIEF_MAGIC;
+        out[1] = self.verb;
+        out[2..4].copy_from_slice(&(self.body_len as u16).to_le_bytes());
+        out[8..16].copy_from_slice(&self.id.to_le_bytes());
+        out[16..24].copy_from_slice(&self.version.to_le_bytes());
+        out[24..28].copy_from_slice(&self.epoch.to_le_bytes());
+        out[28..30].copy_from_slice(&self.extra.to_le_bytes());
+        out[30] = self.code as u8;
+        out[31] = self.hops;
+        let crc = own_crc(&out);
+        out[4..8].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Decodes and checks the header of a brief reply. Its collection, which the asker knows, is 0.
+    #[inline]
+    pub fn decode_brief(bytes: &[u8; BRIEF_BYTES]) -> Result<Self, WireError> {
+        if bytes[0] != BRIEF_MAGIC {
+            return Err(WireError::BadMagic(bytes[0]));
+        }
+        if u32_at(bytes, 4) != own_crc(bytes) {
+            return Err(WireError::BadHeaderCrc);
+        }
+        let body_len = u16_at(bytes, 2);
+        Ok(Self {
+            verb: bytes[1],
+            body_len: u32::from(body_len),
+            length: u64::from(body_len),
+            id: u64_at(bytes, 8),
+            version: u64_at(bytes, 16),
+            epoch: u32_at(bytes, 24),
+            extra: u16_at(bytes, 28),
+            code: u16::from(bytes[30]),
+            hops: bytes[31],
+            brief: true,
+            ..Self::new(Kind::Reply)
+        })
+    }
+
+    /// The bytes of the long form, with the header's own checksum.
     #[inline]
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
@@ -382,7 +452,7 @@ impl Header {
         out
     }
 
-    /// Decodes and checks a header: magic, checksum, kind, lengths.
+    /// Decodes and checks a header of the long form: magic, checksum, kind, lengths.
     #[inline]
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, WireError> {
         if bytes[0] != MAGIC {
@@ -408,6 +478,7 @@ impl Header {
             extra: u16_at(bytes, 64),
             hops: bytes[66],
             head_crc: u32_at(bytes, 68),
+            brief: false,
         };
         header.check_lengths()?;
         Ok(header)
@@ -443,27 +514,26 @@ impl Header {
     }
 }
 
-/// The header's own checksum: of all bytes but those it stands in.
+/// The header's own checksum: of all bytes but the four it stands in.
 #[inline]
-fn own_crc(bytes: &[u8; HEADER_BYTES]) -> u32 {
-    let mut covered = [0; HEADER_BYTES - 4];
-    covered[..4].copy_from_slice(&bytes[..4]);
-    covered[4..].copy_from_slice(&bytes[8..]);
-    crc32c(&covered)
+fn own_crc<const BYTES: usize>(bytes: &[u8; BYTES]) -> u32 {
+    let mut moved_up = *bytes;
+    moved_up.copy_within(..4, 4);
+    crc32c(&moved_up[4..])
 }
 
 #[inline]
-fn u16_at(bytes: &[u8; HEADER_BYTES], at: usize) -> u16 {
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
 #[inline]
-fn u32_at(bytes: &[u8; HEADER_BYTES], at: usize) -> u32 {
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
 #[inline]
-fn u64_at(bytes: &[u8; HEADER_BYTES], at: usize) -> u64 {
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
     let low = u64::from(u32_at(bytes, at));
     low | (u64::from(u32_at(bytes, at + 4)) << 32)
 }

@@ -26,6 +26,7 @@ const REPLY: &str = "\
     ce0401004172935808000000000302010000120003000000020000000000000008070605040302010000000000000000\
     03000000000000000000000000000000010100002d9f9a580304000700000010080000505c18a3010000b73f4b366162\
     63";
+const BRIEF: &str = "cf0103004279e6e1080000000003020108070605040302010900000001010001b73f4b36616263";
 const DATA: &str = "\
     ce050000104ba41108000000000302010000000002000000000000000000000000000000000000000000100000000000\
     0200000000000000000000000000000000000000dac37d222cef06da7879";
@@ -223,7 +224,69 @@ fn random_header(random: &mut Random) -> Header {
         extra: random.next() as u16,
         hops: random.next() as u8,
         head_crc: random.next() as u32,
+        brief: false,
     }
+}
+
+/// A get of object 8 on collection 2 whose reply may be brief, and such a reply of three bytes.
+fn brief_reply() -> (Header, Header) {
+    let id = request_id(0x01_02_03, 8);
+    let request = Header { flags: FLAG_BRIEF, collection: 2, ..Header::request(Verb::Get, id) };
+    let mut reply = Header::reply_to(&request, Status::Ok);
+    (reply.version, reply.length, reply.epoch, reply.hops) = (0x0102_0304_0506_0708, 3, 9, 1);
+    reply.set_ack(Class::Ram(1), 1);
+    (request, reply)
+}
+
+#[test]
+fn a_brief_reply_has_its_golden_bytes_and_every_flipped_bit_is_found() {
+    let (_, reply) = brief_reply();
+    let bytes = from_hex(BRIEF);
+    assert_eq!(frame(reply, &Fields::default(), b"abc"), bytes);
+    let read = parse_frame(&bytes).expect("parses").expect("is whole");
+    assert_eq!((read.bytes(), read.body()), (39, Ok(&b"abc"[..])));
+    // The asker knows the collection.
+    assert_eq!(*read.header(), Header { collection: 0, body_len: 3, ..reply });
+    for end in 0..bytes.len() {
+        assert_eq!(parse_frame(&bytes[..end]), Ok(None), "{end} bytes");
+    }
+    for bit in 0..8 * bytes.len() {
+        let mut bad = bytes.clone();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        // The first bit makes a long frame of it, of which more is needed.
+        let found = parse_frame(&bad).map(|frame| frame.map(|frame| frame.body().is_err()));
+        assert!(matches!(found, Err(_) | Ok(Some(true)) | Ok(None)) && (bit == 0 || found != Ok(None)), "bit {bit}");
+    }
+}
+
+#[test]
+fn a_reply_is_brief_only_where_nothing_is_lost() {
+    let (request, reply) = brief_reply();
+    let long = |header: Header, fields: &Fields<'_>, body: &[u8]| frame(header, fields, body)[0] == MAGIC;
+    let none = Fields::default();
+    assert!(!long(reply, &none, b"abc"));
+    let unasked = Header { flags: 0, ..request };
+    let by_name = Header { collection: CollectionId::BY_NAME.0, ..request };
+    for request in [unasked, by_name] {
+        assert!(long(Header { length: 3, ..Header::reply_to(&request, Status::Ok) }, &none, b"abc"));
+    }
+    assert!(long(reply, &Fields { flags: Some(7), ..none }, b"abc"), "fields");
+    for header in [
+        Header { flags: FLAG_MORE, length: 0, ..reply },
+        Header { offset: 1, length: 0, ..reply },
+        Header { length: 1, ..reply },
+        Header { time_ms: 1, length: 0, ..reply },
+        Header { code: 256, length: 0, ..reply },
+        Header { kind: Kind::Request, length: 0, ..reply },
+    ] {
+        assert!(long(header, &none, b""), "{header:?}");
+    }
+    let body = vec![7; BLOCK_BYTES];
+    assert!(long(Header { length: body.len() as u64, ..reply }, &none, &body), "65,536 bytes");
+    let most = &body[1..];
+    let bytes = frame(Header { length: most.len() as u64, ..reply }, &none, most);
+    assert_eq!((bytes[0], bytes.len()), (BRIEF_MAGIC, BRIEF_BYTES + 4 + most.len()));
+    assert_eq!(parse_frame(&bytes).expect("parses").expect("is whole").body(), Ok(most));
 }
 
 #[test]

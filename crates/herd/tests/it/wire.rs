@@ -4,7 +4,9 @@ use crate::node::{Node, pattern};
 use herd_core::ErrorKind;
 use herd_core::key::CollectionId;
 use herd_core::limits::BLOCK_BYTES;
-use herd_core::wire::{self, FLAG_MORE, Fields, HEADER_BYTES, Header, Kind, LENGTH_UNKNOWN, Status, Verb};
+use herd_core::wire::{
+    self, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_MORE, Fields, HEADER_BYTES, Header, Kind, LENGTH_UNKNOWN, Status, Verb,
+};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -39,6 +41,21 @@ fn read_answer(socket: &mut TcpStream) -> Answer {
     socket.read_exact(&mut rest).expect("whole");
     let fields = Fields::decode(&rest[..usize::from(header.head_len)]).expect("fields");
     Answer { header, error: fields.error.unwrap_or("").to_string() }
+}
+
+/// The whole frame of a reply that came.
+fn read_bytes(socket: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    loop {
+        let header = wire::parse_header(&bytes).expect("a header");
+        let due = header.map_or(bytes.len() + 1, |header| header.frame_bytes());
+        if bytes.len() == due {
+            return bytes;
+        }
+        let at = bytes.len();
+        bytes.resize(due, 0);
+        socket.read_exact(&mut bytes[at..]).expect("answered");
+    }
 }
 
 fn connect(node: &Node) -> TcpStream {
@@ -92,6 +109,48 @@ fn what_can_not_be_a_frame_is_told_and_closed() {
         assert!(answer.len() < 1024, "{} bytes", answer.len());
     }
     assert!(node.ok(&["status"]).contains("objects"));
+}
+
+#[test]
+fn a_reply_is_brief_where_that_was_asked_and_tells_all() {
+    let node = Node::start(&["--memory", "64m"]);
+    let mut socket = connect(&node);
+    let brief = |verb: Verb, id: u64| Header { flags: FLAG_BRIEF, ..request(verb, id) };
+    let mut ask = |header: Header, fields: &Fields<'_>, body: &[u8]| {
+        socket.write_all(&frame(Header { length: body.len() as u64, ..header }, fields, body)).expect("sent");
+        let bytes = read_bytes(&mut socket);
+        let frame = wire::parse_frame(&bytes).expect("a frame").expect("whole");
+        (*frame.header(), frame.body().expect("as it was sent").to_vec())
+    };
+    let name = |name: &'static str| Fields::named(name.as_bytes());
+    // Small, nothing, and a body that is sent from its blocks; 65,536 bytes are one too many.
+    for (id, (key, bytes, fits)) in
+        (1..).zip([("small", 5, true), ("none", 0, true), ("large", 65_535, true), ("larger", 65_536, false)])
+    {
+        let value = pattern(bytes, 3);
+        let (put, _) = ask(brief(Verb::Put, 2 * id), &name(key), &value);
+        assert!(put.brief && put.status() == Some(Status::Ok) && put.version > 0 && put.ack() == (1, 1), "{put:?}");
+        let (got, body) = ask(Header { length: LENGTH_UNKNOWN, ..brief(Verb::Get, 2 * id + 1) }, &name(key), &[]);
+        assert_eq!((got.brief, got.id, got.version), (fits, 2 * id + 1, put.version), "{key}");
+        assert_eq!((got.length, body == value), (bytes as u64, true), "{key}");
+    }
+    // Not asked for, the collection's id not known, a head to tell, an error to tell.
+    assert!(!ask(request(Verb::Get, 20), &name("small"), &[]).0.brief);
+    let by_name = Header { collection: CollectionId::BY_NAME.0, ..brief(Verb::Get, 21) };
+    assert_eq!(ask(by_name, &name("small"), &[]).0.collection, CollectionId::DEFAULT.0);
+    ask(brief(Verb::Put, 22), &Fields { flags: Some(7), ..name("flags") }, b"x");
+    assert!(!ask(brief(Verb::Get, 23), &name("flags"), &[]).0.brief);
+    assert!(!ask(Header { flags: FLAG_BRIEF | FLAG_HEAD_ONLY, ..brief(Verb::Get, 24) }, &name("small"), &[]).0.brief);
+    let (missing, _) = ask(brief(Verb::Get, 25), &name("missing"), &[]);
+    assert_eq!((missing.brief, missing.status()), (false, Some(Status::Error(ErrorKind::NotFound))));
+    assert!(ask(brief(Verb::Remove, 26), &name("small"), &[]).0.brief);
+    // A node that gets one is owed nothing and says nothing.
+    let stray = Header::reply_to(&brief(Verb::Get, 27), Status::Ok);
+    let mut socket = connect(&node);
+    socket.write_all(&frame(stray, &Fields::default(), &[])).expect("sent");
+    socket.write_all(&frame(brief(Verb::Get, 28), &name("none"), &[])).expect("sent");
+    let next = wire::parse_header(&read_bytes(&mut socket)).expect("a header").expect("whole");
+    assert_eq!((next.id, next.brief), (28, true));
 }
 
 #[test]
