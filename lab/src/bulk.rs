@@ -13,7 +13,7 @@ use std::ops::Range;
 use crate::error::{Context, Error, Result};
 use crate::proto::{Link, Op, Proto, herd, http, line_end, memcached, resp};
 use crate::values::Source;
-use crate::wire::{self, Header, kind, verb};
+use crate::wire::{self, Header, flag, kind, tag, verb};
 
 /// Bytes of the null bulk protocol's request and of its reply head.
 pub(crate) const NULL_HEAD_BYTES: usize = 8;
@@ -145,7 +145,7 @@ impl Bulk {
     /// A get, and behind it a credit of the whole body where it needs any: this client drains into memory it owns.
     fn herd_get(&mut self, name: &str, len: usize) {
         let mut head = Vec::new();
-        herd::append_name(&self.link, name.as_bytes(), &mut head);
+        wire::append_field(&mut head, tag::NAME, name.as_bytes());
         let request = herd::request(&self.link, Op::Get, self.sequence);
         wire::append_start(&mut self.heads, request, &head, &[]);
         if len as u64 <= wire::FIRST_CREDIT_BYTES {
@@ -198,14 +198,14 @@ impl Bulk {
         while start == 0 || start < len {
             let end = len.min(start + wire::FRAME_BODY_MAX);
             let mut header = herd::request(&self.link, Op::Set, self.sequence);
-            header.kind = if start == 0 { kind::REQUEST } else { kind::DATA };
-            header.flags = if end < len { wire::flag::MORE } else { 0 };
+            (header.kind, header.flags) = if start == 0 { (kind::REQUEST, flag::BRIEF) } else { (kind::DATA, 0) };
+            header.flags |= if end < len { flag::MORE } else { 0 };
             header.offset = start as u64;
             header.length = len as u64;
             header.body_len = u32::try_from(end - start).expect("a frame's body is at most 1 MiB");
             let mut head = Vec::new();
             if start == 0 {
-                herd::append_name(&self.link, name.as_bytes(), &mut head);
+                wire::append_field(&mut head, tag::NAME, name.as_bytes());
             }
             let head_start = self.heads.len();
             wire::append_start(&mut self.heads, header, &head, &block_crcs(source, start..end));

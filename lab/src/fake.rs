@@ -100,8 +100,7 @@ fn serve(mut stream: TcpStream, objects: &Objects, fault: Fault) {
         }
         assert_eq!(frame.header.kind, kind::REQUEST);
         assert_eq!(frame.header.id >> 40, u64::from(SESSION));
-        let by_name = wire::find_field(&frame.head, tag::COLLECTION) == Some(&b"default"[..]);
-        assert_eq!(frame.header.collection == 0, by_name, "named by id or in the head");
+        assert_eq!(frame.header.collection, wire::DEFAULT_COLLECTION);
         match frame.header.verb {
             verb::GET => get(&mut stream, &frame, objects, fault),
             verb::PUT => put(&mut stream, frame, objects),
@@ -120,9 +119,6 @@ fn get(stream: &mut TcpStream, frame: &Frame, objects: &Objects, fault: Fault) {
     let Some(object) = objects.lock().expect("no panics").get(name).cloned() else {
         return send(stream, Header { code: 1, ..reply(&frame.header) }, &[], &[], fault);
     };
-    if frame.header.flags & flag::HEAD_ONLY != 0 {
-        return send(stream, Header { length: object.len() as u64, ..reply(&frame.header) }, &[], &[], fault);
-    }
     let (mut sent, mut granted) = (0, wire::FIRST_CREDIT_BYTES as usize);
     while sent == 0 || sent < object.len() {
         let end = object.len().min(sent + wire::FRAME_BODY_MAX);

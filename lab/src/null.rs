@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::proto::{Op, Proto};
 use crate::sys::{self, Epoll};
 use crate::values::{Values, printable};
-use crate::wire::{self, Header, flag, kind, tag};
+use crate::wire::{self, Header, kind, tag};
 
 const RECEIVE_BYTES: usize = 256 * 1_024;
 /// Copies of the reply that one write can send.
@@ -119,7 +119,7 @@ fn newlines(bytes: &[u8]) -> usize {
     bytes.chunks(128).map(|piece| usize::from(in_piece(piece))).sum()
 }
 
-/// Herd's wire: counts whole request frames; answers a greeting and the lab's first request on the spot.
+/// Herd's wire: counts whole request frames; answers a greeting on the spot.
 fn frames(conn: &mut Conn, bytes: &[u8]) -> Result<usize> {
     let mut at = 0;
     let mut requests = 0;
@@ -128,8 +128,8 @@ fn frames(conn: &mut Conn, bytes: &[u8]) -> Result<usize> {
         if end > bytes.len() {
             break;
         }
-        if header.kind == kind::HELLO || header.flags & flag::HEAD_ONLY != 0 {
-            conn.stream.write_all(&greeting(&header))?;
+        if header.kind == kind::HELLO {
+            conn.stream.write_all(&welcome())?;
         } else {
             requests += 1;
         }
@@ -139,16 +139,10 @@ fn frames(conn: &mut Conn, bytes: &[u8]) -> Result<usize> {
     Ok(requests)
 }
 
-fn greeting(asked: &Header) -> Vec<u8> {
-    let mut head = Vec::new();
-    let mut header = Header { kind: kind::REPLY, verb: asked.verb, id: asked.id, code: 1, ..Header::default() };
-    header.collection = 2;
-    if asked.kind == kind::HELLO {
-        wire::append_field(&mut head, tag::SESSION, &1u32.to_le_bytes());
-        header = Header { kind: kind::WELCOME, ..Header::default() };
-    }
-    let mut out = Vec::new();
-    wire::append_start(&mut out, header, &head, &[]);
+fn welcome() -> Vec<u8> {
+    let (mut head, mut out) = (Vec::new(), Vec::new());
+    wire::append_field(&mut head, tag::SESSION, &1u32.to_le_bytes());
+    wire::append_start(&mut out, Header { kind: kind::WELCOME, ..Header::default() }, &head, &[]);
     out
 }
 

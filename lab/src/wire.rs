@@ -17,6 +17,8 @@ pub(crate) const FRAME_BODY_MAX: usize = 1 << 20;
 pub(crate) const FIRST_CREDIT_BYTES: u64 = 4 << 20;
 /// "Unknown", "to the end", "the whole rest".
 pub(crate) const ALL: u64 = u64::MAX;
+/// Id of collection `default`.
+pub(crate) const DEFAULT_COLLECTION: u64 = 2;
 const MAGIC: u8 = 0xce;
 const BRIEF_MAGIC: u8 = 0xcf;
 const HEAD_MAX: usize = 8_192;
@@ -41,14 +43,12 @@ pub(crate) mod verb {
 /// Flag bits the lab uses.
 pub(crate) mod flag {
     pub(crate) const MORE: u8 = 1;
-    pub(crate) const HEAD_ONLY: u8 = 2;
     pub(crate) const BRIEF: u8 = 16;
 }
 
 /// Head fields the lab uses.
 pub(crate) mod tag {
     pub(crate) const NAME: u8 = 1;
-    pub(crate) const COLLECTION: u8 = 5;
     pub(crate) const ERROR: u8 = 7;
     pub(crate) const FEATURES: u8 = 12;
     pub(crate) const VERSION: u8 = 13;

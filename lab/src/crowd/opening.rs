@@ -32,8 +32,6 @@ enum Stage {
 /// The connections while they are opened.
 pub(super) struct Opening<'a> {
     spec: &'a CrowdSpec,
-    /// Collection ids by server, learned on its first connection.
-    collections: Vec<u64>,
     stages: Vec<Option<Stage>>,
     open: usize,
 }
@@ -41,8 +39,7 @@ pub(super) struct Opening<'a> {
 impl<'a> Opening<'a> {
     /// None yet.
     pub(super) fn new(spec: &'a CrowdSpec) -> Self {
-        let (collections, stages) = (vec![0; spec.servers.len()], Vec::with_capacity(spec.conns));
-        Self { spec, collections, stages, open: 0 }
+        Self { spec, stages: Vec::with_capacity(spec.conns), open: 0 }
     }
 
     /// Opens all, watched by `epoll` under their index.
@@ -72,26 +69,18 @@ impl<'a> Opening<'a> {
         Ok(self.stages.into_iter().flatten().filter_map(Stage::opened).collect())
     }
 
-    /// Starts to connect; the first connection of each server is waited for, because it learns what the others use.
-    fn begin(&mut self, token: usize, epoll: &Epoll) -> Result<Stage> {
-        let server = self.spec.server_of(token);
-        if token != server {
-            let stream = sys::connect_start(ipv4(self.spec.servers[server])).during(|| "connect".into())?;
-            epoll.add(&stream, token, true)?;
-            return Ok(Stage::Connecting(stream));
-        }
-        let mut stream = sys::connect_blocking(self.spec.servers[server], PATIENCE).during(|| "connect".into())?;
-        let link = self.spec.proto.greet(&mut stream)?;
-        self.collections[server] = link.collection;
-        stream.set_nonblocking(true)?;
-        epoll.add(&stream, token, false)?;
-        self.ask(stream, link)
+    /// Starts to connect.
+    fn begin(&self, token: usize, epoll: &Epoll) -> Result<Stage> {
+        let server = self.spec.servers[self.spec.server_of(token)];
+        let stream = sys::connect_start(ipv4(server)).during(|| "connect".into())?;
+        epoll.add(&stream, token, true)?;
+        Ok(Stage::Connecting(stream))
     }
 
     fn step(&self, stage: Stage, event: Event, epoll: &Epoll, buffer: &mut [u8]) -> Result<Stage> {
         match stage {
             Stage::Connecting(stream) => self.connected(stream, event, epoll),
-            Stage::Greeting(stream, bytes) => self.greeting(stream, bytes, self.spec.server_of(event.token)),
+            Stage::Greeting(stream, bytes) => self.greeting(stream, bytes),
             Stage::Asking(mut bulk) => match bulk.receive(buffer, |_, _| true)? {
                 None => Ok(Stage::Asking(bulk)),
                 Some(done) if !done.found => Ok(Stage::Open(bulk)),
@@ -117,7 +106,7 @@ impl<'a> Opening<'a> {
         Ok(Stage::Greeting(stream, Vec::new()))
     }
 
-    fn greeting(&self, mut stream: TcpStream, mut bytes: Vec<u8>, server: usize) -> Result<Stage> {
+    fn greeting(&self, mut stream: TcpStream, mut bytes: Vec<u8>) -> Result<Stage> {
         let mut chunk = [0; 1_024];
         match stream.read(&mut chunk) {
             Ok(0) => return Err(Error::new("the server closed the connection instead of a welcome")),
@@ -126,7 +115,7 @@ impl<'a> Opening<'a> {
             Err(error) => return Err(error).during(|| "receive a welcome".into()),
         }
         match read_welcome(&bytes).map_err(Error::new)? {
-            Some(session) => self.ask(stream, Link { session, collection: self.collections[server] }),
+            Some(session) => self.ask(stream, Link { session }),
             None => Ok(Stage::Greeting(stream, bytes)),
         }
     }

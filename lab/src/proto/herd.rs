@@ -1,7 +1,7 @@
 //! Herd's wire: get and put of one small object in one frame each way (PROTOCOL.md §1).
 //!
-//! Requests after the welcome carry the session it gave. The first one names collection `default` in its head; where
-//! the reply fills the collection's id in, later requests use the id and leave the name out, and have brief replies.
+//! Requests after the welcome carry the session it gave. They give collection `default` by its id, so that their
+//! replies may be brief.
 
 use super::{Asked, Care, Link, Op, Reply};
 use crate::values::{Values, key};
@@ -9,19 +9,10 @@ use crate::wire::{self, Header, flag, kind, tag, verb};
 
 const SEQUENCE_BITS: u32 = 40;
 const STATUS_OK: u16 = 0;
-const STATUS_NOT_FOUND: u16 = 1;
 
 /// Request id of a sequence number in a session.
 pub(crate) fn request_id(session: u64, sequence: u64) -> u64 {
     (session << SEQUENCE_BITS) | (sequence & ((1 << SEQUENCE_BITS) - 1))
-}
-
-/// Head that names an object, and its collection where the link has no id for it.
-pub(crate) fn append_name(link: &Link, name: &[u8], head: &mut Vec<u8>) {
-    wire::append_field(head, tag::NAME, name);
-    if link.collection == 0 {
-        wire::append_field(head, tag::COLLECTION, b"default");
-    }
 }
 
 /// A request header for `op`.
@@ -31,7 +22,7 @@ pub(crate) fn request(link: &Link, op: Op, sequence: u64) -> Header {
         verb: if op == Op::Get { verb::GET } else { verb::PUT },
         flags: flag::BRIEF,
         id: request_id(link.session, sequence),
-        collection: link.collection,
+        collection: wire::DEFAULT_COLLECTION,
         length: wire::ALL,
         ..Header::default()
     }
@@ -42,7 +33,7 @@ pub(super) fn append_request(link: &Link, op: Op, asked: Asked, values: &Values,
     let start = out.len();
     let mut header = request(link, op, asked.sequence);
     out.resize(start + wire::HEADER_BYTES, 0);
-    append_name(link, &key(asked.key), out);
+    wire::append_field(out, tag::NAME, &key(asked.key));
     header.head_len = u16::try_from(out.len() - start - wire::HEADER_BYTES).expect("heads are short");
     if op == Op::Set {
         header.length = values.value_bytes() as u64;
@@ -121,32 +112,11 @@ pub(super) fn read_welcome(header: &Header, head: &[u8]) -> Result<u64, String> 
     Ok(u64::from(session))
 }
 
-/// A first request that only learns the id of collection `default`: a get, without body, of a name that is not there.
-pub(super) fn probe(session: u64) -> Vec<u8> {
-    let link = Link { session, collection: 0 };
-    let mut header = request(&link, Op::Get, (1 << SEQUENCE_BITS) - 1);
-    header.flags |= flag::HEAD_ONLY;
-    let mut head = Vec::new();
-    append_name(&link, b"herdbench-probe", &mut head);
-    let mut out = Vec::new();
-    wire::append_start(&mut out, header, &head, &[]);
-    out
-}
-
-/// The collection's id from the reply to [`probe`], 0 if it does not say.
-pub(super) fn read_probe_reply(header: &Header, head: &[u8]) -> Result<u64, String> {
-    if header.kind == kind::REPLY && matches!(header.code, STATUS_OK | STATUS_NOT_FOUND) {
-        Ok(header.collection)
-    } else {
-        Err(wire::explain(header, head))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const LINK: Link = Link { session: 3, collection: 17 };
+    const LINK: Link = Link { session: 3 };
 
     fn reply(op: Op, sequence: u64, index: u32, values: &Values) -> Vec<u8> {
         let mut header = request(&LINK, op, sequence);
@@ -172,13 +142,11 @@ mod tests {
         append_request(&LINK, Op::Set, Asked { key: 7, sequence: 5 }, &values, &mut out);
         let header = Header::decode(&out).expect("a header").expect("whole");
         wire::check_start(&header, &out).expect("checksums");
-        assert_eq!((header.verb, header.collection, header.length), (verb::PUT, 17, 256));
+        assert_eq!((header.verb, header.collection, header.length), (verb::PUT, 2, 256));
         assert_eq!(header.id, (3 << 40) | 5);
         assert_eq!(out.len(), header.body_start() + 256);
         assert_eq!(wire::block_crc(&header, &out, 0), wire::crc32c(&out[header.body_start()..]));
-        let head = header.head(&out);
-        assert_eq!(wire::find_field(head, tag::NAME), Some(&key(7)[..]));
-        assert_eq!(wire::find_field(head, tag::COLLECTION), None);
+        assert_eq!(wire::find_field(header.head(&out), tag::NAME), Some(&key(7)[..]));
     }
 
     #[test]
@@ -213,8 +181,5 @@ mod tests {
         assert_eq!(read_welcome(&welcome, &head), Ok(9));
         assert!(read_welcome(&welcome, &[]).is_err());
         assert!(read_welcome(&header, &head).is_err());
-        let found = Header { kind: kind::REPLY, code: 1, collection: 6, ..Header::default() };
-        assert_eq!(read_probe_reply(&found, &[]), Ok(6));
-        assert!(read_probe_reply(&Header { code: 3, ..found }, &[]).is_err());
     }
 }

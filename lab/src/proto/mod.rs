@@ -61,8 +61,6 @@ impl Op {
 pub(crate) struct Link {
     /// Session in the high 24 bits of request ids (Herd's wire).
     pub(crate) session: u64,
-    /// Id of collection `default` (Herd's wire); 0: name it in every head.
-    pub(crate) collection: u64,
 }
 
 /// A small request that waits for its reply.
@@ -149,11 +147,7 @@ impl Proto {
         }
         stream.write_all(&wire::hello()).during(|| "send hello".into())?;
         let (header, head) = read_frame(stream)?;
-        let session = herd::read_welcome(&header, &head).map_err(Error::new)?;
-        stream.write_all(&herd::probe(session)).during(|| "send the first request".into())?;
-        let (header, head) = read_frame(stream)?;
-        let collection = herd::read_probe_reply(&header, &head).map_err(Error::new)?;
-        Ok(Link { session, collection })
+        Ok(Link { session: herd::read_welcome(&header, &head).map_err(Error::new)? })
     }
 }
 
