@@ -189,11 +189,10 @@ pub fn encode_frame_head(
     let before_checks = out.len();
     checks.into_iter().for_each(|check| out.extend_from_slice(&check.to_le_bytes()));
     assert!(out.len() - before_checks == 4 * header.blocks(), "one checksum for each block");
-    if brief {
-        return Ok(());
+    if !brief {
+        header.head_crc = if out.len() == middle { 0 } else { crc32c(&out[middle..]) };
+        out[start..middle].copy_from_slice(&header.encode());
     }
-    header.head_crc = if out.len() == middle { 0 } else { crc32c(&out[middle..]) };
-    out[start..middle].copy_from_slice(&header.encode());
     Ok(())
 }
 
