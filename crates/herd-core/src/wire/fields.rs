@@ -78,6 +78,12 @@ impl<'a> Fields<'a> {
         Self { error: Some(error), ..Self::default() }
     }
 
+    /// Whether there is none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// Decodes a head. Unknown tags are skipped; a known one that stands there twice is refused.
     #[inline]
     pub fn decode(mut head: &'a [u8]) -> Result<Self, WireError> {

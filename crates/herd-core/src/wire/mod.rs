@@ -169,11 +169,17 @@ pub fn encode_frame_head(
     body_bytes: usize,
     checks: impl IntoIterator<Item = u32>,
 ) -> Result<(), WireError> {
+    (header.head_len, header.body_len) =
+        (0, u32::try_from(body_bytes).map_err(|_| WireError::BodyTooLong(body_bytes))?);
+    if header.brief && header.fits_brief() && fields.is_empty() {
+        out.extend_from_slice(&header.encode_brief());
+        append_checks(out, &header, checks);
+        return Ok(());
+    }
     let start = out.len();
     out.extend_from_slice(&[0; HEADER_BYTES]);
     let middle = start + HEADER_BYTES;
     let encoded = fields.encode(out).and_then(|()| {
-        header.body_len = u32::try_from(body_bytes).map_err(|_| WireError::BodyTooLong(body_bytes))?;
         header.head_len = (out.len() - middle) as u16;
         header.check_lengths()
     });
@@ -181,19 +187,17 @@ pub fn encode_frame_head(
         out.truncate(start);
         return Err(error);
     }
-    let brief = header.brief && header.fits_brief();
-    if brief {
-        out.truncate(start);
-        out.extend_from_slice(&header.encode_brief());
-    }
-    let before_checks = out.len();
-    checks.into_iter().for_each(|check| out.extend_from_slice(&check.to_le_bytes()));
-    assert!(out.len() - before_checks == 4 * header.blocks(), "one checksum for each block");
-    if !brief {
-        header.head_crc = if out.len() == middle { 0 } else { crc32c(&out[middle..]) };
-        out[start..middle].copy_from_slice(&header.encode());
-    }
+    append_checks(out, &header, checks);
+    header.head_crc = if out.len() == middle { 0 } else { crc32c(&out[middle..]) };
+    out[start..middle].copy_from_slice(&header.encode());
     Ok(())
+}
+
+#[inline]
+fn append_checks(out: &mut Vec<u8>, header: &Header, checks: impl IntoIterator<Item = u32>) {
+    let before = out.len();
+    checks.into_iter().for_each(|check| out.extend_from_slice(&check.to_le_bytes()));
+    assert!(out.len() - before == 4 * header.blocks(), "one checksum for each block");
 }
 
 /// Appends a whole frame. On an error `out` is as it was.
