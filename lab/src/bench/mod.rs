@@ -158,6 +158,8 @@ pub(crate) struct Bench {
     pub(crate) options: Options,
     /// What it found.
     pub(crate) report: Report,
+    /// Keeps the processor awake until the end.
+    pub(crate) awake: Awake,
     own_program: PathBuf,
     memcached: Option<PathBuf>,
     redis: Option<PathBuf>,
@@ -169,7 +171,6 @@ pub(crate) struct Bench {
 pub(crate) fn run(mut options: Options) -> Result<()> {
     let network = netns::enter();
     sys::raise_open_files()?;
-    let _awake = Awake::start()?;
     if options.short {
         (options.rounds, options.window_ms) = (2, SHORT_WINDOW_MS);
         options.lines = vec![Line::C, Line::D];
@@ -189,14 +190,14 @@ pub(crate) fn run(mut options: Options) -> Result<()> {
 
 impl Bench {
     fn open(options: Options, network: &Network) -> Result<Self> {
-        let own_program = client::program()?;
+        let (own_program, awake) = (client::program()?, Awake::start()?);
         let versions = print_versions(&options.programs);
         let (memcached, redis) = (options.programs.path("memcached"), options.programs.path("redis"));
         let iperf3 = options.programs.path("iperf3");
         println!("network    {network:?}");
         let environment = environment(&options, network, versions);
         let report = Report::create(&options.out, "bench", &environment)?;
-        Ok(Self { options, report, own_program, memcached, redis, iperf3 })
+        Ok(Self { options, report, awake, own_program, memcached, redis, iperf3 })
     }
 
     /// The arms of small operations; null servers answer `ops`, one arm each.

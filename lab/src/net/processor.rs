@@ -1,4 +1,5 @@
-//! How idle the processor was: a figure of a network is void when the processor, not the link, was the limit.
+//! How idle the processor was, and how much of it others took: a figure of a network is void when the processor, not
+//! the link, was the limit, and any figure when the machine below was busy with others.
 
 use std::fs;
 use std::thread;
