@@ -198,7 +198,9 @@ impl Bulk {
         while start == 0 || start < len {
             let end = len.min(start + wire::FRAME_BODY_MAX);
             let mut header = herd::request(&self.link, Op::Set, self.sequence);
-            (header.kind, header.flags) = if start == 0 { (kind::REQUEST, flag::BRIEF) } else { (kind::DATA, 0) };
+            if start > 0 {
+                (header.kind, header.flags) = (kind::DATA, 0);
+            }
             header.flags |= if end < len { flag::MORE } else { 0 };
             header.offset = start as u64;
             header.length = len as u64;

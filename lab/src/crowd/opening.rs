@@ -9,10 +9,10 @@ use std::net::{SocketAddr, SocketAddrV4, TcpStream};
 use crate::bulk::Bulk;
 use crate::crowd::{CrowdSpec, PATIENCE, STEP_BYTES};
 use crate::error::{Context, Error, Result};
-use crate::proto::{Link, Proto};
+use crate::proto::{Link, Proto, herd};
 use crate::sys::{self, Epoll, Event};
 use crate::values::Source;
-use crate::wire::{self, Header, kind, tag};
+use crate::wire::{self, Header};
 
 /// Connections that are being opened at once: what the accept queues of common servers hold.
 const OPENING_MAX: usize = 256;
@@ -171,11 +171,5 @@ pub(super) fn read_welcome(bytes: &[u8]) -> Result<Option<u64>, String> {
         return Ok(None);
     }
     wire::check_start(&header, bytes)?;
-    let head = header.head(bytes);
-    if header.kind != kind::WELCOME {
-        return Err(wire::explain(&header, head));
-    }
-    let session = wire::find_field(head, tag::SESSION).and_then(|session| session.try_into().ok());
-    let session = session.map(u32::from_le_bytes).ok_or("a welcome without a session")?;
-    Ok(Some(u64::from(session)))
+    herd::read_welcome(&header, header.head(bytes)).map(Some)
 }

@@ -103,7 +103,7 @@ fn check_content(op: Op, header: &Header, key: u32, values: &Values, frame: &[u8
 }
 
 /// The session a welcome gives.
-pub(super) fn read_welcome(header: &Header, head: &[u8]) -> Result<u64, String> {
+pub(crate) fn read_welcome(header: &Header, head: &[u8]) -> Result<u64, String> {
     if header.kind != kind::WELCOME {
         return Err(wire::explain(header, head));
     }
