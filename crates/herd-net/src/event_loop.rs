@@ -8,6 +8,7 @@
 
 use crate::conn::{Conn, READ_BYTES, REST_MAX_BYTES};
 use crate::group::{LISTENERS, LoopHandle, Remote, TICK, WAKE};
+use crate::output::ticket_id;
 use crate::service::{Service, Why};
 use crate::stats::add;
 use crate::sys::{Lender, Ticker};
@@ -22,6 +23,10 @@ use std::time::{Duration, Instant};
 /// Connections of a round: enough to hide the memory's latency, few enough that what they read is still in cache.
 pub(crate) const ROUND: usize = 16;
 const EVENTS: usize = 1024;
+/// Most bytes of one connection in a round.
+const DESK_BYTES: usize = REST_MAX_BYTES + READ_BYTES;
+/// Bytes of all connections in a round.
+pub(crate) const INPUT_BYTES: usize = ROUND * DESK_BYTES;
 
 /// A loop, to be run by a thread of its own.
 pub struct EventLoop<S: Service> {
@@ -39,6 +44,8 @@ pub struct EventLoop<S: Service> {
     /// Connections in line for a turn.
     pub(crate) line: VecDeque<usize>,
     pub(crate) desks: Box<[Desk]>,
+    /// What arrived for a round, side by side, so that it stays in the core's cache; or for a turn.
+    pub(crate) input: Box<[u8]>,
     pub(crate) lender: Lender,
     pub(crate) start: Instant,
     pub(crate) now_ms: u64,
@@ -57,19 +64,14 @@ pub struct EventLoop<S: Service> {
 }
 
 /// Where one connection of a round is served.
+#[derive(Default)]
 pub(crate) struct Desk {
-    /// What arrived.
-    pub(crate) input: Box<[u8]>,
+    /// Where in the loop's input lies what arrived.
+    from: usize,
     len: usize,
     /// Replies to it.
     pub(crate) replies: Vec<u8>,
     failed: bool,
-}
-
-impl Desk {
-    pub(crate) fn new() -> Self {
-        Self { input: vec![0; REST_MAX_BYTES + READ_BYTES].into(), len: 0, replies: Vec::new(), failed: false }
-    }
 }
 
 impl<S: Service> EventLoop<S> {
@@ -128,21 +130,23 @@ impl<S: Service> EventLoop<S> {
     /// Reads up to [`ROUND`] connections, serves them, and answers them.
     #[inline]
     fn round(&mut self, round: &[usize]) {
-        let (mut read, mut written) = (0, 0);
+        let (mut read, mut written, mut from) = (0, 0, 0);
         for (desk, &at) in self.desks.iter_mut().zip(round) {
             let conn = self.conns[at].as_mut().expect("it stays open until its round");
-            let received = conn.receive(&mut desk.input);
+            let received = conn.receive(&mut self.input[from..from + DESK_BYTES]);
             desk.failed = received.is_err();
             let (len, new) = received.unwrap_or_default();
-            (desk.len, read) = (len, read + new);
+            (desk.from, desk.len, read) = (from, len, read + new);
             if round.len() > 1 {
-                self.service.foresee(&conn.session, &desk.input[..len]);
+                self.service.foresee(&conn.session, &self.input[from..from + len]);
             }
+            from += len.next_multiple_of(64); // the next cache line
         }
         self.service.foreseen();
         for (desk, &at) in self.desks.iter_mut().zip(round).filter(|(desk, _)| desk.len > 0) {
             let conn = self.conns[at].as_mut().expect("as above");
-            conn.serve(&mut self.service, ticket_id(at, self.uses[at]), &desk.input[..desk.len], &mut desk.replies);
+            let input = &self.input[desk.from..desk.from + desk.len];
+            conn.serve(&mut self.service, ticket_id(at, self.uses[at]), input, &mut desk.replies);
         }
         self.service.served();
         for (i, &at) in round.iter().enumerate() {
@@ -172,10 +176,4 @@ impl<S: Service> EventLoop<S> {
             self.line.push_back(at);
         }
     }
-}
-
-/// Names a connection beyond its place, which others had and will have.
-#[inline]
-pub(crate) fn ticket_id(at: usize, uses: u32) -> u64 {
-    u64::from(uses) << 32 | at as u64
 }

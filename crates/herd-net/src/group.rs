@@ -1,7 +1,7 @@
 //! Loops that belong together: how they are made, share new connections, and are reached by other threads.
 
 use crate::conn::Conn;
-use crate::event_loop::{Desk, EventLoop, ROUND};
+use crate::event_loop::{Desk, EventLoop, INPUT_BYTES, ROUND};
 use crate::output::Ticket;
 use crate::service::Service;
 use crate::stats::{LoopStats, add};
@@ -119,7 +119,8 @@ impl<S: Service> EventLoop<S> {
             free: Vec::new(),
             fresh: Vec::new(),
             line: VecDeque::new(),
-            desks: (0..ROUND).map(|_| Desk::new()).collect(),
+            desks: (0..ROUND).map(|_| Desk::default()).collect(),
+            input: vec![0; INPUT_BYTES].into(),
             lender: Lender::new()?,
             start: Instant::now(),
             now_ms: 0,

@@ -19,6 +19,12 @@ pub struct Ticket {
     pub serial: u32,
 }
 
+/// Names a connection beyond its place, which others had and will have.
+#[inline]
+pub(crate) fn ticket_id(at: usize, uses: u32) -> u64 {
+    u64::from(uses) << 32 | at as u64
+}
+
 /// One thing to send.
 enum Part<B> {
     Bytes { bytes: Vec<u8>, at: usize },

@@ -5,8 +5,8 @@
 //! where they lie.
 
 use crate::conn::{Conn, READ_BYTES};
-use crate::event_loop::{EventLoop, ticket_id};
-use crate::output::{Output, Piece};
+use crate::event_loop::EventLoop;
+use crate::output::{Output, Piece, ticket_id};
 use crate::service::{Service, Why};
 use crate::stats::add;
 use crate::sys::{self, Lender};
@@ -60,7 +60,7 @@ impl<S: Service> EventLoop<S> {
         let mut turn = Turn {
             service: &mut self.service,
             lender: &self.lender,
-            input: &mut desk.input,
+            input: &mut self.input,
             replies: &mut desk.replies,
             id: ticket_id(at, self.uses[at]),
             budget: if alone { TURN_LARGE_BYTES } else { TURN_SMALL_BYTES },

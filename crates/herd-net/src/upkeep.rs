@@ -1,7 +1,7 @@
 //! What a loop does besides serving: news from other threads, deferred replies, deadlines, the end.
 
-use crate::event_loop::{EventLoop, ticket_id};
-use crate::output::{Output, Queue, Ticket};
+use crate::event_loop::EventLoop;
+use crate::output::{Output, Queue, Ticket, ticket_id};
 use crate::service::{Service, Why};
 use crate::stats::add;
 use herd_core::limits::STOP_MS;

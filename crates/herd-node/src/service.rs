@@ -16,13 +16,13 @@ pub(crate) type Output<'a> = herd_net::Output<'a, Arc<Body>>;
 /// The service of one loop.
 pub(crate) struct NodeService {
     cx: Context,
-    /// Objects this round will ask for.
-    foreseen: Vec<Foreseen>,
+    /// The object this round will ask for that was foreseen last.
+    foreseen: Option<Foreseen>,
 }
 
 impl NodeService {
     pub(crate) fn new(shared: Arc<Shared>, number: usize) -> Self {
-        Self { cx: Context::new(shared, number), foreseen: Vec::new() }
+        Self { cx: Context::new(shared, number), foreseen: None }
     }
 }
 
@@ -43,14 +43,15 @@ impl Service for NodeService {
             _ => None,
         };
         if let Some(name) = name {
-            let foreseen = self.cx.shared.store.foresee(&self.cx.shared.default, name);
-            self.foreseen.push(foreseen);
+            let store = &self.cx.shared.store;
+            // The one before had the time of a read for its place in the index to come.
+            store.fetch(self.foreseen.replace(store.foresee(&self.cx.shared.default, name)));
         }
     }
 
     #[inline]
     fn foreseen(&mut self) {
-        self.foreseen.drain(..).for_each(|foreseen| self.cx.shared.store.fetch(foreseen));
+        self.cx.shared.store.fetch(self.foreseen.take());
     }
 
     #[inline]

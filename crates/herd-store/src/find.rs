@@ -50,6 +50,7 @@ impl Store {
         let id = ObjectId::of(&self.hash_key, c.id, name);
         let (tag, slot) = (Tag::new(id.tag_bits()), id.slot() / self.shards.len());
         let mut shard = self.lock(id.slot() & (self.shards.len() - 1));
+        shard.foresee_version(slot);
         let generation = shard.logs(c, now.unix_ms).generation;
         let place = shard.find(c, generation, tag, name);
         let expires_ms = place.map_or(0, |(_, addr)| shard.record(addr).expires_ms());

@@ -178,9 +178,10 @@ impl Store {
         foreseen
     }
 
-    /// Begins to fetch the object itself.
+    /// Begins to fetch the object itself, if one was foreseen.
     #[inline]
-    pub fn fetch(&self, foreseen: Foreseen) {
+    pub fn fetch(&self, foreseen: Option<Foreseen>) {
+        let Some(foreseen) = foreseen else { return };
         let shard = self.lock(foreseen.shard);
         if let Some((_, addr)) = shard.index.find(foreseen.tag, |_| true) {
             shard.arena.fetch(&shard.owner, PageId(addr.page()), addr.offset(), FETCH_BYTES);

@@ -8,7 +8,7 @@
 //!
 //! Who may call: `Store` and its `Entry`, which hold the lock. Making room is in `evict.rs`.
 
-use crate::arena::{Arena, Owner, PAGE_BYTES, PageId, PageNote};
+use crate::arena::{Arena, Owner, PAGE_BYTES, PageId, PageNote, prefetch};
 use crate::body::Body;
 use crate::collection::{Counts, State};
 use crate::find::Record;
@@ -84,6 +84,12 @@ impl Shard {
             sweep_at: (0, 0, 0),
             hash_key,
         }
+    }
+
+    /// Begins to fetch the version of a slot, which a put needs after it has waited for the index and the record.
+    #[inline]
+    pub(crate) fn foresee_version(&self, slot: usize) {
+        prefetch(&self.versions[slot]);
     }
 
     /// The next version of a slot.

@@ -90,10 +90,11 @@ fn pinned(bench: &Bench) -> Vec<Entrant> {
         bench.arm("memcached text", Kind::Memcached, Proto::Memcached),
         bench.arm("redis", Kind::Redis, Proto::Resp),
         bench.arm("pogocache text", Kind::Pogocache, Proto::Memcached),
+        // Beside its null server, so that both have the same weather.
         bench.arm("herd text", Kind::Herd, Proto::Memcached),
-        bench.arm("herd wire", Kind::Herd, Proto::Herd),
         bench.arm("null text", null(Proto::Memcached, Op::Get), Proto::Memcached),
         bench.arm("null text", null(Proto::Memcached, Op::Set), Proto::Memcached),
+        bench.arm("herd wire", Kind::Herd, Proto::Herd),
         bench.arm("null wire", null(Proto::Herd, Op::Get), Proto::Herd),
         bench.arm("null wire", null(Proto::Herd, Op::Set), Proto::Herd),
     ];

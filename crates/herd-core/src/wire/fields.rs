@@ -78,10 +78,21 @@ impl<'a> Fields<'a> {
         Self { error: Some(error), ..Self::default() }
     }
 
-    /// Whether there is none.
+    /// Whether there is none. Each is looked at by itself: where the caller has just set them, the compiler knows.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        *self == Self::default()
+        #[rustfmt::skip]
+        let Self {
+            name, ttl_ms, flags, attributes, collection, spec, error, prefix, after, limit, method, features,
+            highest_version, session, node, expires_ms, checksum,
+        } = self;
+        let bytes = [name, attributes, prefix, after];
+        let texts = [collection, spec, error, method, node];
+        bytes.iter().all(|field| field.is_none())
+            && texts.iter().all(|field| field.is_none())
+            && [ttl_ms, features, expires_ms].iter().all(|field| field.is_none())
+            && [flags, limit, session, checksum].iter().all(|field| field.is_none())
+            && highest_version.is_none()
     }
 
     /// Decodes a head. Unknown tags are skipped; a known one that stands there twice is refused.
