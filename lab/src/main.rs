@@ -99,7 +99,11 @@ enum Command {
         value_bytes: usize,
     },
     /// A server of large bodies from and to one resident buffer: the limit for large objects.
-    NullBulk,
+    NullBulk {
+        /// Take the CRC-32C of what arrives: the limit where bytes are checked.
+        #[arg(long)]
+        checked: bool,
+    },
     /// One run of the small-operation engine: specification on stdin, outcome on stdout, both JSON.
     #[command(hide = true)]
     Engine,
@@ -164,7 +168,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Bench(options) => bench::run(options)?,
         Command::List(programs) => list(&programs),
         Command::NullServer { proto, op, value_bytes } => null::serve(proto, op, value_bytes)?,
-        Command::NullBulk => null::serve_bulk()?,
+        Command::NullBulk { checked } => null::serve_bulk(checked)?,
         Command::Engine => print_outcome(&engine::run(read_specification()?)?)?,
         Command::Churn => print_outcome(&churn::run(&read_specification()?)?)?,
         Command::Storm => print_outcome(&storm::run(&read_specification()?)?)?,

@@ -3,8 +3,11 @@
 //! `null-server` reads, counts whole requests and writes as many copies of one fixed reply: no keys, no lookup, no
 //! parsing beyond finding where a request ends. `null-bulk` moves bodies between the socket and one resident buffer by
 //! a trivial protocol: a request word (verb in the low byte, length above), for a get the length and the body, for a
-//! put the body and then the length back. Both are processes of their own, end with their parent, and trust the lab.
+//! put the body and then the length back; `--checked` it also takes the CRC-32C of each body, which nobody can do
+//! without who promises that it is what was sent. Both are processes of their own, end with their parent, and trust the
+//! lab.
 
+use std::hint::black_box;
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{TcpListener, TcpStream};
 
@@ -20,6 +23,8 @@ const RECEIVE_BYTES: usize = 256 * 1_024;
 const COPIES: usize = 1_024;
 /// The largest body `null-bulk` holds.
 const BULK_BYTES: usize = 64 << 20;
+/// What it receives at a time where it checks it: still in the core's cache then.
+const CHECKED_BYTES: usize = 256 * 1_024;
 
 struct Conn {
     stream: TcpStream,
@@ -173,19 +178,19 @@ fn fixed_reply(proto: Proto, op: Op, values: &Values) -> Result<Vec<u8>> {
 }
 
 /// Serves bodies for ever, one connection after the other.
-pub(crate) fn serve_bulk() -> Result<()> {
+pub(crate) fn serve_bulk(checked: bool) -> Result<()> {
     let listener = sys::listen_loopback()?;
     announce(&listener)?;
     let mut body = printable(BULK_BYTES);
     loop {
         let (mut stream, _) = listener.accept()?;
         stream.set_nodelay(true)?;
-        while let Ok(true) = transfer(&mut stream, &mut body) {}
+        while let Ok(true) = transfer(&mut stream, &mut body, checked) {}
     }
 }
 
 /// One get or put; false or an error when the client has left.
-fn transfer(stream: &mut TcpStream, body: &mut [u8]) -> Result<bool> {
+fn transfer(stream: &mut TcpStream, body: &mut [u8], checked: bool) -> Result<bool> {
     let mut word = [0; NULL_HEAD_BYTES];
     stream.read_exact(&mut word)?;
     let word = u64::from_le_bytes(word);
@@ -193,7 +198,13 @@ fn transfer(stream: &mut TcpStream, body: &mut [u8]) -> Result<bool> {
     let len = usize::try_from(word >> 8).unwrap_or(usize::MAX);
     let Some(body) = body.get_mut(..len) else { return Ok(false) };
     if word as u8 == b'P' {
-        stream.read_exact(body)?;
+        let step = if checked { CHECKED_BYTES } else { BULK_BYTES };
+        for piece in body.chunks_mut(step) {
+            stream.read_exact(piece)?;
+            if checked {
+                black_box(wire::crc32c(piece));
+            }
+        }
         stream.write_all(&len_word)?;
         return Ok(true);
     }

@@ -208,7 +208,7 @@ impl Bench {
             Kind::Redis => self.redis.clone(),
             Kind::Pogocache => self.options.programs.pogocache.clone(),
             Kind::Nginx | Kind::Etcd => self.options.programs.path(kind.program()),
-            Kind::Null(..) | Kind::NullBulk => Some(self.own_program.clone()),
+            Kind::Null(..) | Kind::NullBulk { .. } => Some(self.own_program.clone()),
         }?;
         Some(Arm { name: name.to_owned(), peer: Program::new(kind, program), proto })
     }

@@ -31,8 +31,8 @@ pub(crate) enum Kind {
     Etcd,
     /// Fixed replies to small requests.
     Null(Proto, Op),
-    /// Large bodies from and to one resident buffer.
-    NullBulk,
+    /// Large bodies from and to one resident buffer, checksummed or not.
+    NullBulk { checked: bool },
 }
 
 impl Kind {
@@ -45,13 +45,13 @@ impl Kind {
             Self::Pogocache => "pogocache",
             Self::Nginx => "nginx",
             Self::Etcd => "etcd",
-            Self::Null(..) | Self::NullBulk => "herd-lab",
+            Self::Null(..) | Self::NullBulk { .. } => "herd-lab",
         }
     }
 
     /// True for those that print `ready ADDRESS`.
     fn announces(self) -> bool {
-        matches!(self, Self::Herd | Self::Null(..) | Self::NullBulk)
+        matches!(self, Self::Herd | Self::Null(..) | Self::NullBulk { .. })
     }
 
     /// True for those that need a directory of their own.
@@ -222,7 +222,7 @@ impl Program {
                 let proto = if proto == Proto::Herd { "herd" } else { "memcached" };
                 format!("null-server --proto {proto} --op {} --value-bytes {value_bytes}", op.name())
             }
-            Kind::NullBulk => "null-bulk".to_owned(),
+            Kind::NullBulk { checked } => format!("null-bulk {}", if checked { "--checked" } else { "" }),
         };
         let mut words: Vec<String> = line.split_ascii_whitespace().map(str::to_owned).collect();
         if self.kind == Kind::Redis {
