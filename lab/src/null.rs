@@ -3,9 +3,8 @@
 //! `null-server` reads, counts whole requests and writes as many copies of one fixed reply: no keys, no lookup, no
 //! parsing beyond finding where a request ends. `null-bulk` moves bodies between the socket and one resident buffer by
 //! a trivial protocol: a request word (verb in the low byte, length above), for a get the length and the body, for a
-//! put the body and then the length back; `--checked` it also takes the CRC-32C of each body, which nobody can do
-//! without who promises that it is what was sent. Both are processes of their own, end with their parent, and trust the
-//! lab.
+//! put the body and then the length back; with `--checked` it also takes the CRC-32C of what it receives, as a server
+//! must that promises it. Both are processes of their own, end with their parent, and trust the lab.
 
 use std::hint::black_box;
 use std::io::{ErrorKind, IoSlice, Read, Write};

@@ -32,7 +32,9 @@ pub(crate) enum Kind {
     /// Fixed replies to small requests.
     Null(Proto, Op),
     /// Large bodies from and to one resident buffer, checksummed or not.
-    NullBulk { checked: bool },
+    NullBulk {
+        checked: bool,
+    },
 }
 
 impl Kind {
