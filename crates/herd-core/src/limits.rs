@@ -79,6 +79,16 @@ pub const STALLED_TIMEOUT_MS: u64 = 30_000;
 /// How long a connection that was closed by us is read on, so that our last reply is not lost to a reset.
 pub const LINGER_MS: u64 = 2_000;
 
+/// A connection that is silent for this long is asked whether its peer lives: idle clients may stay for ever, dead ones
+/// must not. With the two limits below a peer that is gone without a word is closed within 2 minutes.
+pub const KEEPALIVE_IDLE_S: u64 = 60;
+
+/// How long an answer to such a question is waited for before the next.
+pub const KEEPALIVE_INTERVAL_S: u64 = 15;
+
+/// Questions without an answer until the peer counts as dead.
+pub const KEEPALIVE_PROBES: u32 = 4;
+
 /// Replies built before the connection must take some: bounds memory of one pipelining client.
 pub const OUTPUT_HIGH_BYTES: usize = 128 * 1024;
 

@@ -8,6 +8,17 @@ use herd_core::limits::SNIFF_TIMEOUT_MS;
 use mio::net::TcpStream;
 use std::io::{self, ErrorKind};
 
+/// How far what the peer sends has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Inflow {
+    /// More may come.
+    Open,
+    /// The kernel knows the end: what stands before it is read, however short the reads, until it is met.
+    Ending,
+    /// All was read. Replies that are owed are still sent: the peer may only have stopped sending.
+    Ended,
+}
+
 /// A connection of a loop.
 pub(crate) struct Conn<S: Service> {
     pub(crate) socket: TcpStream,
@@ -19,8 +30,9 @@ pub(crate) struct Conn<S: Service> {
     pub(crate) bulk: u64,
     /// The kernel tells of arrivals only when there are so many bytes.
     pub(crate) low_water: usize,
-    /// The kernel may have bytes for us.
+    /// The kernel may have bytes for us, or the end of them.
     pub(crate) readable: bool,
+    pub(crate) inflow: Inflow,
     /// The kernel may take bytes from us.
     pub(crate) writable: bool,
     /// `input` holds requests that were put off because output was high.
@@ -51,6 +63,7 @@ impl<S: Service> Conn<S> {
             bulk: 0,
             low_water: 1,
             readable: false,
+            inflow: Inflow::Open,
             writable: true,
             put_off: false,
             closing: false,
@@ -80,15 +93,38 @@ impl<S: Service> Conn<S> {
             return Err(ErrorKind::InvalidData.into());
         }
         match sys::recv(&self.socket, &mut desk[rest..rest + READ_BYTES]) {
-            Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+            Ok(0) => {
+                self.end();
+                Ok((0, 0))
+            }
             Ok(n) => {
-                self.readable = n == READ_BYTES;
+                self.arrived(n == READ_BYTES);
                 desk[..rest].copy_from_slice(&self.input);
                 self.input.clear();
                 Ok((rest + n, n))
             }
             Err(error) => self.not_now(error).map(|()| (0, 0)),
         }
+    }
+
+    /// A read gave bytes; `all`: as many as were asked for, so that there may be more.
+    #[inline]
+    pub(crate) fn arrived(&mut self, all: bool) {
+        self.readable = all || self.inflow == Inflow::Ending;
+    }
+
+    /// The peer sends no more; a request that is not whole never will be.
+    #[cold]
+    pub(crate) fn end(&mut self) {
+        self.readable = false;
+        self.inflow = Inflow::Ended;
+        (self.input, self.bulk) = (Vec::new(), 0);
+    }
+
+    /// Whether the peer sends no more and has all that it was owed.
+    #[inline]
+    pub(crate) fn is_over(&self, service: &S) -> bool {
+        self.inflow == Inflow::Ended && self.queue.is_empty() && !service.owes(&self.session)
     }
 
     /// Has the service take `input`; keeps what it left over.

@@ -6,7 +6,7 @@
 //! client with many connections is woken once a round instead of once a reply. All else stands in line for a *turn*
 //! of bounded bytes behind the rounds (`turn.rs`), so that nobody waits for a large transfer.
 
-use crate::conn::{Conn, READ_BYTES, REST_MAX_BYTES};
+use crate::conn::{Conn, Inflow, READ_BYTES, REST_MAX_BYTES};
 use crate::group::{LISTENERS, LoopHandle, Remote, TICK, WAKE};
 use crate::output::ticket_id;
 use crate::service::{Service, Why};
@@ -110,7 +110,11 @@ impl<S: Service> EventLoop<S> {
         let Some(Some(conn)) = self.conns.get_mut(at) else {
             return;
         };
-        conn.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
+        let ends = event.is_read_closed() || event.is_error();
+        if ends && conn.inflow == Inflow::Open {
+            conn.inflow = Inflow::Ending;
+        }
+        conn.readable |= event.is_readable() || ends;
         conn.writable |= event.is_writable();
         if conn.is_fresh() {
             self.fresh.push(at);
@@ -155,7 +159,7 @@ impl<S: Service> EventLoop<S> {
             let sent = conn.send(&mut desk.replies);
             desk.failed |= sent.is_err();
             written += sent.unwrap_or(0);
-            if desk.failed {
+            if desk.failed || conn.is_over(&self.service) {
                 self.close(at, Why::Gone);
             } else if conn.is_resting(&self.service) {
                 conn.set_deadline(&self.service, self.now_ms, desk.len > 0);

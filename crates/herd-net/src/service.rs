@@ -83,6 +83,9 @@ pub trait Service {
     /// Whether there is more to send once everything queued was sent.
     fn wants_more(&self, session: &Self::Session) -> bool;
 
+    /// Whether replies are still to come though nothing of them is queued: bodies being sent, and waits.
+    fn owes(&self, session: &Self::Session) -> bool;
+
     /// Everything queued was sent: gives the next piece.
     fn more(&mut self, session: &mut Self::Session, out: &mut Output<'_, Self::Bulk>);
 

@@ -94,7 +94,7 @@ impl<S: Service> Conn<S> {
             return self.linger(turn);
         }
         self.flush(turn)?;
-        while self.readable && !self.closing && turn.budget > 0 && !self.is_backed_up(turn.service) {
+        while self.wants_to_read(turn.service) && turn.budget > 0 {
             let n = if self.bulk > 0 { self.read_bulk(turn)? } else { self.read_small(turn)? };
             turn.read_bytes += n;
             turn.budget = turn.budget.saturating_sub(n);
@@ -102,7 +102,16 @@ impl<S: Service> Conn<S> {
         }
         self.set_low_water();
         self.set_deadline(turn.service, turn.now_ms, turn.read_bytes + turn.written_bytes > 0);
-        if self.closing && self.queue.is_empty() { self.begin_linger(turn) } else { Ok(self.wants_another(turn)) }
+        match () {
+            () if self.is_over(turn.service) => Err(ErrorKind::UnexpectedEof.into()),
+            () if self.closing && self.queue.is_empty() => self.begin_linger(turn),
+            () => Ok(self.wants_another(turn)),
+        }
+    }
+
+    /// Whether bytes are to be read: not before those that were put off are served.
+    fn wants_to_read(&self, service: &S) -> bool {
+        self.readable && !self.closing && !self.put_off && !self.is_backed_up(service)
     }
 
     /// Tells the peer that nothing more comes.
@@ -134,8 +143,9 @@ impl<S: Service> Conn<S> {
     }
 
     fn wants_another(&self, turn: &Turn<'_, S>) -> bool {
-        let has_more = self.queue.can_send() || (self.queue.is_empty() && turn.service.wants_more(&self.session));
-        (self.writable && has_more) || (self.readable && !self.closing && !self.is_backed_up(turn.service))
+        let more = || self.put_off || turn.service.wants_more(&self.session);
+        let has_more = self.queue.can_send() || (self.queue.is_empty() && more());
+        (self.writable && has_more) || self.wants_to_read(turn.service)
     }
 
     fn read_small(&mut self, turn: &mut Turn<'_, S>) -> io::Result<usize> {
@@ -163,12 +173,16 @@ impl<S: Service> Conn<S> {
         }
         let asked = if whole { space + OVERFLOW_BYTES } else { space };
         let n = match self.socket.read_vectored(&mut slices) {
-            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(0) => {
+                drop(slices);
+                self.end();
+                return Ok(0);
+            }
             Ok(n) => n,
             Err(error) => return self.not_now(error).map(|()| 0),
         };
         drop(slices);
-        self.readable = n == asked;
+        self.arrived(n == asked);
         let body = n.min(space);
         self.bulk -= body as u64;
         let step =
@@ -192,11 +206,13 @@ impl<S: Service> Conn<S> {
     /// Sends this turn's replies and what is queued; serves what was put off when there is room.
     fn flush(&mut self, turn: &mut Turn<'_, S>) -> io::Result<()> {
         loop {
-            turn.written_bytes += self.send(turn.replies)?;
+            let sent = self.send(turn.replies)?;
+            turn.written_bytes += sent;
+            turn.budget = turn.budget.saturating_sub(sent);
             while self.writable && turn.budget > 0 && (self.queue.can_send() || self.refill(turn)) {
                 self.send_queued(turn)?;
             }
-            if !self.put_off || !self.queue.is_empty() || self.closing {
+            if !self.put_off || !self.queue.is_empty() || self.closing || turn.budget == 0 {
                 return Ok(());
             }
             self.serve_put_off(turn);

@@ -106,6 +106,11 @@ impl Service for NodeService {
         matches!(session, Session::Wire(session) if session.wants_more())
     }
 
+    #[inline]
+    fn owes(&self, session: &Session) -> bool {
+        matches!(session, Session::Wire(session) if session.owes())
+    }
+
     fn more(&mut self, session: &mut Session, out: &mut Output<'_>) {
         session.more(out);
     }

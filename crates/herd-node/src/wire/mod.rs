@@ -65,6 +65,11 @@ impl Session {
         matches!(self.state, State::Frames) && self.open.as_ref().is_none_or(|open| transfers(open) == 0)
     }
 
+    /// Whether replies are still to come: bodies that are being sent, and waits.
+    pub(crate) fn owes(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.outgoing.len() + open.waits.len() > 0)
+    }
+
     /// Serves what is there of `input`.
     #[inline]
     pub(crate) fn serve(&mut self, cx: &mut Context, input: &[u8], out: &mut Output<'_>) -> Step {
