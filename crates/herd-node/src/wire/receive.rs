@@ -24,8 +24,6 @@ pub(super) struct Incoming {
     announced: Vec<u32>,
     /// Bytes granted and received, for a body of unknown length.
     granted: u64,
-    /// When it is given up, ms since 1970.
-    deadline_ms: u64,
     /// Set when there was no room midway; the rest is dropped.
     failed: Option<Error>,
 }
@@ -75,7 +73,6 @@ impl Incoming {
         let size = expected.unwrap_or(0).saturating_add(options.range_from.unwrap_or(0));
         cx.shared.store.check_size(size)?;
         let upload = cx.shared.store.admit(&collection, expected)?;
-        let deadline_ms = if header.time_ms == 0 { u64::MAX } else { cx.now.unix_ms + u64::from(header.time_ms) };
         Ok(Self {
             request: *header,
             collection,
@@ -84,7 +81,6 @@ impl Incoming {
             upload,
             announced: Vec::new(),
             granted: WIRE_FIRST_CREDIT_BYTES,
-            deadline_ms,
             failed: None,
         })
     }
@@ -120,9 +116,6 @@ impl Incoming {
     pub(super) fn finish(self, cx: &Context) -> Result<Body, Error> {
         if let Some(error) = self.failed {
             return Err(error);
-        }
-        if cx.now.unix_ms > self.deadline_ms {
-            return Err(Error::new(ErrorKind::Timeout, "the deadline passed before the body was there"));
         }
         if self.request.length != LENGTH_UNKNOWN && self.upload.writer.len() != self.request.length {
             return Err(Error::new(ErrorKind::BadRequest, "the body is shorter than its length says"));

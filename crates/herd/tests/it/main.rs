@@ -7,4 +7,5 @@ mod http;
 mod limits;
 mod memcached;
 mod node;
+mod patience;
 mod wire;

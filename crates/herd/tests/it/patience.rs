@@ -1,0 +1,53 @@
+//! How long commands wait: `--timeout` bounds silence, not a transfer that moves.
+
+use crate::node::{Node, herd, pattern};
+use std::io::{Read, Write};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+/// A command under way whose standard input is ours.
+fn begin(node: &Node, args: &[&str]) -> Child {
+    let mut command = herd();
+    command.args(args).env("HERD_NODE", &node.addr).stdin(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().expect("herd runs")
+}
+
+/// Its exit status and what it said.
+fn end(child: Child) -> (Option<i32>, String) {
+    let output = child.wait_with_output().expect("it ends");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn a_steady_upload_may_take_longer_than_the_timeout() {
+    let node = Node::start(&["--memory", "64m"]);
+    let mut put = begin(&node, &["put", "slow", "-", "--timeout", "1"]);
+    let mut input = put.stdin.take().expect("piped");
+    let value = pattern(4 << 20, 5);
+    for piece in value.chunks(256 << 10) {
+        std::thread::sleep(Duration::from_millis(120));
+        input.write_all(piece).expect("herd reads");
+    }
+    drop(input);
+    assert_eq!(end(put), (Some(0), String::new()));
+    assert!(node.herd(&["get", "slow"]).stdout == value);
+}
+
+#[test]
+fn a_slow_reader_of_a_download_is_no_silent_node() {
+    let node = Node::start(&["--memory", "64m"]);
+    let value = pattern(8 << 20, 9);
+    let mut put = begin(&node, &["put", "big", "-"]);
+    put.stdin.take().expect("piped").write_all(&value).expect("herd reads");
+    assert_eq!(end(put).0, Some(0));
+    let mut get = herd();
+    get.args(["get", "big", "--timeout", "0.3"]).env("HERD_NODE", &node.addr);
+    let mut get = get.stdout(Stdio::piped()).spawn().expect("herd runs");
+    let mut out = get.stdout.take().expect("piped");
+    let mut found = vec![0; 1 << 20];
+    out.read_exact(&mut found).expect("read");
+    std::thread::sleep(Duration::from_millis(900));
+    out.read_to_end(&mut found).expect("read");
+    assert!(get.wait().expect("it ends").success());
+    assert!(found == value);
+}
