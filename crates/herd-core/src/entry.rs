@@ -3,7 +3,9 @@
 //! Per-object logic is a pure step: the doors and the store hold the entry's lock, hand in what is there and the
 //! request, and carry out what comes back. Nothing here knows how a value is stored.
 
+use crate::Chunks;
 use crate::error::{Error, ErrorKind};
+use std::fmt;
 
 /// Version of an object: group epoch (24 bits) and counter of its slot (40 bits); rises per key for ever.
 pub type Version = u64;
@@ -39,6 +41,99 @@ pub struct Head {
     pub fetched: bool,
     /// What the memcached door keeps of it, if anything.
     pub memcached: Memcached,
+}
+
+/// An object that was found, borrowed from where it lies; `B` is a large value.
+pub struct Found<'a, B> {
+    /// What is known of it.
+    pub head: Head,
+    /// Its attributes, encoded; empty if it has none.
+    pub attributes: &'a [u8],
+    /// The highest token of a lock that was shown with an operation on it.
+    pub fence: Option<Fence>,
+    /// Its value.
+    pub value: Value<'a, B>,
+}
+
+/// The value of an object that was found.
+pub enum Value<'a, B> {
+    /// Up to 4 KiB, with its CRC-32C; valid while the object is held.
+    Inline(&'a [u8], u32),
+    /// Larger; may be kept.
+    Body(&'a B),
+}
+
+impl<B> Clone for Value<'_, B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<B> Copy for Value<'_, B> {}
+
+impl<B: Chunks> Value<'_, B> {
+    /// Appends bytes `from..to`, which lie within it, to `out`.
+    pub fn copy(&self, from: u64, to: u64, out: &mut Vec<u8>) {
+        match self {
+            Value::Inline(bytes, _) => out.extend_from_slice(&bytes[from as usize..to as usize]),
+            Value::Body(body) => {
+                let mut at = from;
+                while at < to {
+                    let chunk = body.chunk(at);
+                    let n = chunk.len().min((to - at) as usize);
+                    out.extend_from_slice(&chunk[..n]);
+                    at += n as u64;
+                }
+            }
+        }
+    }
+}
+
+/// What tells one holder of a lock from all earlier ones (Kleppmann's fencing token): grants of one lock rise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Token {
+    /// Id of the lock's object.
+    pub lock: [u8; 16],
+    /// The grant; above those of all earlier holders.
+    pub grant: u64,
+}
+
+/// The highest token that was shown with an operation on an object.
+pub type Fence = Token;
+
+/// Bytes of a token on the wire and in the store.
+pub const TOKEN_BYTES: usize = 24;
+
+impl Token {
+    /// Its bytes: the lock's id, then the grant, little-endian.
+    pub fn to_bytes(self) -> [u8; TOKEN_BYTES] {
+        let mut out = [0; TOKEN_BYTES];
+        out[..16].copy_from_slice(&self.lock);
+        out[16..].copy_from_slice(&self.grant.to_le_bytes());
+        out
+    }
+
+    /// The token of these bytes; `None` if they are not as many.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (lock, grant) = bytes.split_first_chunk::<16>()?;
+        Some(Self { lock: *lock, grant: u64::from_le_bytes(grant.try_into().ok()?) })
+    }
+
+    /// The token that was written as by `Display`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (lock, grant) = text.split_once('-').filter(|(lock, grant)| lock.len() == 32 && grant.len() <= 20)?;
+        let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let lock = u128::from_str_radix(lock, 16).ok().filter(|_| digits(lock))?;
+        let grant = grant.parse().ok().filter(|_| grant.bytes().all(|byte| byte.is_ascii_digit()))?;
+        Some(Self { lock: lock.to_be_bytes(), grant })
+    }
+}
+
+impl fmt::Display for Token {
+    /// The lock's id in 32 hexadecimal digits, a dash, the grant.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}-{}", u128::from_be_bytes(self.lock), self.grant)
+    }
 }
 
 /// State that only memcached's meta commands give and ask for.
@@ -84,6 +179,8 @@ pub enum Condition {
     IfPresent,
     /// The object has just this version.
     IfVersion(Version),
+    /// The object has just this CAS value, as memcached's clients see it.
+    IfCas(u64),
 }
 
 impl Condition {
@@ -93,16 +190,31 @@ impl Condition {
             Condition::None => true,
             Condition::IfAbsent => present.is_none(),
             Condition::IfPresent => present.is_some(),
-            Condition::IfVersion(version) => present == Some(version),
+            Condition::IfVersion(version) | Condition::IfCas(version) => present == Some(version),
         };
-        if holds {
-            return Ok(());
-        }
+        if holds { Ok(()) } else { Err(Self::failed(present)) }
+    }
+
+    /// Whether it holds for the object that is there, if one is; the error names its version.
+    #[inline]
+    pub fn check_head(self, present: Option<&Head>) -> Result<(), Error> {
+        let holds = match self {
+            Condition::None => true,
+            Condition::IfAbsent => present.is_none(),
+            Condition::IfPresent => present.is_some(),
+            Condition::IfVersion(version) => present.is_some_and(|head| head.version == version),
+            Condition::IfCas(cas) => present.is_some_and(|head| head.cas() == cas),
+        };
+        if holds { Ok(()) } else { Err(Self::failed(present.map(|head| head.version))) }
+    }
+
+    #[cold]
+    fn failed(present: Option<Version>) -> Error {
         let there = match present {
             Some(version) => format!("it has version {version}"),
             None => "there is no such object".to_string(),
         };
-        Err(Error::new(ErrorKind::ConditionFailed, format!("condition failed: {there}")))
+        Error::new(ErrorKind::ConditionFailed, format!("condition failed: {there}"))
     }
 }
 
@@ -147,6 +259,20 @@ mod tests {
             assert_eq!(condition.check(Some(5)).is_ok(), five);
             assert_eq!(condition.check(Some(6)).is_ok(), six);
         }
+    }
+
+    #[test]
+    fn a_token_reads_back_as_it_was_written() {
+        let token = Token { lock: std::array::from_fn(|i| i as u8 * 17), grant: u64::MAX };
+        assert_eq!(Token::from_bytes(&token.to_bytes()), Some(token));
+        assert_eq!(Token::parse(&token.to_string()), Some(token));
+        let zeros = "0".repeat(32);
+        for text in
+            ["", "-", "0-1", &zeros, &format!("{zeros}-"), &format!("+{}-1", &zeros[1..]), &format!("{zeros}-+1")]
+        {
+            assert_eq!(Token::parse(text), None, "{text}");
+        }
+        assert_eq!(Token::from_bytes(&[0; 23]), None);
     }
 
     #[test]

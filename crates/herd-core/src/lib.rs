@@ -11,6 +11,8 @@ pub mod entry;
 pub mod error;
 pub mod key;
 pub mod limits;
+pub mod method;
+pub mod op;
 pub mod size;
 pub mod wire;
 

@@ -113,6 +113,21 @@ pub const STOP_MS: u64 = 4_000;
 /// Connections of one node unless descriptors run out first.
 pub const CONNECTIONS_MAX: u64 = 65_536;
 
+/// Bytes of a list: it is one object, rewritten by each change, and its answers fit one frame of the wire.
+pub const LIST_MAX_BYTES: u64 = 1 << 20;
+
+/// Holders of one shared lock; with labels of full length some 84 KiB, rewritten by each change.
+pub const LOCK_HOLDERS_MAX: usize = 1024;
+
+/// Label of a lock's holder: a host name and a process.
+pub const LOCK_LABEL_MAX_BYTES: usize = 64;
+
+/// Shortest lease of a lock: below it a renewal could not be relied upon to come in time.
+pub const LOCK_LEASE_MIN_MS: u64 = 100;
+
+/// Longest lease of a lock: nobody should have to wait longer for a holder that is gone.
+pub const LOCK_LEASE_MAX_MS: u64 = 24 * 3600 * 1000;
+
 const _: () = assert!(WIRE_FRAME_BODY_MAX_BYTES.is_multiple_of(BLOCK_BYTES));
 const _: () = assert!(WIRE_LIST_PAGE_MAX as usize * (NAME_MAX_BYTES + 18) <= WIRE_FRAME_BODY_MAX_BYTES);
 const _: () = assert!(NAME_MAX_BYTES + ATTRIBUTES_MAX_BYTES < WIRE_HEAD_MAX_BYTES);

@@ -147,6 +147,7 @@ names!(condition, CONDITIONS, Condition {
     Condition::IfAbsent => "if absent",
     Condition::IfPresent => "if present",
     Condition::IfVersion(_) => "if version",
+    ; never Condition::IfCas(_)
 });
 
 names!(range_name, RANGES, ByteRange {

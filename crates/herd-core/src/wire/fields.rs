@@ -4,6 +4,7 @@
 //! appends to a buffer the caller reuses.
 
 use super::error::WireError;
+use crate::entry::TOKEN_BYTES;
 use crate::limits::{ATTRIBUTES_MAX_BYTES, COLLECTION_NAME_MAX_BYTES, NAME_MAX_BYTES, WIRE_HEAD_MAX_BYTES};
 
 pub(super) const NAME: u8 = 1;
@@ -23,6 +24,7 @@ const SESSION: u8 = 14;
 const NODE: u8 = 15;
 const EXPIRES: u8 = 16;
 const CHECKSUM: u8 = 17;
+const TOKEN: u8 = 18;
 
 /// Tag and length before each value.
 const FIELD_BYTES: usize = 3;
@@ -64,6 +66,8 @@ pub struct Fields<'a> {
     pub expires_ms: Option<u64>,
     /// Checksum of the whole value (reply to a HEAD_ONLY get): of its bytes up to 64 KiB, else of its blocks' list.
     pub checksum: Option<u32>,
+    /// Token of a lock ([`crate::entry::Token`]) that is shown with a request.
+    pub token: Option<&'a [u8; TOKEN_BYTES]>,
 }
 
 impl<'a> Fields<'a> {
@@ -84,7 +88,7 @@ impl<'a> Fields<'a> {
         #[rustfmt::skip]
         let Self {
             name, ttl_ms, flags, attributes, collection, spec, error, prefix, after, limit, method, features,
-            highest_version, session, node, expires_ms, checksum,
+            highest_version, session, node, expires_ms, checksum, token,
         } = self;
         let bytes = [name, attributes, prefix, after];
         let texts = [collection, spec, error, method, node];
@@ -93,6 +97,7 @@ impl<'a> Fields<'a> {
             && [ttl_ms, features, expires_ms].iter().all(|field| field.is_none())
             && [flags, limit, session, checksum].iter().all(|field| field.is_none())
             && highest_version.is_none()
+            && token.is_none()
     }
 
     /// Decodes a head. Unknown tags are skipped; a known one that stands there twice is refused.
@@ -135,6 +140,7 @@ impl<'a> Fields<'a> {
             NODE => self.node = Some(text(tag, value)?),
             EXPIRES => self.expires_ms = Some(u64::from_le_bytes(fixed(tag, value)?)),
             CHECKSUM => self.checksum = Some(u32::from_le_bytes(fixed(tag, value)?)),
+            TOKEN => self.token = Some(value.try_into().map_err(|_| field_length(tag, value))?),
             _ => return Ok(false),
         }
         Ok(true)
@@ -172,7 +178,8 @@ impl<'a> Fields<'a> {
         put(out, SESSION, self.session.map(u32::to_le_bytes))?;
         put(out, NODE, self.node)?;
         put(out, EXPIRES, self.expires_ms.map(u64::to_le_bytes))?;
-        put(out, CHECKSUM, self.checksum.map(u32::to_le_bytes))
+        put(out, CHECKSUM, self.checksum.map(u32::to_le_bytes))?;
+        put(out, TOKEN, self.token)
     }
 }
 
@@ -210,7 +217,12 @@ fn sized(tag: u8, value: &[u8]) -> Result<&[u8], WireError> {
 
 #[inline]
 fn fixed<const N: usize>(tag: u8, value: &[u8]) -> Result<[u8; N], WireError> {
-    value.try_into().map_err(|_| WireError::FieldLength { tag, length_bytes: value.len() })
+    value.try_into().map_err(|_| field_length(tag, value))
+}
+
+#[cold]
+fn field_length(tag: u8, value: &[u8]) -> WireError {
+    WireError::FieldLength { tag, length_bytes: value.len() }
 }
 
 #[inline]

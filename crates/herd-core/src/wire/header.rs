@@ -312,6 +312,7 @@ impl Header {
             1 => Some(Condition::IfAbsent),
             2 => Some(Condition::IfPresent),
             3 => Some(Condition::IfVersion(self.version)),
+            5 => Some(Condition::IfCas(self.version)),
             _ => None,
         }
     }
@@ -324,6 +325,7 @@ impl Header {
             Condition::IfAbsent => (1, 0),
             Condition::IfPresent => (2, 0),
             Condition::IfVersion(version) => (3, version),
+            Condition::IfCas(cas) => (5, cas),
         };
     }
 

@@ -187,7 +187,8 @@ fn codes_are_those_of_the_protocol() {
 
 #[test]
 fn conditions_read_back_and_waiting_is_not_one_of_them() {
-    let all = [Condition::None, Condition::IfAbsent, Condition::IfPresent, Condition::IfVersion(77)];
+    let all =
+        [Condition::None, Condition::IfAbsent, Condition::IfPresent, Condition::IfVersion(77), Condition::IfCas(78)];
     for condition in all {
         let mut header = Header::request(Verb::Put, 1);
         header.set_condition(condition);
@@ -365,6 +366,7 @@ fn random_fields<'a>(random: &mut Random, owned: &'a Owned) -> Fields<'a> {
         node: random.maybe(|_| &owned.texts[4][..]),
         expires_ms: random.maybe(Random::next),
         checksum: random.maybe(|random| random.next() as u32),
+        token: random.maybe(|_| b"sixteen bytes id and a u64".first_chunk().expect("24")),
     }
 }
 

@@ -1,0 +1,165 @@
+//! Built-in methods of `execute`: each is decided while its object is held, so it is atomic, and only its result is
+//! stored (and, between nodes, replicated), never the call.
+//!
+//! On the wire a method has a name ([`NAMES`]) and a list of arguments ([`items`]); numbers are decimal digits, times
+//! are milliseconds. The file of a method has its parse, its decision and the form of its answer.
+//!
+//! Called by [`crate::op::decide`] and by the doors, which parse.
+
+pub mod list;
+pub mod lock;
+mod number;
+mod value;
+
+use crate::entry::{Fence, Found};
+use crate::op::{Circumstances, Decided, Given, Large, Op};
+use crate::{Error, ErrorKind};
+
+/// A method and its arguments.
+#[derive(Clone, Debug)]
+pub enum Method<'a, B> {
+    /// `get-and-remove`: the value; the object is gone.
+    Take,
+    /// `fetch-and-add DELTA`: adds to the number that is there, or to 0; answers the number before.
+    Add {
+        /// What to add; negative to take away.
+        delta: i64,
+    },
+    /// `append VALUE`, `prepend VALUE`: answers the new size.
+    Join {
+        /// The bytes to put behind or before what is there.
+        value: Given<'a, B>,
+        /// Behind.
+        behind: bool,
+        /// Where there is no object, makes one; else that is `NotFound`.
+        create: bool,
+    },
+    /// `set-if-absent VALUE`.
+    SetIfAbsent {
+        /// The value.
+        value: Given<'a, B>,
+    },
+    /// `compare-and-set EXPECTED NEW`: where the value is EXPECTED it becomes NEW.
+    CompareAndSet {
+        /// What must be there.
+        expected: &'a [u8],
+        /// The new value.
+        new: &'a [u8],
+    },
+    /// `touch TTL_MS`: a new time to live; 0: for ever.
+    Touch {
+        /// Time to live, ms.
+        ttl_ms: u64,
+    },
+    /// `list-*`.
+    List(list::Method<'a>),
+    /// `lock`, `renew`, `unlock`, `check`.
+    Lock(lock::Method<'a>),
+}
+
+/// Name, arguments and meaning of every method, in the order of the guide.
+pub const NAMES: [(&str, &str, &str); 17] = [
+    ("get-and-remove", "", "get the value and remove the object"),
+    ("fetch-and-add", "DELTA", "add to a number (0 if absent); answers the number before"),
+    ("append", "VALUE", "put VALUE behind what is there; answers the new size"),
+    ("prepend", "VALUE", "put VALUE before what is there; answers the new size"),
+    ("set-if-absent", "VALUE", "put VALUE if there is no such object"),
+    ("compare-and-set", "EXPECTED NEW", "put NEW if the value is EXPECTED"),
+    ("touch", "TTL_MS", "set the time to live in milliseconds; 0: for ever"),
+    ("list-push", "ITEM..", "add items at the end of a list; answers its length"),
+    ("list-push-front", "ITEM..", "add items at the front of a list, the last one foremost; answers its length"),
+    ("list-pop", "", "take the first item off a list"),
+    ("list-pop-back", "", "take the last item off a list"),
+    ("list-range", "FROM TO", "items FROM up to, not including, TO; negative numbers count from the end"),
+    ("list-length", "", "how many items a list has"),
+    ("lock", "exclusive|shared LEASE_MS [LABEL]", "take a lock; answers `granted TOKEN LEASE_MS` or `held MS`"),
+    ("renew", "TOKEN LEASE_MS", "begin the lease of a held lock anew; answers it"),
+    ("unlock", "TOKEN", "give a lock back"),
+    ("check", "TOKEN", "how long the token's lease still lasts, ms"),
+];
+
+impl<'a, B> Method<'a, B> {
+    /// The method of that name with its arguments, encoded as [`items`]. Errors: `BadRequest`, with the form it takes.
+    pub fn parse(name: &str, arguments: &'a [u8]) -> Result<Self, Error> {
+        let all = items(arguments).ok_or_else(|| Error::new(ErrorKind::BadRequest, "the arguments are cut short"))?;
+        let method = match (name, &all[..]) {
+            ("get-and-remove", []) => Method::Take,
+            ("fetch-and-add", [delta]) => Method::Add { delta: number::parse(delta).ok_or_else(|| usage(name))? },
+            ("append" | "prepend", [value]) => {
+                Method::Join { value: Given::Small(value, None), behind: name == "append", create: true }
+            }
+            ("set-if-absent", [value]) => Method::SetIfAbsent { value: Given::Small(value, None) },
+            ("compare-and-set", [expected, new]) => Method::CompareAndSet { expected, new },
+            ("touch", [ttl]) => Method::Touch { ttl_ms: unsigned(ttl).ok_or_else(|| usage(name))? },
+            ("lock" | "renew" | "unlock" | "check", _) => {
+                Method::Lock(lock::Method::parse(name, &all).ok_or_else(|| usage(name))?)
+            }
+            _ if name.starts_with("list-") => Method::List(list::Method::parse(name, all).ok_or_else(|| usage(name))?),
+            _ => return Err(usage(name)),
+        };
+        Ok(method)
+    }
+
+    /// Whether it never changes the object.
+    pub fn only_reads(&self) -> bool {
+        match self {
+            Method::List(method) => method.only_reads(),
+            Method::Lock(method) => method.only_reads(),
+            _ => false,
+        }
+    }
+}
+
+/// How a method is used; for a name that is none, that.
+#[cold]
+fn usage(name: &str) -> Error {
+    let text = match NAMES.iter().find(|(known, ..)| *known == name) {
+        Some((name, arguments, _)) => format!("usage: {name} {arguments}"),
+        None => "no such method".to_string(),
+    };
+    Error::new(ErrorKind::BadRequest, text.trim_end())
+}
+
+/// Decides a method; see [`crate::op::decide`].
+pub(crate) fn decide<'a, B: Large>(
+    method: &Method<'a, B>,
+    op: &Op<'a, B>,
+    found: Option<&Found<'_, B>>,
+    fence: Option<Fence>,
+    at: &Circumstances,
+) -> Result<Decided<'a, B>, Error> {
+    match method {
+        Method::Take => value::take(found, fence),
+        Method::Add { delta } => number::add(*delta, found, fence),
+        Method::Join { value, behind, create } => value::join(op, value, *behind, *create, found, fence),
+        Method::SetIfAbsent { value } => value::set_if_absent(op, value, found, fence),
+        Method::CompareAndSet { expected, new } => value::compare_and_set(op, expected, new, found, fence),
+        Method::Touch { ttl_ms } => value::touch(*ttl_ms, found, fence, at),
+        Method::List(method) => list::decide(method, op, found, fence),
+        Method::Lock(method) => lock::decide(method, op, found, fence, at),
+    }
+}
+
+/// The items of a list as the wire has it: each its length (4 bytes, little-endian) and its bytes. `None` if the last
+/// is cut short.
+pub fn items(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
+    let mut out = Vec::new();
+    while let Some((len, rest)) = bytes.split_first_chunk::<4>() {
+        let (item, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+        out.push(item);
+        bytes = rest;
+    }
+    bytes.is_empty().then_some(out)
+}
+
+/// Appends one item of such a list. Items come from frames of at most 1 MiB, so a length fits.
+pub fn push_item(out: &mut Vec<u8>, item: &[u8]) {
+    out.extend_from_slice(&(item.len() as u32).to_le_bytes());
+    out.extend_from_slice(item);
+}
+
+/// A number of decimal digits.
+pub(crate) fn unsigned(digits: &[u8]) -> Option<u64> {
+    let plain = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(digits).ok().filter(|_| plain)?.parse().ok()
+}
