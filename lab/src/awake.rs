@@ -4,7 +4,7 @@
 //! it is wanted again: milliseconds, where others share that machine. So each core gets a thread that never sleeps, of
 //! a class (`SCHED_IDLE`) that runs only when nothing else wants the core and yields at once to all that does. Here it
 //! made the difference between 14 % of a run's time stolen and 0.5 %. All arms of a comparison have it alike; its own
-//! time counts as idle in [`crate::net::processor`].
+//! time counts as idle in [`crate::processor`].
 
 use std::hint::black_box;
 use std::process::{Child, Command, Stdio};

@@ -17,14 +17,16 @@ mod fake;
 mod figure;
 mod hist;
 mod net;
-mod netns;
+
 mod null;
 mod peers;
 mod plot;
 mod proc;
+mod processor;
 mod proto;
 mod relay;
 mod report;
+mod run;
 mod side;
 mod spec;
 mod storm;
@@ -54,7 +56,7 @@ enum Command {
     /// Measures Herd beside its peers and judges the milestone's bars.
     Bench(bench::Options),
     /// Lists what there is: lines to measure, figures, networks to play in, peers and where they come from.
-    List(bench::Programs),
+    List(run::Programs),
     /// Measures and draws a figure of the papers again, on pretend networks, with peers beside Herd.
     #[command(after_help = "Example:\n  herd-lab figure hoc-throughput --herd target/release/herd --rounds 3")]
     Figure(figure::Options),
@@ -86,7 +88,7 @@ enum Command {
         #[command(subcommand)]
         change: net::shell::Change,
     },
-    /// A server that answers every request with one fixed reply: the limit for small operations.
+    /// A server that answers every request with one fixed reply and does nothing else.
     NullServer {
         /// Protocol of the reply.
         #[arg(long, value_enum)]
@@ -97,12 +99,18 @@ enum Command {
         /// Bytes of the value in the reply to a get.
         #[arg(long, default_value_t = 256)]
         value_bytes: usize,
+        /// One connection at a time, level-triggered.
+        #[arg(long)]
+        plain: bool,
     },
-    /// A server of large bodies from and to one resident buffer: the limit for large objects.
+    /// A server of large bodies from and to one resident buffer.
     NullBulk {
-        /// Take the CRC-32C of what arrives: the limit where bytes are checked.
+        /// Take the CRC-32C of what arrives.
         #[arg(long)]
         checked: bool,
+        /// Small pages, and copies of what is sent.
+        #[arg(long)]
+        plain: bool,
     },
     /// One run of the small-operation engine: specification on stdin, outcome on stdout, both JSON.
     #[command(hide = true)]
@@ -137,7 +145,7 @@ fn read_specification<T: DeserializeOwned>() -> Result<T> {
 }
 
 /// Prints what there is.
-fn list(programs: &bench::Programs) {
+fn list(programs: &run::Programs) {
     fn print<T: ValueEnum>(title: &str) {
         println!("{title}:");
         for value in T::value_variants().iter().filter_map(ValueEnum::to_possible_value) {
@@ -148,7 +156,7 @@ fn list(programs: &bench::Programs) {
     print::<figure::Name>("figures of herd-lab figure");
     print::<net::presets::Preset>("networks of herd-lab shell");
     println!("programs found (others by their options, or install Debian's packages):");
-    bench::print_versions(programs);
+    run::print_versions(programs);
 }
 
 fn print_outcome(outcome: &impl Serialize) -> Result<()> {
@@ -167,8 +175,8 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Net { change } => net::shell::change(&change)?,
         Command::Bench(options) => bench::run(options)?,
         Command::List(programs) => list(&programs),
-        Command::NullServer { proto, op, value_bytes } => null::serve(proto, op, value_bytes)?,
-        Command::NullBulk { checked } => null::serve_bulk(checked)?,
+        Command::NullServer { proto, op, value_bytes, plain } => null::serve(proto, op, value_bytes, plain)?,
+        Command::NullBulk { checked, plain } => null::serve_bulk(checked, plain)?,
         Command::Engine => print_outcome(&engine::run(read_specification()?)?)?,
         Command::Churn => print_outcome(&churn::run(&read_specification()?)?)?,
         Command::Storm => print_outcome(&storm::run(&read_specification()?)?)?,

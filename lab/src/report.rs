@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use crate::error::{Context, Error, Result};
 use crate::hist::{median, spread};
 use crate::plot::{self, Chart};
+use crate::run::Taken;
 
 /// One run of one arm.
 #[derive(Clone, Debug, Serialize)]
@@ -85,6 +86,8 @@ pub(crate) struct Report {
     failures: Vec<String>,
     /// How servers were started, each way once.
     started: Vec<String>,
+    /// Tries that were void, by arm.
+    voids: BTreeMap<String, usize>,
 }
 
 impl Report {
@@ -96,7 +99,8 @@ impl Report {
         let path = dir.join(format!("{stem}.jsonl"));
         let file = File::create(&path).during(|| format!("create {}", path.display()))?;
         let (samples, verdicts, failures, started) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut report = Self { dir: dir.to_owned(), file, stem, samples, verdicts, failures, started };
+        let voids = BTreeMap::new();
+        let mut report = Self { dir: dir.to_owned(), file, stem, samples, verdicts, failures, started, voids };
         report.write("environment", environment)?;
         Ok(report)
     }
@@ -137,8 +141,11 @@ impl Report {
     pub(crate) fn conclude(&mut self) -> Result<()> {
         let (met, judged) = self.score();
         let failed = self.failures().len();
+        for (arm, count) in &self.voids {
+            println!("  {arm}: {count} void, taken again");
+        }
         println!("\n{met} of {judged} bars met, {failed} runs failed; {}", self.path(".jsonl").display());
-        self.write("score", &json!({ "met": met, "judged": judged, "failed": failed }))?;
+        self.write("score", &json!({ "met": met, "judged": judged, "failed": failed, "void": self.voids }))?;
         if failed == 0 { Ok(()) } else { Err(Error::new(format!("{failed} runs failed, see above"))) }
     }
 
@@ -147,6 +154,25 @@ impl Report {
         self.write("sample", &sample)?;
         self.samples.push(sample);
         Ok(())
+    }
+
+    /// Writes down the void tries of a run of an arm; gives what it measured, or nothing after a failure, which is kept.
+    pub(crate) fn taken<T>(&mut self, run: &str, arm: &str, taken: Taken<T>) -> Result<Option<T>> {
+        for reason in taken.voids {
+            println!("  void: {run}, {arm}: {reason}");
+            self.write("void", &json!({ "run": run, "arm": arm, "reason": reason }))?;
+            *self.voids.entry(arm.to_owned()).or_default() += 1;
+        }
+        match taken.outcome {
+            Ok(outcome) => Ok(Some(outcome)),
+            Err(error) => self.failure(format!("{run}, {arm}: {error}")).map(|()| None),
+        }
+    }
+
+    /// The arm among `arms` with the lowest median of a metric.
+    pub(crate) fn lowest<'a>(&self, line: &str, group: &str, arms: &[&'a str], metric: &str) -> Option<&'a str> {
+        let measured = arms.iter().filter_map(|arm| Some((*arm, self.summary(line, group, arm, metric)?.median)));
+        measured.min_by(|(_, one), (_, other)| one.total_cmp(other)).map(|(arm, _)| arm)
     }
 
     /// Keeps and prints what went wrong in one arm.

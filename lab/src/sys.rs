@@ -6,12 +6,15 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::mem;
+use std::mem::{self, MaybeUninit};
 use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
+
+/// Most bytes lent with one call.
+const LEND_BYTES: libc::c_int = 256 * 1_024;
 
 /// Readiness of one descriptor, with the token it was added under.
 #[derive(Clone, Copy, Debug)]
@@ -24,9 +27,11 @@ pub(crate) struct Event {
     pub(crate) writable: bool,
 }
 
-/// A level-triggered epoll set.
+/// An epoll set.
 pub(crate) struct Epoll {
     fd: OwnedFd,
+    /// `EPOLLET`, or nothing.
+    trigger: libc::c_int,
     events: Vec<libc::epoll_event>,
 }
 
@@ -35,16 +40,30 @@ pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
+/// Bytes moved, or why not.
+fn check_size(result: libc::ssize_t) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
 impl Epoll {
-    /// A set that reports at most `batch` events for each wait.
+    /// A level-triggered set that reports at most `batch` events for each wait.
     pub(crate) fn new(batch: usize) -> io::Result<Self> {
+        Self::open(batch, 0)
+    }
+
+    /// The same, edge-triggered: what is ready is told once, and again after [`Epoll::change`].
+    pub(crate) fn edge_triggered(batch: usize) -> io::Result<Self> {
+        Self::open(batch, libc::EPOLLET)
+    }
+
+    fn open(batch: usize, trigger: libc::c_int) -> io::Result<Self> {
         // SAFETY: no pointers; the result is checked and then owned.
         let fd = unsafe { OwnedFd::from_raw_fd(check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?) };
-        Ok(Self { fd, events: vec![libc::epoll_event { events: 0, u64: 0 }; batch] })
+        Ok(Self { fd, trigger, events: vec![libc::epoll_event { events: 0, u64: 0 }; batch] })
     }
 
     fn control(&self, call: libc::c_int, fd: RawFd, token: usize, write: bool) -> io::Result<()> {
-        let flags = libc::EPOLLIN | libc::EPOLLRDHUP | if write { libc::EPOLLOUT } else { 0 };
+        let flags = self.trigger | libc::EPOLLIN | libc::EPOLLRDHUP | if write { libc::EPOLLOUT } else { 0 };
         let mut event = libc::epoll_event { events: flags.cast_unsigned(), u64: token as u64 };
         // SAFETY: `event` outlives the call; both descriptors are open (owned by self and by the caller).
         check(unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), call, fd, &raw mut event) }).map(drop)
@@ -82,6 +101,73 @@ impl Epoll {
             writable: flags & libc::EPOLLOUT != 0,
         }
     }
+}
+
+/// A huge page of x86-64 and of aarch64 with small pages of 4 KiB.
+#[repr(align(2097152))]
+struct HugePage {
+    _bytes: [MaybeUninit<u8>; 2 << 20],
+}
+
+/// Lends bytes to the kernel instead of copying them: a pipe is made to refer to their pages, and from there they go to
+/// a socket.
+pub(crate) struct Lender {
+    reader: OwnedFd,
+    writer: OwnedFd,
+}
+
+impl Lender {
+    /// With a pipe of [`LEND_BYTES`], or a smaller one where the system allows no such size.
+    pub(crate) fn new() -> io::Result<Self> {
+        let mut ends = [0; 2];
+        // SAFETY: the kernel writes two descriptors into the array, which are owned at once; the second call has no
+        // pointers.
+        unsafe {
+            check(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC))?;
+            libc::fcntl(ends[1], libc::F_SETPIPE_SZ, LEND_BYTES);
+            Ok(Self { reader: OwnedFd::from_raw_fd(ends[0]), writer: OwnedFd::from_raw_fd(ends[1]) })
+        }
+    }
+
+    /// Sends `head`, copied, and `body`, lent: who calls does not change it before the peer has read it.
+    pub(crate) fn send(&self, socket: &TcpStream, head: &[u8], body: &[u8]) -> io::Result<()> {
+        let more = if body.is_empty() { 0 } else { libc::MSG_MORE };
+        // SAFETY: the kernel reads within the slice. A head of eight bytes is taken whole by a blocking socket.
+        let sent =
+            unsafe { libc::send(socket.as_raw_fd(), head.as_ptr().cast(), head.len(), more | libc::MSG_NOSIGNAL) };
+        if sent != head.len().cast_signed() {
+            return Err(io::Error::last_os_error());
+        }
+        let mut left = body;
+        while !left.is_empty() {
+            let part = libc::iovec { iov_base: left.as_ptr().cast_mut().cast(), iov_len: left.len() };
+            // SAFETY: the kernel only reads within `left`, which outlives the call; what it still refers to later is
+            // resident as long as the process lives.
+            let offered = check_size(unsafe { libc::vmsplice(self.writer.as_raw_fd(), &raw const part, 1, 0) })?;
+            left = &left[offered..];
+            self.drain(socket, offered, !left.is_empty())?;
+        }
+        Ok(())
+    }
+
+    /// Moves `count` bytes from the pipe to the socket.
+    fn drain(&self, socket: &TcpStream, mut count: usize, more: bool) -> io::Result<()> {
+        let flags = if more { libc::SPLICE_F_MORE } else { 0 };
+        let (from, to, none) = (self.reader.as_raw_fd(), socket.as_raw_fd(), std::ptr::null_mut());
+        while count > 0 {
+            // SAFETY: no pointers but null ones, which mean the descriptors' own places.
+            count -= check_size(unsafe { libc::splice(from, none, to, none, count, flags) })?;
+        }
+        Ok(())
+    }
+}
+
+/// Asks for huge pages below `memory`, which nobody has touched yet.
+pub(crate) fn advise_huge(memory: &mut [MaybeUninit<u8>]) -> io::Result<()> {
+    // SAFETY: any bytes are a page of bytes nobody has set; only the place and the length of the middle are used.
+    let (_, whole, _) = unsafe { memory.align_to_mut::<HugePage>() };
+    // SAFETY: the pages lie within `memory`; the advice changes no byte.
+    check(unsafe { libc::madvise(whole.as_mut_ptr().cast(), size_of_val(whole), libc::MADV_HUGEPAGE) }).map(drop)
 }
 
 /// Binds the calling thread, and what it starts later, to one core.

@@ -2,12 +2,13 @@
 //! saturation (median of the rounds so far), quiet and beside ten 10 MiB gets and two 10 MiB puts a second.
 
 use crate::bench::c::values;
-use crate::bench::{Arm, Bench, small};
+use crate::bench::{Arm, Bench};
 use crate::error::Result;
 use crate::peers::server::Server;
 use crate::peers::{Kind, Setup};
 use crate::proto::{Op, Proto};
 use crate::report::Sample;
+use crate::run::alternated;
 use crate::spec::{SideSpec, Spec};
 
 const LINE: &str = "e";
@@ -25,7 +26,7 @@ const SATURATED: &str = "1 KiB gets, saturated";
 pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     // Each arm with the door its large transfers take.
     let arms: Vec<(Arm, Proto)> = [
-        (bench.arm("memcached text", Kind::Memcached, Proto::Memcached), Proto::Memcached),
+        (bench.arm("memcached text", Kind::Memcached(""), Proto::Memcached), Proto::Memcached),
         (bench.arm("redis", Kind::Redis, Proto::Resp), Proto::Resp),
         (bench.arm("herd text", Kind::Herd, Proto::Memcached), Proto::Http),
         (bench.arm("herd wire", Kind::Herd, Proto::Herd), Proto::Herd),
@@ -34,8 +35,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     .filter_map(|(arm, side)| Some((arm?, side)))
     .collect();
     for round in 0..bench.options.rounds {
-        for index in 0..arms.len() {
-            let (arm, side) = &arms[(index + round) % arms.len()];
+        for (arm, side) in alternated(&arms, round) {
             if let Err(error) = run_arm(bench, arm, *side, round) {
                 bench.report.failure(format!("[{LINE}] {}: {error}", arm.name))?;
             }
@@ -79,7 +79,7 @@ fn run_arm(bench: &mut Bench, arm: &Arm, side: Proto, round: usize) -> Result<()
 }
 
 fn usual(arm: &Arm, server: &Server) -> Spec {
-    Spec { keys: KEYS, value_bytes: VALUE_BYTES, warm_ms: 500, ..small(server, arm.proto, Op::Get) }
+    Spec { keys: KEYS, value_bytes: VALUE_BYTES, warm_ms: 500, ..server.small(arm.proto, Op::Get) }
 }
 
 fn note(bench: &mut Bench, group: &str, arm: &Arm, round: usize, spec: &Spec) -> Result<()> {

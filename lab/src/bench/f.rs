@@ -5,17 +5,21 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
-use crate::bench::{Arm, Bench, CLIENT_CORE, small};
+use crate::bench::{Arm, Bench};
 use crate::churn::{ChurnOutcome, ChurnSpec};
 use crate::error::{Error, Result};
 use crate::peers::{Kind, Setup};
 use crate::proc;
+use crate::processor::CLIENT_CORE;
 use crate::proto::{Op, Proto};
 use crate::report::{Sample, Summary};
 use crate::spec::Spec;
 use crate::values::KEY_BYTES;
 
 const LINE: &str = "f";
+/// As it is started by default, and with chunk sizes 5 % apart, as its documents advise where objects are of one size.
+/// Not `-C`, which saves 8 bytes an object: it takes `cas` away, which all others have.
+const MEMCACHED: [(&str, &str); 2] = [("memcached", ""), ("memcached tuned", "-f 1.05 -L")];
 const VALUE_BYTES: usize = 64;
 const CHURN_MIB: u64 = 1_024;
 const CHURN_KEYS: u64 = 20_000;
@@ -28,7 +32,8 @@ fn group(bench: &Bench) -> String {
 /// Measures the line and judges it.
 pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let arms = [
-        bench.arm("memcached", Kind::Memcached, Proto::Memcached),
+        bench.arm(MEMCACHED[0].0, Kind::Memcached(MEMCACHED[0].1), Proto::Memcached),
+        bench.arm(MEMCACHED[1].0, Kind::Memcached(MEMCACHED[1].1), Proto::Memcached),
         bench.arm("redis", Kind::Redis, Proto::Resp),
         bench.arm("pogocache", Kind::Pogocache, Proto::Memcached),
         bench.arm("herd", Kind::Herd, Proto::Memcached),
@@ -47,7 +52,10 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let metrics = ["beyond_payload_bytes", "resident_mib", "limit_mib", "puts", "hits", "misses"];
     bench.report.print_tables(LINE, &metrics);
     let group = group(bench);
-    bench.judge_ratio(LINE, (&group, "herd"), (&group, "memcached"), "beyond_payload_bytes", 1.0)?;
+    let memcached = MEMCACHED.map(|(name, _)| name);
+    if let Some(peer) = bench.report.lowest(LINE, &group, &memcached, "beyond_payload_bytes") {
+        bench.judge_ratio(LINE, (&group, "herd"), (&group, peer), "beyond_payload_bytes", 1.0)?;
+    }
     bench.report.print_verdicts(LINE);
     let title = format!("Resident bytes beyond payload, {group}");
     bench.chart(LINE, "overhead", &title, "bytes per object", "beyond_payload_bytes", |each| each == group)
@@ -67,7 +75,7 @@ fn overhead(bench: &mut Bench, arm: &Arm) -> Result<()> {
         sequential: true,
         keys: objects,
         value_bytes: VALUE_BYTES,
-        ..small(&server, arm.proto, Op::Get)
+        ..server.small(arm.proto, Op::Get)
     };
     let found = bench.engine(&all)?.ops;
     if found != u64::from(objects) {

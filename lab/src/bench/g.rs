@@ -9,12 +9,13 @@ use std::thread;
 use std::time::Duration;
 
 use crate::bench::c::values;
-use crate::bench::{Arm, Bench, CLIENT_CORE, small};
+use crate::bench::{Arm, Bench};
 use crate::error::{Error, Result};
 use crate::hist::median;
 use crate::peers::server::Server;
 use crate::peers::{Kind, Setup};
 use crate::proc;
+use crate::processor::CLIENT_CORE;
 use crate::proto::{Op, Proto};
 use crate::report::Sample;
 use crate::spec::{Outcome, Spec, TICK_NS};
@@ -44,7 +45,7 @@ type Values = BTreeMap<&'static str, f64>;
 /// Measures the line and judges it.
 pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let arms: Vec<Arm> = [
-        bench.arm("memcached text", Kind::Memcached, Proto::Memcached),
+        bench.arm("memcached text", Kind::Memcached(""), Proto::Memcached),
         bench.arm("redis", Kind::Redis, Proto::Resp),
         bench.arm("herd text", Kind::Herd, Proto::Memcached),
         bench.arm("herd wire", Kind::Herd, Proto::Herd),
@@ -53,7 +54,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     .flatten()
     .collect();
     for round in 0..bench.options.rounds {
-        for arm in crate::bench::rotated(&arms, round) {
+        for arm in crate::run::alternated(&arms, round) {
             if let Err(error) = run_arm(bench, arm, round) {
                 bench.report.failure(format!("[{LINE}] {}: {error}", arm.name))?;
             }
@@ -86,7 +87,7 @@ fn run_arm(bench: &mut Bench, arm: &Arm, round: usize) -> Result<()> {
         value_bytes: VALUE_BYTES,
         run_ms: bench.options.window_ms,
         seed: round as u64 + 1,
-        ..small(&server, arm.proto, Op::Get)
+        ..server.small(arm.proto, Op::Get)
     };
     bench.engine(&active)?;
     let before_bytes = proc::resident_bytes(server.pid())? as f64;

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::bench::{Bench, CLIENT_CORE};
+use crate::bench::Bench;
 use crate::error::{Context, Error, Result};
 use crate::peers::server::Server;
 use crate::peers::{Kind, Setup};
 use crate::proc;
+use crate::processor::CLIENT_CORE;
 use crate::proto::Proto;
 use crate::report::{Sample, Summary};
 use crate::sys;

@@ -1,6 +1,6 @@
 //! `herd-lab bench`: the lines of the first milestone, each in a file of its own, and what they share.
 //!
-//! Arms of a comparison are alternated within each round, the order rotated from round to round; servers are started
+//! Arms of a comparison take turns within each round, in another order each time; servers are started
 //! anew in each round, so that one unlucky memory layout does not stand for a server. The server has core 0, the
 //! client core 1, unless a line says otherwise.
 
@@ -21,19 +21,17 @@ use serde_json::{Value, json};
 use crate::awake::Awake;
 use crate::client;
 use crate::error::{Error, Result};
-use crate::netns::{self, Network};
+use crate::net::private::{self, Network};
 use crate::peers::server::Server;
-use crate::peers::{self, Kind, Program, find_program};
+use crate::peers::{Kind, Program};
 use crate::plot::{Bar, Chart};
+use crate::processor::machine;
 use crate::proto::{Op, Proto};
 use crate::report::{Report, Summary};
+use crate::run::{Programs, print_versions};
 use crate::spec::{Outcome, Spec};
 use crate::sys;
 
-/// Core of the servers.
-pub(crate) const SERVER_CORE: usize = 0;
-/// Core of the clients.
-pub(crate) const CLIENT_CORE: usize = 1;
 /// Window of the short form's runs.
 const SHORT_WINDOW_MS: u64 = 150;
 /// Above this multiple of memcached's CPU per request the short form fails.
@@ -57,60 +55,6 @@ pub(crate) enum Line {
 
 impl Line {
     const ALL: [Self; 5] = [Self::C, Self::D, Self::E, Self::F, Self::G];
-}
-
-/// The servers' programs.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct Programs {
-    /// Herd's binary; without it only the peers are measured.
-    #[arg(long)]
-    pub(crate) herd: Option<PathBuf>,
-    /// memcached's binary [default: the one on PATH].
-    #[arg(long)]
-    pub(crate) memcached: Option<PathBuf>,
-    /// redis-server's binary [default: the one on PATH].
-    #[arg(long)]
-    pub(crate) redis: Option<PathBuf>,
-    /// pogocache's binary; without it there is no such arm.
-    #[arg(long)]
-    pub(crate) pogocache: Option<PathBuf>,
-    /// nginx's binary [default: the one on PATH].
-    #[arg(long)]
-    pub(crate) nginx: Option<PathBuf>,
-    /// etcd's binary [default: the one on PATH].
-    #[arg(long)]
-    pub(crate) etcd: Option<PathBuf>,
-}
-
-impl Programs {
-    /// Each program's name and path, those on PATH found.
-    fn found(&self) -> [(&'static str, Option<PathBuf>); 7] {
-        let or_path = |given: &Option<PathBuf>, name: &str| given.clone().or_else(|| find_program(name));
-        [
-            ("herd", self.herd.clone()),
-            ("memcached", or_path(&self.memcached, "memcached")),
-            ("redis", or_path(&self.redis, "redis-server")),
-            ("pogocache", self.pogocache.clone()),
-            ("nginx", or_path(&self.nginx, "nginx")),
-            ("etcd", or_path(&self.etcd, "etcd")),
-            ("iperf3", find_program("iperf3")),
-        ]
-    }
-
-    /// A program's path, if it was given or is on PATH.
-    pub(crate) fn path(&self, wanted: &str) -> Option<PathBuf> {
-        self.found().into_iter().find(|(name, _)| *name == wanted).and_then(|(_, path)| path)
-    }
-}
-
-/// Prints, and gives, what each program says it is.
-pub(crate) fn print_versions(programs: &Programs) -> serde_json::Map<String, Value> {
-    let version = |(name, program): (&'static str, Option<PathBuf>)| {
-        let version = program.map(|program| peers::version(&program));
-        println!("{name:<10} {}", version.as_deref().unwrap_or("absent"));
-        (name.to_owned(), json!(version))
-    };
-    programs.found().into_iter().map(version).collect()
 }
 
 /// Options of `bench`.
@@ -169,7 +113,7 @@ pub(crate) struct Bench {
 
 /// Runs a bench; an error when the run as a whole failed, by the short form's measure or by a failed arm.
 pub(crate) fn run(mut options: Options) -> Result<()> {
-    let network = netns::enter();
+    let network = private::enter();
     sys::raise_open_files()?;
     if options.short {
         (options.rounds, options.window_ms) = (2, SHORT_WINDOW_MS);
@@ -204,11 +148,11 @@ impl Bench {
     pub(crate) fn arm(&self, name: &str, kind: Kind, proto: Proto) -> Option<Arm> {
         let program = match kind {
             Kind::Herd => self.options.programs.herd.clone(),
-            Kind::Memcached => self.memcached.clone(),
+            Kind::Memcached(_) => self.memcached.clone(),
             Kind::Redis => self.redis.clone(),
             Kind::Pogocache => self.options.programs.pogocache.clone(),
             Kind::Nginx | Kind::Etcd => self.options.programs.path(kind.program()),
-            Kind::Null(..) | Kind::NullBulk { .. } => Some(self.own_program.clone()),
+            Kind::Null { .. } | Kind::NullBulk { .. } => Some(self.own_program.clone()),
         }?;
         Some(Arm { name: name.to_owned(), peer: Program::new(kind, program), proto })
     }
@@ -227,7 +171,7 @@ impl Bench {
 
     /// Stores all keys of `spec` through its door, pipelined, and checks that each was stored.
     pub(crate) fn preload(&self, server: &Server, proto: Proto, keys: u32, value_bytes: usize) -> Result<()> {
-        let mut spec = small(server, proto, Op::Set);
+        let mut spec = server.small(proto, Op::Set);
         (spec.conns, spec.pipeline, spec.sequential) = (16, 50, true);
         (spec.keys, spec.value_bytes) = (keys, value_bytes);
         let outcome = self.engine(&spec)?;
@@ -255,6 +199,13 @@ impl Bench {
         let other_group = if over.0 == under.0 { String::new() } else { format!(" ({})", under.0) };
         let what = format!("{metric}: {}, {} / {}{other_group}", over.0, over.1, under.1);
         self.report.judge(line, what, ratio, bar, true)
+    }
+
+    /// Prints a ratio that no bar is for.
+    pub(crate) fn print_ratio(&self, line: &str, over: (&str, &str), under: (&str, &str), metric: &str) {
+        if let Some(Summary { median, low, high }) = self.report.ratio(line, over, under, metric) {
+            println!("  {median:.3} ({low:.3}..{high:.3})  {metric}: {}, {} / {}, not judged", over.0, over.1, under.1);
+        }
     }
 
     /// Draws a metric of a line's groups as bars.
@@ -286,50 +237,6 @@ impl Bench {
         let unit = "resident MiB".to_owned();
         self.report.draw(name, &Chart::Line { title: title.into(), unit, values: values.to_vec(), limit })
     }
-}
-
-/// A specification of small operations with the bench's usual values.
-pub(crate) fn small(server: &Server, proto: Proto, op: Op) -> Spec {
-    Spec {
-        addr: server.addr,
-        proto,
-        op,
-        conns: 64,
-        pipeline: 1,
-        keys: 100_000,
-        value_bytes: 256,
-        rate_per_s: None,
-        warm_ms: 200,
-        run_ms: 1_000,
-        sequential: false,
-        fixed_reply: false,
-        core: Some(CLIENT_CORE),
-        server_pids: vec![server.pid()],
-        seed: 1,
-        side: None,
-    }
-}
-
-/// `items`, starting with another one each round.
-pub(crate) fn rotated<T>(items: &[T], round: usize) -> impl Iterator<Item = &T> {
-    let start = if items.is_empty() { 0 } else { round % items.len() };
-    items[start..].iter().chain(&items[..start])
-}
-
-fn first_line(path: &str) -> String {
-    std::fs::read_to_string(path).map_or_else(|error| error.to_string(), |text| text.trim().to_owned())
-}
-
-/// The machine that measures: kernel, processor, cores.
-pub(crate) fn machine() -> serde_json::Map<String, Value> {
-    let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpus.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown");
-    let facts = [
-        ("kernel", json!(first_line("/proc/sys/kernel/osrelease"))),
-        ("cpu", json!(model.trim_start_matches([' ', '\t', ':']))),
-        ("cores", json!(cpus.lines().filter(|line| line.starts_with("processor")).count())),
-    ];
-    facts.into_iter().map(|(name, fact)| (name.to_owned(), fact)).collect()
 }
 
 fn environment(options: &Options, network: &Network, versions: serde_json::Map<String, Value>) -> Value {

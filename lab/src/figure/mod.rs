@@ -15,14 +15,14 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use crate::awake::Awake;
-use crate::bench::Programs;
-use crate::error::Result;
-use crate::net::processor::{self, ATTEMPTS, Processor, STOLEN_MAX, Shares};
+use crate::error::{Error, Result};
 use crate::net::{CONGESTION_CONTROL, HostId, Plan, sandbox};
 use crate::peers::{Load, Peer, Values};
 use crate::plot::curves::{Axis, Curve, Curves, Point, Quantity};
+use crate::processor::{self, Processor, STOLEN_MAX, Shares};
 use crate::relay;
 use crate::report::{Report, Sample, Summary};
+use crate::run::{self, Programs};
 use crate::sys;
 
 /// A figure.
@@ -98,7 +98,7 @@ pub(crate) fn run(mut options: Options) -> Result<()> {
     let environment = json!({
         "figure": name, "rounds": options.rounds, "full": options.full, "short": options.short,
         "congestion_control": CONGESTION_CONTROL, "lab": env!("CARGO_PKG_VERSION"),
-        "machine": crate::bench::machine(), "versions": crate::bench::print_versions(&options.programs),
+        "machine": processor::machine(), "versions": run::print_versions(&options.programs),
     });
     let report = Report::create(&options.out, &name, &environment)?;
     let mut figure = Figure { options, report, awake: Awake::start()? };
@@ -132,22 +132,18 @@ impl Figure {
         stage: impl Fn() -> Stage,
         load: &Load,
     ) -> Result<()> {
-        let run = format!("{group}, {}, round {round}", peer.name());
-        for _ in 0..ATTEMPTS {
-            let values = match self.run_once(peer, stage(), load) {
-                Ok(values) => values,
-                Err(error) => return self.report.failure(format!("{run}: {error}")),
-            };
-            let Some(reason) = void(&values).filter(|_| !self.options.short) else {
-                let (group, arm) = (group.to_owned(), peer.name().to_owned());
-                let values = values.into_iter().collect();
-                return self.report.sample(Sample { line: LINE, group, arm, round, values });
-            };
-            println!("  again: {run}: {reason}");
-            self.report.write("void", &format!("{run}: {reason}"))?;
-            processor::await_quiet(self.awake.pid())?;
-        }
-        self.report.failure(format!("{run}: void {ATTEMPTS} times; this machine is too busy"))
+        let (awake_pid, short, arm) = (self.awake.pid(), self.options.short, peer.name());
+        let taken = run::take(
+            || processor::await_quiet(awake_pid),
+            || {
+                let values = self.run_once(peer, stage(), load)?;
+                let reason = void(&values).filter(|_| !short);
+                Ok((values, reason))
+            },
+        );
+        let Some(values) = self.report.taken(&format!("{group}, round {round}"), arm, taken)? else { return Ok(()) };
+        let (group, arm, values) = (group.to_owned(), arm.to_owned(), values.into_iter().collect());
+        self.report.sample(Sample { line: LINE, group, arm, round, values })
     }
 
     /// Builds the network, starts the servers, loads them, reads what they gave, what it cost and what links carried.
@@ -162,6 +158,9 @@ impl Figure {
         }
         let before = Processor::now(self.awake.pid())?;
         let mut values = peer.load(&net, clients, &servers, load)?;
+        if let Some((_, count)) = values.iter().find(|(name, count)| *name == "unanswered" && *count > 0.0) {
+            return Err(Error::new(format!("{count} requests unanswered")));
+        }
         let Shares { idle, stolen } = Processor::now(self.awake.pid())?.since(before);
         if !values.iter().any(|(name, _)| *name == "idle") {
             values.push(("idle", idle));

@@ -1,13 +1,13 @@
 //! (peers) Every peer that is here, loaded alike: gets of 512 B objects over 1 Gbit/s, as fast as replies come. What
 //! each gives and costs, and whether it works at all.
 
-use crate::bench::{CLIENT_CORE, SERVER_CORE};
 use crate::error::Result;
 use crate::figure::{Figure, LINE, Stage};
 use crate::net::conditions::Rate;
 use crate::net::presets;
 use crate::peers::{IPERF3, Load, STORES};
 use crate::plot::{Bar, Chart};
+use crate::processor::{CLIENT_CORE, SERVER_CORE};
 
 const GROUP: &str = "512 B, 64 connections, 1 Gbit/s";
 const BYTES: usize = 512;
@@ -18,7 +18,7 @@ pub(super) fn run(figure: &mut Figure) -> Result<()> {
     let peers = figure.peers(&names);
     for round in 0..figure.options.rounds {
         let load = Load { object_bytes: BYTES, core: Some(CLIENT_CORE), ..figure.load(1_000, round) };
-        for peer in crate::bench::rotated(&peers, round) {
+        for peer in crate::run::alternated(&peers, round) {
             figure.take((GROUP, round), &**peer, stage, &load)?;
         }
     }

@@ -54,7 +54,7 @@ pub(super) fn run(figure: &mut Figure) -> Result<()> {
                     objects: OBJECTS_PER_NODE * count,
                     ..figure.load(1_500, round)
                 };
-                for peer in crate::bench::rotated(&peers, round) {
+                for peer in crate::run::alternated(&peers, round) {
                     figure.take((&group(kind, count), round), &**peer, || farm(kind.rate, count), &load)?;
                 }
             }

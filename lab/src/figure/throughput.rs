@@ -1,7 +1,6 @@
 //! (hoc-throughput) One node and a crowd of clients on one link: net throughput and its share of the line's rate, over
 //! message size, number of connections and rate [HOC, Performance figures (1 PE)], beside memcached, nginx and iperf3.
 
-use crate::bench::{CLIENT_CORE, SERVER_CORE};
 use crate::error::Result;
 use crate::figure::{Figure, LINE, Stage, linear};
 use crate::net::conditions::{PAYLOAD_SHARE, Rate};
@@ -9,7 +8,7 @@ use crate::net::presets;
 use crate::peers::{IPERF3, Load, Peer};
 use crate::plot::Chart;
 use crate::plot::curves::{Axis, Quantity, Star};
-use crate::report::Summary;
+use crate::processor::{CLIENT_CORE, SERVER_CORE};
 
 /// Below this share of idle time the processor may have been the limit.
 const IDLE_MIN: f64 = 0.15;
@@ -136,7 +135,7 @@ fn measure(figure: &mut Figure, cell: &Cell, peers: &[Box<dyn Peer>], round: usi
         ..figure.load(1_000, round)
     };
     let load = Load { warm_ms: cell.warm_ms(load.warm_ms), ..load };
-    for peer in crate::bench::rotated(peers, round) {
+    for peer in crate::run::alternated(peers, round) {
         figure.take((&cell.name(), round), &**peer, || stage(cell), &load)?;
     }
     Ok(())
@@ -162,20 +161,16 @@ fn judge(figure: &mut Figure, cell: &Cell, group: &str) -> Result<()> {
         if let Some(paper) = cell.paper {
             let stream = stream.filter(|_| !busy);
             figure.report.judge(LINE, format!("MB/s: {group}, {herd} / iperf3"), stream, 0.97, false)?;
-            judge_paper(figure, group, herd, share, paper)?;
+            let (what, bar) = (format!("share of line: {group}, {herd}"), paper_bar(paper));
+            figure.report.judge(LINE, what, share, bar, false)?;
         }
     }
     Ok(())
 }
 
-/// The paper's share of the ideal; where headers alone leave less, that share of what they leave.
-fn judge_paper(figure: &mut Figure, group: &str, herd: &str, share: Option<Summary>, paper: f64) -> Result<()> {
-    if paper <= PAYLOAD_SHARE {
-        return figure.report.judge(LINE, format!("share of line: {group}, {herd}"), share, paper, false);
-    }
-    let net = share.map(|share| share.times(1.0 / PAYLOAD_SHARE));
-    let what = format!("share of what headers leave of the line ({PAYLOAD_SHARE:.3}): {group}, {herd}");
-    figure.report.judge(LINE, what, net, paper, false)
+/// What a cell of the paper asks: its share of the line, but no more than 0.99 of what headers leave of it.
+fn paper_bar(paper: f64) -> f64 {
+    paper.min(0.99 * PAYLOAD_SHARE)
 }
 
 /// Share of the line's rate over the size of the messages.
@@ -196,4 +191,17 @@ fn draw(figure: &mut Figure, rate: Rate, title: &str, wanted: impl Fn(&Cell) -> 
     };
     chart.stars = cells.iter().filter_map(star).collect();
     figure.report.draw(if rate == Rate::GBIT_1 { "1g" } else { "100m" }, &Chart::Curves(chart))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_paper_that_had_more_asks_no_less() {
+        let bars: Vec<f64> = (1..=100).map(|percent| paper_bar(f64::from(percent) / 100.0)).collect();
+        assert!(bars.is_sorted(), "{bars:?}");
+        assert_eq!(paper_bar(0.90), 0.90);
+        assert!(paper_bar(0.96) > 0.94 && paper_bar(0.96) < PAYLOAD_SHARE);
+    }
 }

@@ -12,9 +12,9 @@ use crate::client;
 use crate::error::{Context, Error, Result};
 use crate::hist::median;
 use crate::net::conditions::{DISTANCES, Firewall, PAYLOAD_SHARE, Rate, distance};
-use crate::net::processor::{self, ATTEMPTS, Processor, STOLEN_MAX};
 use crate::net::{HostId, Network, Plan, SiteId, outer_address, presets, sandbox};
 use crate::peers::{IPERF3, Peer, Stream};
+use crate::processor::{self, ATTEMPTS, Processor, STOLEN_MAX};
 use crate::relay::{self, Conditions};
 use crate::sys;
 

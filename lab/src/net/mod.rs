@@ -18,7 +18,7 @@ pub(crate) mod check;
 pub(crate) mod conditions;
 pub(crate) mod namespace;
 pub(crate) mod presets;
-pub(crate) mod processor;
+pub(crate) mod private;
 pub(crate) mod sandbox;
 pub(crate) mod shell;
 

@@ -12,7 +12,7 @@ use std::process::{Command, exit};
 
 use crate::client;
 use crate::error::{Context, Error, Result};
-use crate::netns;
+use crate::net::private;
 use crate::sys::{self, Mount};
 
 /// Set inside; holds nothing.
@@ -37,7 +37,7 @@ fn start_inside(interactive: bool) -> Result<()> {
         Error::lacking(format!("no namespaces of our own: {error} ({cure})"))
     })?;
     if user != 0 {
-        netns::map_to_root(user, group).during(|| "become root of a user namespace".into())?;
+        private::map_to_root(user, group).during(|| "become root of a user namespace".into())?;
     }
     let program = client::program()?;
     let mut inside = Command::new(program);

@@ -10,7 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::{Context, Error, Result};
+use crate::processor::CLIENT_CORE;
 use crate::proto::{Op, Proto};
+use crate::spec::Spec;
 use crate::sys;
 
 /// A server that does not serve within this has failed.
@@ -18,11 +20,15 @@ const START_PATIENCE: Duration = Duration::from_secs(10);
 /// A server that does not end within this after SIGTERM is killed.
 const STOP_PATIENCE: Duration = Duration::from_secs(6);
 
+/// There where the system has huge pages.
+const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+
 /// Which server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Herd,
-    Memcached,
+    /// With these options beside the usual ones.
+    Memcached(&'static str),
     Redis,
     Pogocache,
     /// Files of memory, put by its DAV module.
@@ -30,10 +36,15 @@ pub(crate) enum Kind {
     /// One member, its log in memory.
     Etcd,
     /// Fixed replies to small requests.
-    Null(Proto, Op),
-    /// Large bodies from and to one resident buffer, checksummed or not.
+    Null {
+        proto: Proto,
+        op: Op,
+        plain: bool,
+    },
+    /// Large bodies from and to one resident buffer.
     NullBulk {
         checked: bool,
+        plain: bool,
     },
 }
 
@@ -42,18 +53,18 @@ impl Kind {
     pub(crate) fn program(self) -> &'static str {
         match self {
             Self::Herd => "herd",
-            Self::Memcached => "memcached",
+            Self::Memcached(_) => "memcached",
             Self::Redis => "redis",
             Self::Pogocache => "pogocache",
             Self::Nginx => "nginx",
             Self::Etcd => "etcd",
-            Self::Null(..) | Self::NullBulk { .. } => "herd-lab",
+            Self::Null { .. } | Self::NullBulk { .. } => "herd-lab",
         }
     }
 
     /// True for those that print `ready ADDRESS`.
     fn announces(self) -> bool {
-        matches!(self, Self::Herd | Self::Null(..) | Self::NullBulk { .. })
+        matches!(self, Self::Herd | Self::Null { .. } | Self::NullBulk { .. })
     }
 
     /// True for those that need a directory of their own.
@@ -200,10 +211,13 @@ impl Program {
                 let plain = if setup.host.is_some() { " --plain" } else { "" };
                 format!("node --listen {address}:0 --threads {threads} --memory {memory_mib}m{evict}{plain}")
             }
-            Kind::Memcached => {
+            Kind::Memcached(more) => {
+                // Where the system has no huge pages memcached refuses to start with -L.
+                let lacks = |option: &str| option == "-L" && !Path::new(HUGE_PAGES).exists();
+                let more: String = more.split(' ').filter(|option| !lacks(option)).map(|o| format!(" {o}")).collect();
                 let user = if sys::effective_ids().0 == 0 { " -u root" } else { "" };
                 let fixed = "-U 0 -c 19000 -b 8192";
-                format!("-l {address} {fixed} -p {port} -t {threads} -m {memory_mib} -I {item_max_mib}m{user}")
+                format!("-l {address} {fixed} -p {port} -t {threads} -m {memory_mib} -I {item_max_mib}m{user}{more}")
             }
             Kind::Redis => {
                 let fixed = "--protected-mode no --appendonly no --maxclients 19000 --tcp-backlog 8192 --daemonize no";
@@ -220,11 +234,15 @@ impl Program {
                 let urls = format!("--listen-client-urls http://{addr} --advertise-client-urls http://{addr}");
                 format!("{urls} --data-dir {dir} --logger zap --log-level error")
             }
-            Kind::Null(proto, op) => {
+            Kind::Null { proto, op, plain } => {
                 let proto = if proto == Proto::Herd { "herd" } else { "memcached" };
-                format!("null-server --proto {proto} --op {} --value-bytes {value_bytes}", op.name())
+                let plain = if plain { " --plain" } else { "" };
+                format!("null-server --proto {proto} --op {} --value-bytes {value_bytes}{plain}", op.name())
             }
-            Kind::NullBulk { checked } => format!("null-bulk {}", if checked { "--checked" } else { "" }),
+            Kind::NullBulk { checked, plain } => {
+                let option = |given, name| if given { name } else { "" };
+                format!("null-bulk {} {}", option(checked, "--checked"), option(plain, "--plain"))
+            }
         };
         let mut words: Vec<String> = line.split_ascii_whitespace().map(str::to_owned).collect();
         if self.kind == Kind::Redis {
@@ -253,6 +271,28 @@ impl Server {
     /// Its process.
     pub(crate) fn pid(&self) -> i32 {
         i32::try_from(self.child.id()).expect("pids fit an i32")
+    }
+
+    /// Small operations on it with the usual values.
+    pub(crate) fn small(&self, proto: Proto, op: Op) -> Spec {
+        Spec {
+            addr: self.addr,
+            proto,
+            op,
+            conns: 64,
+            pipeline: 1,
+            keys: 100_000,
+            value_bytes: 256,
+            rate_per_s: None,
+            warm_ms: 200,
+            run_ms: 1_000,
+            sequential: false,
+            fixed_reply: false,
+            core: Some(CLIENT_CORE),
+            server_pids: vec![self.pid()],
+            seed: 1,
+            side: None,
+        }
     }
 
     /// The options as a record: alike for all starts of one arm.

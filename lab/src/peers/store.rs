@@ -32,7 +32,7 @@ pub(crate) const STORES: [Known; 8] = [
     Known { name: "herd text", kind: Kind::Herd, proto: Proto::Memcached },
     Known { name: "herd wire", kind: Kind::Herd, proto: Proto::Herd },
     Known { name: "herd http", kind: Kind::Herd, proto: Proto::Http },
-    Known { name: "memcached", kind: Kind::Memcached, proto: Proto::Memcached },
+    Known { name: "memcached", kind: Kind::Memcached(""), proto: Proto::Memcached },
     Known { name: "redis", kind: Kind::Redis, proto: Proto::Resp },
     Known { name: "pogocache", kind: Kind::Pogocache, proto: Proto::Memcached },
     Known { name: "nginx", kind: Kind::Nginx, proto: Proto::Http },
@@ -114,7 +114,7 @@ impl Store {
             run_ms: load.run_ms,
             core: load.core,
             seed: load.seed,
-            ..crate::bench::small(server, self.known.proto, op)
+            ..server.small(self.known.proto, op)
         }
     }
 

@@ -1,12 +1,19 @@
-//! How idle the processor was, and how much of it others took: a figure of a network is void when the processor, not
-//! the link, was the limit, and any figure when the machine below was busy with others.
+//! The processor: who has which core, how idle it was, and how much of it others took. What is measured of a network is
+//! void when the processor, not the link, was the limit, and anything when the machine below was busy with others.
 
 use std::fs;
 use std::thread;
 use std::time::Duration;
 
+use serde_json::{Map, Value, json};
+
 use crate::error::{Context, Error, Result};
 use crate::proc;
+
+/// Core of the servers.
+pub(crate) const SERVER_CORE: usize = 0;
+/// Core of the clients.
+pub(crate) const CLIENT_CORE: usize = 1;
 
 /// The processor's time up to some moment, in seconds, all cores together.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -72,6 +79,22 @@ fn parse(text: &str) -> Option<Processor> {
         .collect();
     let stolen = counts.get(7).copied().unwrap_or(0.0);
     Some(Processor { idle: counts.get(3)? + counts.get(4)?, stolen, all: counts.iter().sum() })
+}
+
+fn first_line(path: &str) -> String {
+    std::fs::read_to_string(path).map_or_else(|error| error.to_string(), |text| text.trim().to_owned())
+}
+
+/// The machine that measures: kernel, processor, cores.
+pub(crate) fn machine() -> Map<String, Value> {
+    let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpus.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown");
+    let facts = [
+        ("kernel", json!(first_line("/proc/sys/kernel/osrelease"))),
+        ("cpu", json!(model.trim_start_matches([' ', '\t', ':']))),
+        ("cores", json!(cpus.lines().filter(|line| line.starts_with("processor")).count())),
+    ];
+    facts.into_iter().map(|(name, fact)| (name.to_owned(), fact)).collect()
 }
 
 #[cfg(test)]
