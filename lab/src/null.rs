@@ -8,7 +8,8 @@
 //!
 //! They use what a fast server may: edge-triggered epoll and rounds (read from up to [`ROUND`] connections, then answer
 //! all of them); huge pages; bodies lent to the kernel instead of copied. `--plain` does without: level-triggered, one
-//! connection at a time, small pages, `write`. All are processes of their own, end with their parent, and trust the lab.
+//! connection at a time, small pages, `write`. All are processes of their own, end with their parent, and trust the
+//! lab.
 
 use std::hint::black_box;
 use std::io::{ErrorKind, IoSlice, Read, Write};

@@ -156,7 +156,8 @@ impl Report {
         Ok(())
     }
 
-    /// Writes down the void tries of a run of an arm; gives what it measured, or nothing after a failure, which is kept.
+    /// Writes down the void tries of a run of an arm; gives what it measured, or nothing after a failure, which it
+    /// keeps.
     pub(crate) fn taken<T>(&mut self, run: &str, arm: &str, taken: Taken<T>) -> Result<Option<T>> {
         for reason in taken.voids {
             println!("  void: {run}, {arm}: {reason}");

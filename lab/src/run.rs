@@ -85,8 +85,8 @@ pub(crate) struct Taken<T> {
     pub(crate) voids: Vec<String>,
 }
 
-/// Takes a run until it counts. `once` gives what it measured and, where others disturbed it, the reason for which it is
-/// void. An error is never tried again, nor is an answer that did not come: those are what the run was to find.
+/// Takes a run until it counts. `once` gives what it measured and, where others disturbed it, the reason for which it
+/// is void. An error is never tried again, nor is an answer that did not come: those are what the run was to find.
 /// `pause` waits until the others are quiet.
 pub(crate) fn take<T>(
     mut pause: impl FnMut() -> Result<()>,
