@@ -1,6 +1,6 @@
 //! What a collection promises: its class, quota and order.
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, quote};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -60,7 +60,9 @@ pub struct Spec {
 impl Spec {
     /// The class, or why it can't be had in this version.
     pub fn class(&self) -> Result<Class, Error> {
-        let bad = || Error::new(ErrorKind::BadRequest, format!("class '{}': use cache or ram:1", self.class));
+        let bad = || {
+            Error::new(ErrorKind::BadRequest, format!("class '{}': use cache or ram:1", quote(self.class.as_bytes())))
+        };
         match Class::parse(&self.class).ok_or_else(bad)? {
             class @ (Class::Cache | Class::Ram(1)) => Ok(class),
             Class::Ram(k) => Err(Error::new(

@@ -1,5 +1,6 @@
 //! The one error type of the core, and the kinds every door translates.
 
+use crate::limits::{ERROR_TEXT_MAX_BYTES, QUOTE_MAX_BYTES};
 use std::fmt;
 
 /// What went wrong, independent of the protocol that asked.
@@ -85,10 +86,30 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error of `kind` that says `text`.
+    /// An error of `kind` that says `text`, of which [`ERROR_TEXT_MAX_BYTES`] are kept: others' words may be in it.
     pub fn new(kind: ErrorKind, text: impl Into<String>) -> Self {
-        Self { kind, text: text.into() }
+        let mut text = text.into();
+        text.truncate(text.floor_char_boundary(ERROR_TEXT_MAX_BYTES));
+        Self { kind, text }
     }
+}
+
+/// A client's words as an error tells them: escaped, and at most [`QUOTE_MAX_BYTES`] of them before `..`.
+pub fn quote(words: &[u8]) -> String {
+    let cut = words.len() > QUOTE_MAX_BYTES;
+    // A character is not cut within; what is none ends anywhere.
+    let in_character = |at: &usize| cut && words[*at] & 0xC0 == 0x80;
+    let end = words.len().min(QUOTE_MAX_BYTES);
+    let end = (end.saturating_sub(3)..=end).rev().find(|at| !in_character(at)).unwrap_or(end);
+    let mut quoted = String::new();
+    for chunk in words[..end].utf8_chunks() {
+        quoted.extend(chunk.valid().chars().flat_map(char::escape_debug));
+        quoted.extend(chunk.invalid().iter().flat_map(|byte| byte.escape_ascii()).map(char::from));
+    }
+    if cut {
+        quoted.push_str("..");
+    }
+    quoted
 }
 
 impl fmt::Display for Error {
@@ -98,3 +119,30 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_say_is_quoted_escaped_and_cut() {
+        let table: [(&[u8], &str); 6] = [
+            (b"a/b", "a/b"),
+            (b"", ""),
+            ("\u{65e5}\u{1b}[2J\n".as_bytes(), "\u{65e5}\\u{1b}[2J\\n"),
+            (b"\xff\x00'", "\\xff\\0\\'"),
+            (&[b'x'; 40], "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"),
+            (&[b'x'; 41], "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx.."),
+        ];
+        for (words, quoted) in table {
+            assert_eq!(quote(words), quoted);
+        }
+        assert_eq!(quote("\u{65e5}".repeat(20).as_bytes()), "\u{65e5}".repeat(13) + "..");
+    }
+
+    #[test]
+    fn the_text_of_an_error_is_bounded() {
+        let text = Error::new(ErrorKind::Full, "\u{65e5}".repeat(1000)).text;
+        assert!(text.len() <= ERROR_TEXT_MAX_BYTES && text.len() > ERROR_TEXT_MAX_BYTES - 3);
+    }
+}

@@ -16,7 +16,7 @@ pub mod op;
 pub mod size;
 pub mod wire;
 
-pub use error::{Error, ErrorKind};
+pub use error::{Error, ErrorKind, quote};
 
 /// Bytes that lie in pieces, to be sent without being put together.
 pub trait Chunks {

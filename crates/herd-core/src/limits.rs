@@ -11,6 +11,9 @@ pub const NAME_MAX_BYTES: usize = 1024;
 /// Longest collection name: one component of a URL path and of a file name.
 pub const COLLECTION_NAME_MAX_BYTES: usize = 255;
 
+/// Longest name of a node: it stands in each welcome and status.
+pub const NODE_NAME_MAX_BYTES: usize = 255;
+
 /// Most collections of one node: each costs a log page or two in each shard.
 pub const COLLECTIONS_MAX: usize = 1024;
 
@@ -53,6 +56,12 @@ pub const HTTP_CHUNK_LINE_MAX_BYTES: usize = 256;
 
 /// Wire: head section of a frame: a name, attributes and some fields.
 pub const WIRE_HEAD_MAX_BYTES: usize = 8192;
+
+/// Text of an error as the wire tells it: some lines of a terminal. What is longer is cut.
+pub const ERROR_TEXT_MAX_BYTES: usize = 512;
+
+/// Bytes of a client's own words that an error quotes: enough to find them again.
+pub const QUOTE_MAX_BYTES: usize = 40;
 
 /// Wire: body bytes of one frame, so that a frame never holds up others for long.
 pub const WIRE_FRAME_BODY_MAX_BYTES: usize = 1 << 20;
@@ -131,4 +140,5 @@ pub const LOCK_LEASE_MAX_MS: u64 = 24 * 3600 * 1000;
 const _: () = assert!(WIRE_FRAME_BODY_MAX_BYTES.is_multiple_of(BLOCK_BYTES));
 const _: () = assert!(WIRE_LIST_PAGE_MAX as usize * (NAME_MAX_BYTES + 18) <= WIRE_FRAME_BODY_MAX_BYTES);
 const _: () = assert!(NAME_MAX_BYTES + ATTRIBUTES_MAX_BYTES < WIRE_HEAD_MAX_BYTES);
+const _: () = assert!(ERROR_TEXT_MAX_BYTES + 64 < WIRE_HEAD_MAX_BYTES);
 const _: () = assert!(INLINE_MAX_BYTES + NAME_MAX_BYTES + ATTRIBUTES_MAX_BYTES + 64 < BLOCK_BYTES);

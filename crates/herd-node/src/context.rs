@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::debug_time::DebugTime;
 use crate::metrics::{Batch, DoorName, Metrics, VerbName};
 use crate::watch::{Waiter, Watch};
-use herd_core::{Error, ErrorKind};
+use herd_core::{Error, ErrorKind, quote};
 use herd_net::{LoopHandle, Ticket};
 use herd_store::{Collection, Now, Store};
 use std::net::SocketAddr;
@@ -38,7 +38,14 @@ pub(crate) struct Shared {
     pub(crate) addrs: OnceLock<Vec<SocketAddr>>,
     /// Sessions of the wire so far.
     pub(crate) sessions: AtomicU32,
+    /// Who was woken, where no loop runs.
+    #[cfg(test)]
+    pub(crate) woken: std::sync::Mutex<Vec<Woken>>,
 }
+
+/// A ticket to be resumed.
+#[cfg(test)]
+pub(crate) struct Woken(pub(crate) Ticket);
 
 /// A loop's view of the node.
 pub(crate) struct Context {
@@ -148,6 +155,7 @@ impl Shared {
             return Ok(self.default.clone());
         }
         let missing = || {
+            let name = quote(name.as_bytes());
             let text = format!("no collection '{name}': make it with `herd collection create {name}`");
             Error::new(ErrorKind::NoCollection, text)
         };

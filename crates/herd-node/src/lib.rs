@@ -7,11 +7,15 @@ mod config;
 mod context;
 mod debug_time;
 mod doors;
+#[cfg(test)]
+mod drive;
 mod http;
 mod memcached;
 mod metrics;
 mod report;
 mod service;
+#[cfg(test)]
+mod tests;
 mod watch;
 mod wire;
 
@@ -21,6 +25,7 @@ use context::Shared;
 use debug_time::DebugTime;
 use herd_core::collection::Spec;
 use herd_core::key::HashKey;
+use herd_core::limits::NODE_NAME_MAX_BYTES;
 use herd_net::{EventLoop, LoopHandle, listen};
 use herd_store::Store;
 use metrics::Metrics;
@@ -96,6 +101,10 @@ impl Node {
 }
 
 fn shared(config: Config) -> io::Result<Shared> {
+    if config.name.len() > NODE_NAME_MAX_BYTES {
+        let text = format!("the node's name is over {NODE_NAME_MAX_BYTES} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
     let (start, start_unix_ms) = (Instant::now(), context::unix_ms());
     let store = Store::new(&herd_store::Config {
         memory_bytes: config.memory_bytes,
@@ -120,6 +129,8 @@ fn shared(config: Config) -> io::Result<Shared> {
         watch: Watch::default(),
         addrs: OnceLock::new(),
         sessions: AtomicU32::new(0),
+        #[cfg(test)]
+        woken: std::sync::Mutex::default(),
     })
 }
 

@@ -3,7 +3,7 @@
 use herd_core::collection::{Class, Spec};
 use herd_core::key::{self, CollectionId};
 use herd_core::limits::COLLECTIONS_MAX;
-use herd_core::{Error, ErrorKind};
+use herd_core::{Error, ErrorKind, quote};
 use std::collections::BTreeSet;
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -211,6 +211,7 @@ impl Registry {
     /// Creates a collection; one of the same name and specification is found instead.
     pub(crate) fn create(&self, name: &str, spec: Spec) -> Result<Collection, Error> {
         if !key::collection_name_is_valid(name) {
+            let name = quote(name.as_bytes());
             let text = format!("'{name}' can't name a collection: use 1 to 255 letters, digits, '.', '-' or '_'");
             return Err(Error::new(ErrorKind::BadRequest, text));
         }
@@ -219,7 +220,7 @@ impl Registry {
             if there.spec == spec {
                 return Ok(Collection(there.clone()));
             }
-            let text = format!("collection '{name}' exists with another specification");
+            let text = format!("collection '{}' exists with another specification", quote(name.as_bytes()));
             return Err(Error::new(ErrorKind::Exists, text));
         }
         let free = inner.all.iter().position(Option::is_none).unwrap_or(inner.all.len());

@@ -13,7 +13,7 @@ use crate::{Now, PAGE_BYTES, Store, full_error, quota_error};
 use herd_core::checksum::crc32c;
 use herd_core::entry::{Head, Memcached, Version};
 use herd_core::limits::INLINE_MAX_BYTES;
-use herd_core::{Error, ErrorKind};
+use herd_core::{Error, ErrorKind, quote};
 use std::sync::{Arc, MutexGuard};
 
 /// An entry, locked.
@@ -80,7 +80,8 @@ impl<'s> Entry<'s> {
     /// stays, unless it was evicted to make room.
     pub fn put(&mut self, new: &NewObject<'_>) -> Result<Version, Error> {
         if self.c.is_destroyed() {
-            return Err(Error::new(ErrorKind::NoCollection, format!("collection '{}' was removed", self.c.name)));
+            let text = format!("collection '{}' was removed", quote(self.c.name.as_bytes()));
+            return Err(Error::new(ErrorKind::NoCollection, text));
         }
         let result = self.try_put(new);
         let counts = &mut self.shard.logs(self.c, self.now.unix_ms).counts;

@@ -5,7 +5,9 @@
 
 use super::error::WireError;
 use crate::entry::TOKEN_BYTES;
-use crate::limits::{ATTRIBUTES_MAX_BYTES, COLLECTION_NAME_MAX_BYTES, NAME_MAX_BYTES, WIRE_HEAD_MAX_BYTES};
+use crate::limits::{
+    ATTRIBUTES_MAX_BYTES, COLLECTION_NAME_MAX_BYTES, ERROR_TEXT_MAX_BYTES, NAME_MAX_BYTES, WIRE_HEAD_MAX_BYTES,
+};
 
 pub(super) const NAME: u8 = 1;
 const TTL: u8 = 2;
@@ -77,9 +79,10 @@ impl<'a> Fields<'a> {
         Self { name: Some(name), ..Self::default() }
     }
 
-    /// Only an error text.
+    /// Only an error text, of which [`ERROR_TEXT_MAX_BYTES`] are told.
     pub fn failed(error: &'a str) -> Self {
-        Self { error: Some(error), ..Self::default() }
+        let text = &error[..error.floor_char_boundary(ERROR_TEXT_MAX_BYTES)];
+        Self { error: Some(text), ..Self::default() }
     }
 
     /// Whether there is none. Each is looked at by itself: where the caller has just set them, the compiler knows.

@@ -8,7 +8,7 @@ use crate::service::Output;
 use herd_core::attributes::Attributes;
 use herd_core::door::http::{Connection, Content, Method, ObjectHead, Plan, Request, Response, Status};
 use herd_core::entry::Version;
-use herd_core::{Error, ErrorKind};
+use herd_core::{Error, ErrorKind, quote};
 use herd_net::Ticket;
 use herd_store::{Body, Collection, Found, Value};
 use std::sync::Arc;
@@ -198,6 +198,6 @@ fn not_modified(cx: &Context, form: &Form, collection: &Collection, version: Ver
 }
 
 pub(super) fn not_found(collection: &str, name: &[u8]) -> Error {
-    let text = format!("no object '{}' in collection '{collection}'", String::from_utf8_lossy(name));
+    let text = format!("no object '{}' in collection '{}'", quote(name), quote(collection.as_bytes()));
     Error::new(ErrorKind::NotFound, text)
 }

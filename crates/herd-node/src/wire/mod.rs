@@ -249,6 +249,7 @@ fn welcome(cx: &mut Context, fields: &Fields<'_>, out: &mut Output<'_>) {
 
 /// Appends a frame that is known to be within the limits.
 fn write_frame(header: Header, fields: &Fields<'_>, body: &[u8], out: &mut Output<'_>) {
+    // Names and attributes were taken within the limits, texts of errors are cut, pages of names are bounded.
     wire::encode_frame(out.buf, header, fields, body).expect("a reply of this door is within the limits");
 }
 

@@ -13,7 +13,7 @@ use herd_core::limits::{INLINE_MAX_BYTES, WIRE_LIST_PAGE_MAX};
 use herd_core::wire::{
     FLAG_HEAD_ONLY, FLAG_QUIET, FLAG_RANGE, Fields, Frame, Header, LENGTH_UNKNOWN, ListEntry, Status,
 };
-use herd_core::{Error, ErrorKind, checksum};
+use herd_core::{Error, ErrorKind, checksum, quote};
 use herd_net::Ticket;
 use herd_store::{Body, Collection, Found, NewObject, NewValue, Value};
 use std::sync::Arc;
@@ -506,7 +506,9 @@ pub(super) fn create(
     let bad = |text: String| Error::new(ErrorKind::BadRequest, text);
     let name = fields.collection.ok_or_else(|| bad("the request names no collection".into()))?;
     let json = fields.spec.ok_or_else(|| bad("the request has no specification".into()))?;
-    let spec: Spec = serde_json::from_str(json).map_err(|error| bad(format!("specification: {error}")))?;
+    // The library's message quotes the client's own words, of any length and with control characters.
+    let wrong = |error: serde_json::Error| bad(format!("specification: {}", error.to_string().escape_debug()));
+    let spec: Spec = serde_json::from_str(json).map_err(wrong)?;
     let collection = cx.shared.store.create(name, spec)?;
     answer_put(cx, &collection, header, Ok(0), out);
     Ok(())
@@ -547,6 +549,6 @@ pub(super) fn list(cx: &mut Context, header: &Header, fields: &Fields<'_>, out: 
 }
 
 fn not_found(collection: &Collection, name: &[u8]) -> Error {
-    let text = format!("no object '{}' in collection '{}'", String::from_utf8_lossy(name), collection.name());
+    let text = format!("no object '{}' in collection '{}'", quote(name), quote(collection.name().as_bytes()));
     Error::new(ErrorKind::NotFound, text)
 }
