@@ -20,6 +20,9 @@ pub use error::{Error, ErrorKind, quote};
 
 /// Bytes that lie in pieces, to be sent without being put together.
 pub trait Chunks {
+    /// Bytes of all pieces together.
+    fn size_bytes(&self) -> u64;
+
     /// The bytes from `at` to the end of their piece; not empty while `at` is below the end.
     fn chunk(&self, at: u64) -> &[u8];
 
@@ -33,6 +36,10 @@ pub trait Chunks {
 }
 
 impl<T: Chunks> Chunks for std::sync::Arc<T> {
+    fn size_bytes(&self) -> u64 {
+        (**self).size_bytes()
+    }
+
     fn chunk(&self, at: u64) -> &[u8] {
         (**self).chunk(at)
     }

@@ -17,10 +17,9 @@ use crate::{Chunks, Error, ErrorKind, size};
 use std::borrow::Cow;
 
 /// A value too large to lie beside its key, as the store holds it; cheap to clone.
-pub trait Large: Chunks + Clone {
-    /// Bytes of the value.
-    fn size_bytes(&self) -> u64;
-}
+pub trait Large: Chunks + Clone {}
+
+impl<T: Chunks + Clone> Large for T {}
 
 /// What is asked of one object.
 #[derive(Clone, Debug)]

@@ -236,6 +236,10 @@ mod tests {
     struct Fours(Vec<u8>);
 
     impl Chunks for Fours {
+        fn size_bytes(&self) -> u64 {
+            self.0.len() as u64
+        }
+
         fn chunk(&self, at: u64) -> &[u8] {
             let at = at as usize;
             &self.0[at..(at / 4 * 4 + 4).min(self.0.len())]

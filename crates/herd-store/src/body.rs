@@ -106,6 +106,10 @@ impl Body {
 }
 
 impl Chunks for Body {
+    fn size_bytes(&self) -> u64 {
+        self.len
+    }
+
     #[inline]
     fn chunk(&self, at: u64) -> &[u8] {
         Body::chunk(self, at)

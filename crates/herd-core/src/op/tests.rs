@@ -11,15 +11,13 @@ use std::sync::Arc;
 pub(crate) struct Pieces(Arc<Vec<u8>>);
 
 impl Chunks for Pieces {
+    fn size_bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+
     fn chunk(&self, at: u64) -> &[u8] {
         let at = at as usize;
         &self.0[at..(at / 1000 * 1000 + 1000).min(self.0.len())]
-    }
-}
-
-impl Large for Pieces {
-    fn size_bytes(&self) -> u64 {
-        self.0.len() as u64
     }
 }
 
