@@ -6,6 +6,7 @@ mod bulk;
 mod config;
 mod context;
 mod debug_time;
+mod defect;
 mod doors;
 #[cfg(test)]
 mod drive;
@@ -20,6 +21,7 @@ mod watch;
 mod wire;
 
 pub use config::Config;
+pub use defect::abort_on_panic;
 
 use context::Shared;
 use debug_time::DebugTime;

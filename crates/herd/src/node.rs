@@ -20,6 +20,7 @@ const LOOP_DESCRIPTORS: u64 = 6;
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(args: &NodeArgs) -> Outcome {
+    herd_node::abort_on_panic();
     let config = config(args)?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
