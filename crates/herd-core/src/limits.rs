@@ -101,6 +101,14 @@ pub const KEEPALIVE_PROBES: u32 = 4;
 /// Replies built before the connection must take some: bounds memory of one pipelining client.
 pub const OUTPUT_HIGH_BYTES: usize = 128 * 1024;
 
+/// Steps in which the buffers of a connection count in the node's memory: a connection costs about so much anyway, and
+/// a request that happens to be cut in two is not worth a count.
+pub const HELD_STEP_BYTES: usize = 8 * 1024;
+
+/// The part of the node's memory, one in so many bytes, that buffers of connections may take: clients that do not read
+/// must not be able to push all objects out.
+pub const HELD_PART: u64 = 4;
+
 /// Bytes of one bulk transfer moved in one turn while other connections are waiting: about 10 us of copying.
 pub const TURN_SMALL_BYTES: usize = BLOCK_BYTES;
 

@@ -4,7 +4,7 @@
 use crate::output::{Output, Queue};
 use crate::service::{Next, Service, Step};
 use crate::sys;
-use herd_core::limits::SNIFF_TIMEOUT_MS;
+use herd_core::limits::{HELD_STEP_BYTES, SNIFF_TIMEOUT_MS};
 use mio::net::TcpStream;
 use std::io::{self, ErrorKind};
 
@@ -17,6 +17,23 @@ pub(crate) enum Inflow {
     Ending,
     /// All was read. Replies that are owed are still sent: the peer may only have stopped sending.
     Ended,
+}
+
+/// Why a loop closes a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// One side wanted it, the socket failed, or the node stops.
+    Done,
+    /// It was too slow, or held too much.
+    Shed,
+    /// More of a request came than may be kept.
+    Overrun,
+}
+
+impl From<io::Error> for Why {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == ErrorKind::InvalidData { Why::Overrun } else { Why::Done }
+    }
 }
 
 /// A connection of a loop.
@@ -42,8 +59,12 @@ pub(crate) struct Conn<S: Service> {
     /// Everything is sent and the peer was told; what still arrives is dropped, so that the peer reads our last words
     /// instead of a reset, until it closes too or the time for that is over.
     pub(crate) lingering: bool,
+    /// It is to be served in the next round.
+    pub(crate) in_round: bool,
     /// It stands in line for a turn.
     pub(crate) in_line: bool,
+    /// Bytes in its buffers, as the service was told of them.
+    pub(crate) held_bytes: usize,
     /// When it is given up unless something moves, ms of the loop's clock; 0: never.
     pub(crate) deadline_ms: u64,
 }
@@ -52,6 +73,8 @@ pub(crate) struct Conn<S: Service> {
 pub(crate) const READ_BYTES: usize = 16 * 1024;
 /// Longest rest a service may leave unconsumed and still be given more.
 pub(crate) const REST_MAX_BYTES: usize = 64 * 1024;
+/// A buffer for the replies of a round that had to grow beyond this is given back.
+const REPLIES_KEEP_BYTES: usize = 256 * 1024;
 
 impl<S: Service> Conn<S> {
     pub(crate) fn new(socket: TcpStream, session: S::Session, now_ms: u64) -> Self {
@@ -68,7 +91,9 @@ impl<S: Service> Conn<S> {
             put_off: false,
             closing: false,
             lingering: false,
+            in_round: false,
             in_line: false,
+            held_bytes: 0,
             deadline_ms: now_ms + SNIFF_TIMEOUT_MS,
         }
     }
@@ -77,6 +102,29 @@ impl<S: Service> Conn<S> {
     #[inline]
     pub(crate) fn is_fresh(&self) -> bool {
         self.readable && self.bulk == 0 && self.queue.is_empty() && !self.put_off && !self.closing && !self.in_line
+    }
+
+    /// Tells the service of what it holds, where that changed much; false if it may not hold so much.
+    #[inline]
+    pub(crate) fn tell_held(&mut self, service: &mut S) -> bool {
+        let held_bytes = (self.queue.held_bytes() + self.input.capacity()) / HELD_STEP_BYTES * HELD_STEP_BYTES;
+        held_bytes == self.held_bytes || self.hold(service, held_bytes)
+    }
+
+    #[cold]
+    fn hold(&mut self, service: &mut S, held_bytes: usize) -> bool {
+        let fits = service.hold(held_bytes as i64 - self.held_bytes as i64);
+        if fits {
+            self.held_bytes = held_bytes;
+        }
+        fits
+    }
+
+    /// Gives back what the service was told it holds.
+    pub(crate) fn release(&mut self, service: &mut S) {
+        if self.held_bytes > 0 {
+            self.hold(service, 0);
+        }
     }
 
     /// Whether there is nothing to do until the kernel says more.
@@ -121,6 +169,16 @@ impl<S: Service> Conn<S> {
         (self.input, self.bulk) = (Vec::new(), 0);
     }
 
+    /// Why it is to be closed after it was served and answered, if it is.
+    #[inline]
+    pub(crate) fn wants_end(&mut self, service: &mut S) -> Option<Why> {
+        match () {
+            () if self.is_over(service) => Some(Why::Done),
+            () if !self.tell_held(service) => Some(Why::Shed),
+            () => None,
+        }
+    }
+
     /// Whether the peer sends no more and has all that it was owed.
     #[inline]
     pub(crate) fn is_over(&self, service: &S) -> bool {
@@ -153,6 +211,9 @@ impl<S: Service> Conn<S> {
             self.queue.push(&replies[n..]);
         }
         replies.clear();
+        if replies.capacity() > REPLIES_KEEP_BYTES {
+            *replies = Vec::new();
+        }
         sent
     }
 

@@ -6,10 +6,10 @@
 //! client with many connections is woken once a round instead of once a reply. All else stands in line for a *turn*
 //! of bounded bytes behind the rounds (`turn.rs`), so that nobody waits for a large transfer.
 
-use crate::conn::{Conn, Inflow, READ_BYTES, REST_MAX_BYTES};
+use crate::conn::{Conn, Inflow, READ_BYTES, REST_MAX_BYTES, Why};
 use crate::group::{LISTENERS, LoopHandle, Remote, TICK, WAKE};
 use crate::output::ticket_id;
-use crate::service::{Service, Why};
+use crate::service::Service;
 use crate::stats::add;
 use crate::sys::{Lender, Ticker};
 use mio::event::Event;
@@ -71,7 +71,7 @@ pub(crate) struct Desk {
     len: usize,
     /// Replies to it.
     pub(crate) replies: Vec<u8>,
-    failed: bool,
+    failed: Option<Why>,
 }
 
 impl<S: Service> EventLoop<S> {
@@ -101,25 +101,35 @@ impl<S: Service> EventLoop<S> {
     /// Sorts out what the kernel says.
     #[inline]
     fn note(&mut self, event: &Event) {
-        let at = match event.token() {
-            WAKE => return self.woken = true,
-            TICK => return self.ticked = true,
-            Token(n) if n >= LISTENERS => return self.accept(n - LISTENERS),
-            Token(at) => at,
-        };
+        match event.token() {
+            WAKE => self.woken = true,
+            TICK => self.ticked = true,
+            Token(n) if n >= LISTENERS => self.accept(n - LISTENERS),
+            Token(at) => {
+                let ends = event.is_read_closed() || event.is_error();
+                self.note_conn(at, event.is_readable(), ends, event.is_writable());
+            }
+        }
+    }
+
+    /// What the kernel says of a connection. It may say more than once before the next round.
+    #[inline]
+    fn note_conn(&mut self, at: usize, readable: bool, ends: bool, writable: bool) {
         let Some(Some(conn)) = self.conns.get_mut(at) else {
             return;
         };
-        let ends = event.is_read_closed() || event.is_error();
         if ends && conn.inflow == Inflow::Open {
             conn.inflow = Inflow::Ending;
         }
-        conn.readable |= event.is_readable() || ends;
-        conn.writable |= event.is_writable();
-        if conn.is_fresh() {
-            self.fresh.push(at);
-        } else {
-            self.stand_in_line(at);
+        conn.readable |= readable || ends;
+        conn.writable |= writable;
+        match () {
+            () if conn.in_round => {}
+            () if conn.is_fresh() => {
+                conn.in_round = true;
+                self.fresh.push(at);
+            }
+            () => self.stand_in_line(at),
         }
     }
 
@@ -138,8 +148,9 @@ impl<S: Service> EventLoop<S> {
         for (desk, &at) in self.desks.iter_mut().zip(round) {
             let conn = self.conns[at].as_mut().expect("it stays open until its round");
             let received = conn.receive(&mut self.input[from..from + DESK_BYTES]);
-            desk.failed = received.is_err();
-            let (len, new) = received.unwrap_or_default();
+            conn.in_round = false;
+            let (len, new) = *received.as_ref().unwrap_or(&(0, 0));
+            desk.failed = received.err().map(Why::from);
             (desk.from, desk.len, read) = (from, len, read + new);
             if round.len() > 1 {
                 self.service.foresee(&conn.session, &self.input[from..from + len]);
@@ -156,11 +167,12 @@ impl<S: Service> EventLoop<S> {
         for (i, &at) in round.iter().enumerate() {
             let desk = &mut self.desks[i];
             let conn = self.conns[at].as_mut().expect("as above");
-            let sent = conn.send(&mut desk.replies);
-            desk.failed |= sent.is_err();
-            written += sent.unwrap_or(0);
-            if desk.failed || conn.is_over(&self.service) {
-                self.close(at, Why::Gone);
+            match conn.send(&mut desk.replies) {
+                Ok(n) => written += n,
+                Err(error) => desk.failed = Some(error.into()),
+            }
+            if let Some(why) = desk.failed.or_else(|| conn.wants_end(&mut self.service)) {
+                self.close(at, why);
             } else if conn.is_resting(&self.service) {
                 conn.set_deadline(&self.service, self.now_ms, desk.len > 0);
             } else {

@@ -20,6 +20,6 @@ pub use event_loop::EventLoop;
 pub use group::{LoopHandle, Remote};
 pub use listen::listen;
 pub use output::{Output, Ticket};
-pub use service::{Next, Service, Step, Why};
+pub use service::{Next, Service, Step};
 pub use sink::Sink;
 pub use stats::LoopStats;

@@ -26,10 +26,16 @@ pub(crate) fn ticket_id(at: usize, uses: u32) -> u64 {
 }
 
 /// One thing to send.
-enum Part<B> {
+enum What<B> {
     Bytes { bytes: Vec<u8>, at: usize },
     Bulk { source: B, at: u64, end: u64 },
-    Waiting(u32),
+    Waiting,
+}
+
+/// A thing to send and its place: serials never fall along a queue, and a gap is the first part with its own.
+struct Part<B> {
+    serial: u32,
+    what: What<B>,
 }
 
 /// The queue of a connection; empty while its replies are taken as fast as they are made.
@@ -37,6 +43,10 @@ pub(crate) struct Queue<B> {
     parts: VecDeque<Part<B>>,
     waiting: u32,
     serial: u32,
+    /// Unsent bytes of small replies.
+    small_bytes: usize,
+    /// Memory of the buffers they lie in.
+    held_bytes: usize,
 }
 
 /// What is sent with one call.
@@ -64,7 +74,7 @@ impl<'a, B: Chunks> Output<'a, B> {
     pub fn bulk(&mut self, source: B, at: u64, end: u64) {
         self.settle();
         if at < end {
-            self.queue.parts.push_back(Part::Bulk { source, at, end });
+            self.queue.push_back(What::Bulk { source, at, end });
         }
     }
 
@@ -82,7 +92,7 @@ impl<'a, B: Chunks> Output<'a, B> {
         self.settle();
         self.queue.serial = self.queue.serial.wrapping_add(1);
         self.queue.waiting += 1;
-        self.queue.parts.push_back(Part::Waiting(self.queue.serial));
+        self.queue.push_back(What::Waiting);
         Some(Ticket { conn: self.conn, serial: self.queue.serial })
     }
 
@@ -93,12 +103,7 @@ impl<'a, B: Chunks> Output<'a, B> {
 
     /// Whether large bodies are queued.
     pub fn has_bulk(&self) -> bool {
-        self.queue.parts.iter().any(|part| matches!(part, Part::Bulk { .. }))
-    }
-
-    /// Whether a reply is being waited for.
-    pub fn has_waiting(&self) -> bool {
-        self.queue.waiting > 0
+        self.queue.parts.iter().any(|part| matches!(part.what, What::Bulk { .. }))
     }
 
     fn settle(&mut self) {
@@ -109,7 +114,7 @@ impl<'a, B: Chunks> Output<'a, B> {
 
 impl<B: Chunks> Queue<B> {
     pub(crate) fn new() -> Self {
-        Self { parts: VecDeque::new(), waiting: 0, serial: 0 }
+        Self { parts: VecDeque::new(), waiting: 0, serial: 0, small_bytes: 0, held_bytes: 0 }
     }
 
     /// The queue a deferred reply is made in: the place of `serial`.
@@ -123,7 +128,7 @@ impl<B: Chunks> Queue<B> {
 
     /// Whether there is something that can be sent now.
     pub(crate) fn can_send(&self) -> bool {
-        self.parts.front().is_some_and(|part| !matches!(part, Part::Waiting(_)))
+        self.parts.front().is_some_and(|part| !matches!(part.what, What::Waiting))
     }
 
     /// Whether the first thing in the queue is a reply that is waited for.
@@ -131,32 +136,60 @@ impl<B: Chunks> Queue<B> {
         self.waiting > 0
     }
 
+    /// Unsent bytes, bodies not counted.
+    #[inline]
     pub(crate) fn small_bytes(&self) -> usize {
-        self.parts.iter().map(|part| if let Part::Bytes { bytes, at } = part { bytes.len() - at } else { 0 }).sum()
+        self.small_bytes
+    }
+
+    /// Memory of what is queued, bodies not counted: they are the store's.
+    #[inline]
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
+    fn push_back(&mut self, what: What<B>) {
+        self.parts.push_back(Part { serial: self.serial, what });
     }
 
     /// Puts a copy of `bytes` at the end of the queue.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
-        match self.parts.back_mut() {
-            _ if bytes.is_empty() => {}
-            Some(Part::Bytes { bytes: last, .. }) if last.len() + bytes.len() < 64 * 1024 => {
-                last.extend_from_slice(bytes);
-            }
-            _ => self.parts.push_back(Part::Bytes { bytes: bytes.to_vec(), at: 0 }),
+        if bytes.is_empty() {
+            return;
+        }
+        self.small_bytes += bytes.len();
+        if let Some(Part { what: What::Bytes { bytes: last, .. }, .. }) = self.parts.back_mut()
+            && last.len() + bytes.len() < 64 * 1024
+        {
+            let before = last.capacity();
+            last.extend_from_slice(bytes);
+            self.held_bytes += last.capacity() - before;
+        } else {
+            self.held_bytes += bytes.len();
+            self.push_back(What::Bytes { bytes: bytes.to_vec(), at: 0 });
         }
     }
 
     /// Puts a resumed reply where its gap is, or behind everything if it has none.
     pub(crate) fn fill(&mut self, serial: u32, reply: Queue<B>) {
-        let Some(at) = self.parts.iter().position(|part| matches!(part, Part::Waiting(s) if *s == serial)) else {
-            self.parts.extend(reply.parts);
-            return;
+        self.small_bytes += reply.small_bytes;
+        self.held_bytes += reply.held_bytes;
+        let Some(at) = self.gap(serial) else {
+            let serial = self.serial;
+            return self.parts.extend(reply.parts.into_iter().map(|part| Part { serial, ..part }));
         };
         self.waiting -= 1;
-        let after = self.parts.split_off(at + 1);
-        self.parts.pop_back();
-        self.parts.extend(reply.parts);
-        self.parts.extend(after);
+        let mut parts = reply.parts.into_iter().map(|part| Part { serial, ..part });
+        self.parts[at] = parts.next().expect("a reply is not empty");
+        parts.enumerate().for_each(|(i, part)| self.parts.insert(at + 1 + i, part));
+    }
+
+    /// Where the gap of that serial is.
+    fn gap(&self, serial: u32) -> Option<usize> {
+        // Serials may pass zero, but never come round while a part waits.
+        let first = self.parts.front()?.serial;
+        let at = self.parts.partition_point(|part| part.serial.wrapping_sub(first) < serial.wrapping_sub(first));
+        self.parts.get(at).filter(|part| part.serial == serial && matches!(part.what, What::Waiting)).map(|_| at)
     }
 
     /// What to send first, at most `max` bytes.
@@ -164,9 +197,9 @@ impl<B: Chunks> Queue<B> {
         let mut slices = Vec::with_capacity(SLICES_MAX);
         let mut left = max;
         for part in &self.parts {
-            match part {
-                Part::Bytes { bytes, at } => take(&mut slices, &bytes[*at..], &mut left),
-                Part::Bulk { source, at, end } => {
+            match &part.what {
+                What::Bytes { bytes, at } => take(&mut slices, &bytes[*at..], &mut left),
+                What::Bulk { source, at, end } => {
                     let max = left.min(LEND_BYTES).min((end - at) as usize);
                     if let Some(bytes) = source.lend(*at, max) {
                         assert!(!bytes.is_empty(), "nothing is lent as `None`");
@@ -184,7 +217,7 @@ impl<B: Chunks> Queue<B> {
                         from += n as u64;
                     }
                 }
-                Part::Waiting(_) => break,
+                What::Waiting => break,
             }
             if left == 0 || slices.len() >= SLICES_MAX {
                 break;
@@ -196,18 +229,21 @@ impl<B: Chunks> Queue<B> {
     /// Notes that `n` bytes were sent.
     pub(crate) fn sent(&mut self, mut n: usize) {
         while n > 0 {
-            let (done, rest) = match self.parts.front_mut().expect("only what is queued is sent") {
-                Part::Bytes { bytes, at } => {
+            let (done, rest) = match &mut self.parts.front_mut().expect("only what is queued is sent").what {
+                What::Bytes { bytes, at } => {
                     let step = n.min(bytes.len() - *at);
                     *at += step;
-                    (*at == bytes.len(), n - step)
+                    self.small_bytes -= step;
+                    let done = *at == bytes.len();
+                    self.held_bytes -= if done { bytes.capacity() } else { 0 };
+                    (done, n - step)
                 }
-                Part::Bulk { at, end, .. } => {
+                What::Bulk { at, end, .. } => {
                     let step = (n as u64).min(*end - *at);
                     *at += step;
                     (*at == *end, n - step as usize)
                 }
-                Part::Waiting(_) => unreachable!("a gap is not sent"),
+                What::Waiting => unreachable!("a gap is not sent"),
             };
             n = rest;
             if done {
@@ -287,5 +323,55 @@ mod tests {
         queue.fill(ticket.serial, reply);
         assert_eq!(drain(&mut queue, 10), b"bc");
         assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn gaps_are_filled_in_any_order_and_late_replies_without_one_go_last() {
+        let mut queue: Queue<Fours> = Queue::new();
+        queue.serial = u32::MAX - 3; // serials pass zero on the way
+        let (mut buf, mut tickets) = (Vec::new(), Vec::new());
+        for i in 0..8 {
+            let mut out = Output::new(&mut buf, &mut queue, 1);
+            out.buf.extend(format!("<{i}").bytes());
+            tickets.push(out.defer().expect("few are waiting"));
+            out.buf.extend(b">");
+        }
+        let loose = Output::new(&mut buf, &mut queue, 1).ticket();
+        queue.push(&buf);
+        let reply = |bytes: &[u8]| {
+            let (mut buf, mut reply) = (Vec::new(), Queue::resumed(0));
+            let mut out = Output::new(&mut buf, &mut reply, 1);
+            out.buf.extend(bytes);
+            out.bulk(Fours(b"01234567".to_vec()), 2, 4);
+            out.buf.extend(b".");
+            reply.push(&buf);
+            reply
+        };
+        for i in [3, 0, 7, 1, 2, 6, 5, 4] {
+            queue.fill(tickets[i].serial, reply(&[b'a' + i as u8]));
+        }
+        queue.fill(loose.serial, reply(b"z"));
+        let whole: String = (0..8u8).map(|i| format!("<{i}{}23.>", char::from(b'a' + i))).collect();
+        assert_eq!(String::from_utf8(drain(&mut queue, 5)).expect("text"), whole + "z23.");
+        assert_eq!((queue.small_bytes(), queue.held_bytes(), queue.waiting), (0, 0, 0));
+    }
+
+    #[test]
+    fn what_is_counted_is_what_is_there() {
+        let mut queue: Queue<Fours> = Queue::new();
+        for round in 1..200 {
+            queue.push(&vec![b'x'; round * 37]);
+            if round % 3 > 0 {
+                let Piece::Slices { slices, .. } = queue.piece(round * 41) else { panic!("nothing of this is lent") };
+                let n = slices.iter().map(|slice| slice.len()).sum();
+                queue.sent(n);
+            }
+            let each = queue.parts.iter().map(|part| match &part.what {
+                What::Bytes { bytes, at } => (bytes.len() - at, bytes.capacity()),
+                _ => (0, 0),
+            });
+            let (small, held) = each.fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1));
+            assert_eq!((queue.small_bytes(), queue.held_bytes()), (small, held), "round {round}");
+        }
     }
 }

@@ -28,19 +28,6 @@ pub struct Step {
     pub next: Next,
 }
 
-/// Why a connection is being closed by the loop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// The peer closed it, or an error of the socket did.
-    Gone,
-    /// The service asked for it.
-    Asked,
-    /// It said nothing that tells its protocol, stopped within a request, or did not read its replies.
-    Slow,
-    /// The node stops.
-    Stopping,
-}
-
 /// A protocol served by a loop. One value per loop, so it may keep state without locks.
 pub trait Service {
     /// State of one connection.
@@ -89,7 +76,8 @@ pub trait Service {
     /// Everything queued was sent: gives the next piece.
     fn more(&mut self, session: &mut Self::Session, out: &mut Output<'_, Self::Bulk>);
 
-    /// Called about four times a second; gives tickets whose time has come.
+    /// Called about four times a second, and at once when a stop begins: gives tickets whose time has come. While the
+    /// node stops that is all of them, so that whoever waits is told.
     fn tick(&mut self, due: &mut Vec<Ticket>);
 
     /// Whether the connection is between requests, so that it may wait for ever or be closed by a stop.
@@ -98,6 +86,11 @@ pub trait Service {
     /// Whether the connection has told its protocol.
     fn is_known(&self, session: &Self::Session) -> bool;
 
+    /// What connections of this loop hold in buffers, of requests that are not whole and of replies that are not read,
+    /// changed by so many bytes. False: there is no room for more; the connection that holds more is then closed.
+    /// Less is always taken.
+    fn hold(&mut self, change_bytes: i64) -> bool;
+
     /// The connection is closed.
-    fn close(&mut self, session: Self::Session, why: Why);
+    fn close(&mut self, session: Self::Session);
 }

@@ -9,8 +9,10 @@ pub struct LoopStats {
     pub opened: AtomicU64,
     /// Connections closed.
     pub closed: AtomicU64,
-    /// Connections closed because they were too slow, or refused because there were too many.
+    /// Connections closed because they were too slow or held too much, or refused because there were too many.
     pub shed: AtomicU64,
+    /// Connections closed because of a request of which more came than may be kept until it is whole.
+    pub overrun: AtomicU64,
     /// Bytes read.
     pub read_bytes: AtomicU64,
     /// Bytes written.

@@ -4,10 +4,10 @@
 //! does not wake us for every packet; bodies on their way out are lent to the kernel where that can be, else sent from
 //! where they lie.
 
-use crate::conn::{Conn, READ_BYTES};
+use crate::conn::{Conn, READ_BYTES, Why};
 use crate::event_loop::EventLoop;
 use crate::output::{Output, Piece, ticket_id};
-use crate::service::{Service, Why};
+use crate::service::Service;
 use crate::stats::add;
 use crate::sys::{self, Lender};
 use herd_core::limits::{LINGER_MS, OUTPUT_HIGH_BYTES, STALLED_TIMEOUT_MS, TURN_LARGE_BYTES, TURN_SMALL_BYTES};
@@ -77,11 +77,11 @@ impl<S: Service> EventLoop<S> {
         if read + written < READ_BYTES {
             self.last_small = (self.now_ms, at);
         }
-        let why = if conn.closing { Why::Asked } else { Why::Gone };
         match again {
-            Ok(true) => self.stand_in_line(at),
-            Ok(false) => {}
-            Err(_) => self.close(at, why),
+            Err(error) => self.close(at, error.into()),
+            Ok(_) if !conn.tell_held(&mut self.service) => self.close(at, Why::Shed),
+            Ok(again) if again => self.stand_in_line(at),
+            Ok(_) => {}
         }
     }
 }

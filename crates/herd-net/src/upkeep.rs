@@ -1,8 +1,9 @@
 //! What a loop does besides serving: news from other threads, deferred replies, deadlines, the end.
 
+use crate::conn::Why;
 use crate::event_loop::EventLoop;
 use crate::output::{Output, Queue, Ticket, ticket_id};
-use crate::service::{Service, Why};
+use crate::service::Service;
 use crate::stats::add;
 use herd_core::limits::STOP_MS;
 use mio::net::TcpStream;
@@ -50,7 +51,7 @@ impl<S: Service> EventLoop<S> {
         reply.push(&buf);
         if !reply.is_empty() {
             conn.queue.fill(ticket.serial, reply);
-            self.stand_in_line(at);
+            if conn.tell_held(&mut self.service) { self.stand_in_line(at) } else { self.close(at, Why::Shed) }
         }
     }
 
@@ -78,7 +79,7 @@ impl<S: Service> EventLoop<S> {
             let idle = conn.queue.is_empty() && self.service.is_idle(&conn.session);
             let stop = self.stopping_ms.is_some() && idle;
             if late || stop {
-                self.close(at, if slow { Why::Slow } else { Why::Stopping });
+                self.close(at, if slow { Why::Shed } else { Why::Done });
             }
         }
     }
@@ -91,11 +92,14 @@ impl<S: Service> EventLoop<S> {
         // The poller forgets a socket when it is closed; saying so first is only tidy.
         self.poll.registry().deregister(&mut conn.socket).ok();
         add(&self.remote.stats.closed, 1);
-        if why == Why::Slow {
-            add(&self.remote.stats.shed, 1);
+        match why {
+            Why::Done => {}
+            Why::Shed => add(&self.remote.stats.shed, 1),
+            Why::Overrun => add(&self.remote.stats.overrun, 1),
         }
         self.handle.leave();
-        self.service.close(conn.session, why);
+        conn.release(&mut self.service);
+        self.service.close(conn.session);
         self.uses[at] = self.uses[at].wrapping_add(1);
         self.free.push(at);
     }

@@ -3,7 +3,7 @@
 use crate::context::{Context, Shared};
 pub(crate) use crate::doors::Session;
 use herd_core::{door, wire};
-use herd_net::{Next, Service, Step, Ticket, Why};
+use herd_net::{Next, Service, Step, Ticket};
 use herd_store::{Body, Foreseen};
 use std::io::IoSliceMut;
 use std::net::SocketAddr;
@@ -130,7 +130,11 @@ impl Service for NodeService {
         session.is_known()
     }
 
-    fn close(&mut self, session: Session, _why: Why) {
+    fn hold(&mut self, change_bytes: i64) -> bool {
+        self.cx.shared.store.hold(change_bytes)
+    }
+
+    fn close(&mut self, session: Session) {
         session.close(&mut self.cx);
     }
 }

@@ -29,7 +29,7 @@ use collection::{Registry, State};
 use evict::Effort;
 use herd_core::collection::Spec;
 use herd_core::key::{CollectionId, HashKey, ObjectId};
-use herd_core::limits::{BLOCK_BYTES, SLOTS};
+use herd_core::limits::{BLOCK_BYTES, HELD_PART, SLOTS};
 use herd_core::{Error, ErrorKind, entry as core_entry, size};
 use index::Tag;
 use shard::Shard;
@@ -86,6 +86,8 @@ pub struct Store {
     object_max_bytes: u64,
     /// Bytes of bodies that were admitted and are not finished.
     promised: AtomicU64,
+    /// Bytes the node holds outside the store.
+    held: AtomicU64,
     next_shard: AtomicUsize,
 }
 
@@ -132,6 +134,7 @@ impl Store {
             hash_key: config.hash_key,
             object_max_bytes: config.object_max_bytes,
             promised: AtomicU64::new(0),
+            held: AtomicU64::new(0),
             next_shard: AtomicUsize::new(0),
         }))
     }
@@ -241,6 +244,24 @@ impl Store {
             }
         }
         sum
+    }
+
+    /// Counts a change of what the node holds outside the store, in buffers of its connections, against the budget.
+    /// False, and not counted: it would be more than its part ([`HELD_PART`]). Less is always taken.
+    pub fn hold(&self, change_bytes: i64) -> bool {
+        let bytes = change_bytes.unsigned_abs();
+        if change_bytes < 0 {
+            self.held.fetch_sub(bytes, Relaxed);
+            self.arena.discharge(bytes);
+            return true;
+        }
+        let fits = self.held.fetch_add(bytes, Relaxed) + bytes <= self.arena.budget_bytes() / HELD_PART;
+        if fits {
+            self.arena.charge(bytes);
+        } else {
+            self.held.fetch_sub(bytes, Relaxed);
+        }
+        fits
     }
 
     /// Bytes of the budget, and of it in use.

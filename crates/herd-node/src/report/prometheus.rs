@@ -101,7 +101,12 @@ impl Shared {
         for (name, help, value) in [
             ("herd_connections_opened_total", "Connections opened.", sum(|s| &s.opened)),
             ("herd_connections_closed_total", "Connections closed.", sum(|s| &s.closed)),
-            ("herd_connections_shed_total", "Connections shed: too slow, or too many.", sum(|s| &s.shed)),
+            (
+                "herd_connections_shed_total",
+                "Connections shed: too slow, too much held, or too many.",
+                sum(|s| &s.shed),
+            ),
+            ("herd_connections_overrun_total", "Connections closed for a request too long.", sum(|s| &s.overrun)),
             ("herd_network_read_bytes_total", "Bytes read from clients.", sum(|s| &s.read_bytes)),
             ("herd_network_written_bytes_total", "Bytes written to clients.", sum(|s| &s.written_bytes)),
         ] {

@@ -396,3 +396,48 @@ fn a_full_quota_is_told_with_both_figures_and_bounds_nobody_else() {
     counted(&node, &format!("herd_errors_total{{door=\"http\",verb=\"put\",kind=\"quota\"}} {refused}"));
     counted(&node, "herd_errors_total{door=\"wire\",verb=\"put\",kind=\"quota\"} 1");
 }
+
+/// Clients that ask for much and read nothing.
+fn greedy(node: &Node, clients: usize) -> Vec<TcpStream> {
+    let ask = |_| {
+        let mut socket = node.connect();
+        socket.set_nonblocking(true).expect("a socket may not block");
+        // The node stops reading when it may hold no more; what the kernel takes until then is enough.
+        while matches!(socket.write(&b"get big\r\n".repeat(100)), Ok(n) if n > 0) {}
+        socket
+    };
+    (0..clients).map(ask).collect()
+}
+
+fn memory_used(node: &Node) -> u64 {
+    let status = String::from_utf8(node.talk(b"GET /status HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"));
+    let status = status.expect("text");
+    let rest = status.split("\"memory_used_bytes\":").nth(1).expect("the status tells it");
+    rest.split([',', '}']).next().expect("a number").parse().expect("a number")
+}
+
+#[test]
+fn replies_that_nobody_reads_count_in_the_memory_and_are_given_back() {
+    let node = Node::start(&["--memory", "64m"]);
+    node.talk(&[&b"set big 0 0 4000\r\n"[..], &[b'v'; 4000], b"\r\nquit\r\n"].concat());
+    let before = memory_used(&node);
+    let clients = greedy(&node, 20);
+    assert!(within(SOON, || memory_used(&node) > before + 20 * 50_000), "{} bytes", memory_used(&node) - before);
+    drop(clients);
+    assert!(within(SOON, || memory_used(&node) == before), "{} bytes", memory_used(&node) - before);
+}
+
+#[test]
+fn clients_that_read_nothing_are_shed_before_they_take_all_memory() {
+    let node = Node::start(&["--memory", "8m"]);
+    node.talk(&[&b"set big 0 0 4000\r\n"[..], &[b'v'; 4000], b"\r\nquit\r\n"].concat());
+    let _clients = greedy(&node, 60);
+    let shed = || {
+        let metrics = String::from_utf8(node.talk(b"GET /metrics HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"));
+        !metrics.expect("text").contains("\nherd_connections_shed_total 0\n")
+    };
+    assert!(within(SOON, shed));
+    assert!(memory_used(&node) <= 3 << 20, "{} bytes", memory_used(&node));
+    let stored = node.talk(b"set other 0 0 1\r\nx\r\nquit\r\n");
+    assert_eq!(stored, b"STORED\r\n");
+}
