@@ -5,7 +5,7 @@ use crate::doors::Session;
 use crate::service::NodeService;
 use crate::{Config, shared};
 use herd_core::limits::BLOCK_BYTES;
-use herd_net::{Next, Service, Sink, Step, Why};
+use herd_net::{Next, Service, Sink, Step};
 use herd_store::Body;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -95,7 +95,7 @@ impl World {
     /// The connection is lost.
     pub(crate) fn close(&mut self, peer: Peer) {
         let wire = self.peers[peer.0].take().expect("open");
-        self.service.close(wire.session, Why::Gone);
+        self.service.close(wire.session);
     }
 
     /// Lets time pass, with a tick at its end.
