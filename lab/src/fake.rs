@@ -257,7 +257,8 @@ fn bulk_refuses_wrong_bytes() {
 fn churn_finds_what_it_put() {
     let addr = start(Fault::None);
     let server_pid = i32::try_from(std::process::id()).expect("pids fit an i32");
-    let spec = ChurnSpec { addr, proto: Proto::Herd, keys: 20, run_s: 1, server_pid, core: None };
+    let doors = vec![Proto::Herd; 4];
+    let spec = ChurnSpec { addr, doors, beside: false, keys: 20, run_s: 1, server_pid, core: None };
     let outcome = churn::run(&spec).expect("right replies");
     assert!(outcome.puts > 10 && outcome.hits > 0 && !outcome.resident_bytes.is_empty(), "{outcome:?}");
 }

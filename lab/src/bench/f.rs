@@ -2,12 +2,13 @@
 //! eviction against the limit that was asked for.
 
 use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use crate::bench::{Arm, Bench};
-use crate::churn::{ChurnOutcome, ChurnSpec};
-use crate::error::{Error, Result};
+use crate::churn::{ChurnOutcome, ChurnSpec, ORDERED};
+use crate::error::{Context, Error, Result};
 use crate::peers::{Kind, Setup};
 use crate::proc;
 use crate::processor::CLIENT_CORE;
@@ -44,7 +45,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
         }
         println!("[{LINE}] objects loaded and read back: {}", arm.name);
     }
-    for arm in [bench.arm("herd http", Kind::Herd, Proto::Http)].into_iter().flatten() {
+    for arm in [bench.arm("herd, all doors", Kind::Herd, Proto::Http)].into_iter().flatten() {
         if let Err(error) = churn(bench, &arm) {
             bench.report.failure(format!("[{LINE}] churn, {}: {error}", arm.name))?;
         }
@@ -95,12 +96,19 @@ fn overhead(bench: &mut Bench, arm: &Arm) -> Result<()> {
 }
 
 fn churn(bench: &mut Bench, arm: &Arm) -> Result<()> {
-    let setup = Setup { memory_mib: CHURN_MIB, evict: true, ..Setup::default() };
+    let setup = Setup { memory_mib: CHURN_MIB, evict: true, item_max_mib: 8, ..Setup::default() };
     let server = arm.peer.start(&setup)?;
     bench.started(&format!("{} churn", arm.name), &server)?;
+    let mut create = Command::new(&arm.peer.program);
+    create.args(["collection", "create", ORDERED, "--ordered", "--class", "cache"]);
+    create.env("HERD_NODE", server.addr.to_string()).stdin(Stdio::null()).stdout(Stdio::null());
+    if !create.status().during(|| "start herd collection create".into())?.success() {
+        return Err(Error::new("herd collection create failed"));
+    }
     let spec = ChurnSpec {
         addr: server.addr,
-        proto: arm.proto,
+        doors: vec![Proto::Http, Proto::Http, Proto::Memcached, Proto::Herd],
+        beside: true,
         keys: CHURN_KEYS,
         run_s: bench.options.churn_seconds,
         server_pid: server.pid(),
@@ -108,6 +116,8 @@ fn churn(bench: &mut Bench, arm: &Arm) -> Result<()> {
     };
     let outcome: ChurnOutcome = bench.client("churn", &spec)?;
     bench.report.write("churn", &outcome)?;
+    let ChurnOutcome { names, expiring, slow, slow_bytes, .. } = outcome;
+    println!("  churn: {names} long names, {expiring} expiring objects, {slow} slow readers took {slow_bytes} bytes");
     let limit_mib = CHURN_MIB as f64 * 1.1 + 64.0;
     let series: Vec<f64> = outcome.resident_bytes.iter().map(|&bytes| bytes as f64 / MIB).collect();
     let highest = series.iter().copied().fold(0.0, f64::max);
@@ -118,6 +128,10 @@ fn churn(bench: &mut Bench, arm: &Arm) -> Result<()> {
         ("hits", outcome.hits as f64),
         ("misses", outcome.misses as f64),
         ("put_gib", outcome.put_bytes as f64 / MIB / 1_024.0),
+        ("names", outcome.names as f64),
+        ("expiring", outcome.expiring as f64),
+        ("slow_readers", outcome.slow as f64),
+        ("slow_mib", outcome.slow_bytes as f64 / MIB),
     ]);
     let group = format!("churn of 16 B to 4 MiB for {} s, eviction", bench.options.churn_seconds);
     bench.report.sample(Sample { line: LINE, group, arm: arm.name.clone(), round: 0, values })?;

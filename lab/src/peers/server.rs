@@ -87,7 +87,7 @@ pub(crate) struct Setup {
     pub(crate) threads: usize,
     /// Memory for objects.
     pub(crate) memory_mib: u64,
-    /// Largest object memcached takes.
+    /// Largest object memcached takes, and Herd through its protocol.
     pub(crate) item_max_mib: u64,
     /// Herd evicts instead of refusing.
     pub(crate) evict: bool,
@@ -209,7 +209,9 @@ impl Program {
             Kind::Herd => {
                 let evict = if setup.evict { " --evict" } else { "" };
                 let plain = if setup.host.is_some() { " --plain" } else { "" };
-                format!("node --listen {address}:0 --threads {threads} --memory {memory_mib}m{evict}{plain}")
+                let item =
+                    if *item_max_mib > 1 { format!(" --memcached-max-value {item_max_mib}m") } else { String::new() };
+                format!("node --listen {address}:0 --threads {threads} --memory {memory_mib}m{item}{evict}{plain}")
             }
             Kind::Memcached(more) => {
                 // Where the system has no huge pages memcached refuses to start with -L.
