@@ -118,6 +118,15 @@ pub const TURN_LARGE_BYTES: usize = 1 << 20;
 /// Deferred replies (waits) of one connection.
 pub const DEFERRED_MAX: usize = 1024;
 
+/// Longest wait for a newer version; longer ones are cut. Clients ask again; what they forgot is not kept for ever.
+pub const WAIT_MAX_MS: u64 = 60 * 60 * 1000;
+
+/// Memory a wait is charged besides its name twice: the request, its places in three tables, and their growth.
+pub const WAIT_BYTES: u64 = 768;
+
+/// All waits of a node hold at most one part in so many of its memory: the rest is for objects.
+pub const WAITS_SHARE: u64 = 8;
+
 /// Names in one page of a listing by the wire: names of the longest kind still fit one frame.
 pub const WIRE_LIST_PAGE_MAX: u32 = 1_000;
 

@@ -11,7 +11,7 @@ use std::io::IoSlice;
 const SLICES_MAX: usize = 32;
 
 /// Names a deferred reply: the connection and the place in its queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket {
     /// The connection within its loop.
     pub conn: u64,

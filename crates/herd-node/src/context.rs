@@ -4,6 +4,7 @@ use crate::config::Config;
 use crate::debug_time::DebugTime;
 use crate::metrics::{Batch, DoorName, Metrics, VerbName};
 use crate::watch::{Waiter, Watch};
+use herd_core::key::CollectionId;
 use herd_core::{Error, ErrorKind, quote};
 use herd_net::{LoopHandle, Ticket};
 use herd_store::{Collection, Now, Store};
@@ -33,7 +34,7 @@ pub(crate) struct Shared {
     /// The clock of memcached's tests.
     pub(crate) debug_time: DebugTime,
     /// Who waits for which object.
-    pub(crate) watch: Watch,
+    pub(crate) watch: Arc<Watch>,
     /// Addresses it listens on, once it does.
     pub(crate) addrs: OnceLock<Vec<SocketAddr>>,
     /// Sessions of the wire so far.
@@ -61,8 +62,6 @@ pub(crate) struct Context {
     pub(crate) door: DoorName,
     /// Requests counted since.
     batch: Batch,
-    /// Waits of this loop by when they end, ms since 1970.
-    timers: Vec<(u64, Ticket)>,
 }
 
 impl Context {
@@ -74,7 +73,6 @@ impl Context {
             began: Instant::now(),
             door: DoorName::Other,
             batch: Batch::default(),
-            timers: Vec::new(),
         };
         context.begin(Instant::now());
         context
@@ -107,39 +105,39 @@ impl Context {
         }
     }
 
-    /// Has `ticket` resumed when the object changes, and at `until_ms`.
-    pub(crate) fn watch(&mut self, collection: &Collection, name: &[u8], ticket: Ticket, until_ms: u64) {
-        self.shared.watch.add(collection.id(), name, Waiter { loop_number: self.number, ticket });
-        if !self.timers.contains(&(until_ms, ticket)) {
-            self.timers.push((until_ms, ticket));
-        }
-    }
-
-    /// Ends a watch.
-    pub(crate) fn unwatch(&mut self, collection: &Collection, name: &[u8], ticket: Ticket) {
-        self.shared.watch.remove(collection.id(), name, Waiter { loop_number: self.number, ticket });
+    /// Who waits with `ticket` here.
+    pub(crate) fn waiter(&self, ticket: Ticket) -> Waiter {
+        Waiter { loop_number: self.number, ticket }
     }
 
     /// An object was put or removed: those who wait for it look again.
     #[inline]
     pub(crate) fn changed(&self, collection: &Collection, name: &[u8]) {
-        for waiter in self.shared.watch.waiters(collection.id(), name) {
+        self.wake(self.shared.watch.waiters(collection.id(), name));
+    }
+
+    /// All objects of a collection went: those who wait for any look again.
+    pub(crate) fn emptied(&self, collection: CollectionId) {
+        self.wake(self.shared.watch.waiters_of_all(collection));
+    }
+
+    fn wake(&self, waiters: Vec<Waiter>) {
+        for waiter in waiters {
+            #[cfg(test)]
+            self.shared.woken.lock().expect("no test panicked with it").push(Woken(waiter.ticket));
             if let Some(loops) = self.shared.loops.get() {
                 loops.loops()[waiter.loop_number].resume(&[waiter.ticket]);
             }
         }
     }
 
-    /// Has a ticket of this loop resumed at the next tick.
-    pub(crate) fn resume_soon(&mut self, ticket: Ticket) {
-        self.timers.push((0, ticket));
-    }
-
-    /// Tickets whose time has come.
+    /// Tickets whose time has come; all, once the node stops.
     pub(crate) fn due(&mut self, due: &mut Vec<Ticket>) {
-        let now_ms = self.now.unix_ms;
-        due.extend(self.timers.iter().filter(|(at_ms, _)| *at_ms <= now_ms).map(|(_, ticket)| *ticket));
-        self.timers.retain(|(at_ms, _)| *at_ms > now_ms);
+        let stopping = self.shared.stopping.load(Relaxed);
+        self.shared.watch.due(self.number, if stopping { u64::MAX } else { self.now.unix_ms }, due);
+        if self.number == 0 {
+            self.shared.watch.flushed(self.now.unix_ms).into_iter().for_each(|id| self.emptied(id));
+        }
     }
 
     /// This loop's counters.
@@ -149,6 +147,12 @@ impl Context {
 }
 
 impl Shared {
+    /// Refuses what would wait once the node stops.
+    pub(crate) fn check_serving(&self) -> Result<(), Error> {
+        let stopping = || Err(Error::new(ErrorKind::Busy, "the node is stopping"));
+        if self.stopping.load(Relaxed) { stopping() } else { Ok(()) }
+    }
+
     /// The collection of that name; the error says how to make it.
     pub(crate) fn collection(&self, name: &str) -> Result<Collection, Error> {
         if name == "default" {

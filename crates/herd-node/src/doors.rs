@@ -103,13 +103,4 @@ impl Session {
             Session::Memcached(_) | Session::Wire(_) => true,
         }
     }
-
-    /// The connection is closed: nobody waits any more.
-    pub(crate) fn close(self, cx: &mut Context) {
-        match self {
-            Session::New | Session::Memcached(_) => {}
-            Session::Http(session) => session.close(cx),
-            Session::Wire(session) => session.close(cx),
-        }
-    }
 }

@@ -118,6 +118,7 @@ fn shared(config: Config) -> io::Result<Shared> {
     let class = if config.evict { "cache" } else { "ram:1" };
     let spec = Spec { class: class.into(), ordered: false, quota_bytes: None };
     let default = store.create("default", spec).map_err(|error| io::Error::other(error.text))?;
+    let watch = Watch::new(store.clone());
     Ok(Shared {
         store,
         default,
@@ -128,7 +129,7 @@ fn shared(config: Config) -> io::Result<Shared> {
         start,
         start_unix_ms,
         debug_time: DebugTime::new(start),
-        watch: Watch::default(),
+        watch,
         addrs: OnceLock::new(),
         sessions: AtomicU32::new(0),
         #[cfg(test)]

@@ -1,5 +1,6 @@
 //! What a node answers, byte by byte, driven without sockets.
 
+mod waits;
 mod wire;
 
 use crate::drive::{Peer, World};

@@ -1,13 +1,15 @@
 //! GET and HEAD of an object: conditions, one range, and waiting for a newer version (`Prefer: wait`, RFC 7240).
 
-use super::{Session, date, fail};
+use super::{Session, date, fail, fail_as};
 use crate::context::Context;
 use crate::metrics::DoorName;
 use crate::metrics::{VerbName, add};
 use crate::service::Output;
+use crate::watch::Watched;
 use herd_core::attributes::Attributes;
 use herd_core::door::http::{Connection, Content, Method, ObjectHead, Plan, Request, Response, Status};
-use herd_core::entry::Version;
+use herd_core::entry::{Head, Version};
+use herd_core::limits::WAIT_MAX_MS;
 use herd_core::{Error, ErrorKind, quote};
 use herd_net::Ticket;
 use herd_store::{Body, Collection, Found, Value};
@@ -15,12 +17,29 @@ use std::sync::Arc;
 
 /// A GET that waits for a newer version than its client has.
 pub(super) struct Wait {
-    collection: Collection,
-    name: Box<[u8]>,
+    watched: Watched,
     newer_than: Version,
     until_ms: u64,
-    connection: Connection,
-    head_only: bool,
+    form: Form,
+}
+
+impl Wait {
+    /// Looks at the object: whether the wait goes on. It is looked at again when the object expires.
+    fn goes_on(&mut self, cx: &Context) -> bool {
+        let (collection, name) = (self.watched.collection(), self.watched.name());
+        let head = cx.shared.store.entry(collection, name, cx.now).found().map(|found| found.head);
+        let same = head.filter(|head| head.version == self.newer_than && cx.now.unix_ms < self.until_ms);
+        let on = same.filter(|_| cx.shared.check_serving().is_ok());
+        if let Some(head) = on {
+            self.watched.set_time(look_again_ms(self.until_ms, &head));
+        }
+        on.is_some()
+    }
+}
+
+/// When a wait is over, or its object is.
+fn look_again_ms(until_ms: u64, head: &Head) -> u64 {
+    if head.expires_ms == 0 { until_ms } else { until_ms.min(head.expires_ms) }
 }
 
 /// What was found and must be sent after the lock is gone.
@@ -33,9 +52,10 @@ enum Taken {
 }
 
 /// What an answer depends on besides the object.
-struct Form {
-    connection: Connection,
-    head_only: bool,
+#[derive(Clone, Copy)]
+pub(super) struct Form {
+    pub(super) connection: Connection,
+    pub(super) head_only: bool,
 }
 
 impl Session {
@@ -59,12 +79,10 @@ impl Session {
             None => fail(cx, request, VerbName::Get, &not_found(collection, name), None, out),
             Some(Taken::NotModified(version)) => match request.read.wait() {
                 Some(wait) if wait.newer_than >= version && wait.wait_ms > 0 => {
-                    let until_ms = cx.now.unix_ms.saturating_add(wait.wait_ms);
-                    let name = name.into();
-                    let Form { connection, head_only } = form;
-                    let newer_than = wait.newer_than;
-                    let wait = Wait { collection: found, name, newer_than, until_ms, connection, head_only };
-                    self.wait(cx, wait, out);
+                    let until_ms = cx.now.unix_ms.saturating_add(wait.wait_ms.min(WAIT_MAX_MS));
+                    if let Err(error) = self.wait(cx, &found, name, (wait.newer_than, until_ms), form, out) {
+                        fail(cx, request, VerbName::Get, &error, None, out);
+                    }
                 }
                 _ => not_modified(cx, &form, &found, version, out),
             },
@@ -72,59 +90,64 @@ impl Session {
         }
     }
 
-    fn wait(&mut self, cx: &mut Context, wait: Wait, out: &mut Output<'_>) {
-        let Some(ticket) = out.defer() else {
-            let form = Form { connection: wait.connection, head_only: wait.head_only };
-            return not_modified(cx, &form, &wait.collection, wait.newer_than, out);
-        };
-        cx.watch(&wait.collection, &wait.name, ticket, wait.until_ms);
-        let version = cx.shared.store.entry(&wait.collection, &wait.name, cx.now).version();
-        if version != Some(wait.newer_than) {
-            cx.resume_soon(ticket);
+    fn wait(
+        &mut self,
+        cx: &mut Context,
+        collection: &Collection,
+        name: &[u8],
+        (newer_than, until_ms): (Version, u64),
+        form: Form,
+        out: &mut Output<'_>,
+    ) -> Result<(), Error> {
+        cx.shared.check_serving()?;
+        let seat = cx.shared.watch.admit(name)?;
+        let entry = cx.shared.store.entry(collection, name, cx.now);
+        let head = entry.found().map(|found| found.head).filter(|head| head.version == newer_than);
+        // Without a place for its reply it does not wait.
+        if let Some(head) = head
+            && let Some(ticket) = out.defer()
+        {
+            let watched = seat.watch(collection, name, cx.waiter(ticket), look_again_ms(until_ms, &head));
+            self.waits.insert(ticket.serial, Wait { watched, newer_than, until_ms, form });
+            return Ok(());
         }
-        self.waits.push((ticket, wait));
+        drop(entry);
+        answer_wait(cx, form, collection, name, newer_than, out);
+        Ok(())
     }
 
     /// A wait may be over.
     pub(crate) fn resume(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) {
-        let Some(at) = self.waits.iter().position(|(waiting, _)| *waiting == ticket) else {
+        if self.waits.get_mut(&ticket.serial).is_none_or(|wait| wait.goes_on(cx)) {
+            return;
+        }
+        let Some(Wait { watched, newer_than, until_ms, form }) = self.waits.remove(&ticket.serial) else {
             return;
         };
-        let (_, wait) = &self.waits[at];
-        let version = cx.shared.store.entry(&wait.collection, &wait.name, cx.now).version();
-        if version == Some(wait.newer_than) && cx.now.unix_ms < wait.until_ms {
-            return;
-        }
-        let (_, wait) = self.waits.swap_remove(at);
-        cx.unwatch(&wait.collection, &wait.name, ticket);
-        let form = Form { connection: wait.connection, head_only: wait.head_only };
-        let plan = |version, _| if version > wait.newer_than { Plan::Whole } else { Plan::NotModified };
-        let taken = cx
-            .shared
-            .store
-            .get(&wait.collection, &wait.name, cx.now, |object| answer(cx, &form, &wait.collection, object, plan, out));
-        match taken {
-            Some(Taken::Large(body, from, to)) => out.bulk(body, from, to),
-            Some(Taken::NotModified(version)) => not_modified(cx, &form, &wait.collection, version, out),
-            Some(_) => {}
-            None => {
-                let error = not_found(wait.collection.name(), &wait.name);
-                let about = herd_core::door::http::About {
-                    connection: form.connection,
-                    head_only: form.head_only,
-                    date: Some(&date(cx)),
-                    size_bytes: None,
-                };
-                herd_core::door::http::put_error(out.buf, &error, &about);
-            }
+        match cx.shared.check_serving() {
+            Err(error) if cx.now.unix_ms < until_ms => fail_as(cx, form, VerbName::Get, &error, None, out),
+            _ => answer_wait(cx, form, watched.collection(), watched.name(), newer_than, out),
         }
     }
+}
 
-    /// The connection is closed: nobody waits any more.
-    pub(crate) fn close(self, cx: &mut Context) {
-        for (ticket, wait) in self.waits {
-            cx.unwatch(&wait.collection, &wait.name, ticket);
-        }
+/// Answers a GET whose wait is over with what is there.
+fn answer_wait(
+    cx: &Context,
+    form: Form,
+    collection: &Collection,
+    name: &[u8],
+    newer_than: Version,
+    out: &mut Output<'_>,
+) {
+    let plan = |version, _| if version > newer_than { Plan::Whole } else { Plan::NotModified };
+    let taken =
+        cx.shared.store.get(collection, name, cx.now, |object| answer(cx, &form, collection, object, plan, out));
+    match taken {
+        Some(Taken::Large(body, from, to)) => out.bulk(body, from, to),
+        Some(Taken::NotModified(version)) => not_modified(cx, &form, collection, version, out),
+        Some(_) => {}
+        None => fail_as(cx, form, VerbName::Get, &not_found(collection.name(), name), None, out),
     }
 }
 

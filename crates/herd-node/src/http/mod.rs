@@ -10,21 +10,23 @@ mod put;
 use crate::context::Context;
 use crate::metrics::{DoorName, VerbName};
 use crate::service::Output;
-use get::Wait;
+use get::{Form, Wait};
 use herd_core::door::http::{
     self as proto, About, Connection, Content, HttpDate, ListPage, Method, Refusal, Request, Response, Status, Target,
 };
 use herd_core::limits::OUTPUT_HIGH_BYTES;
 use herd_core::{Error, ErrorKind};
-use herd_net::{Next, Step, Ticket};
+use herd_net::{Next, Step};
 use put::Incoming;
+use std::collections::BTreeMap;
 use std::io::IoSliceMut;
 
 /// State of a connection.
 #[derive(Default)]
 pub(crate) struct Session {
     state: State,
-    waits: Vec<(Ticket, Wait)>,
+    /// By the serial of their tickets.
+    waits: BTreeMap<u32, Wait>,
     /// A whole head was read.
     known: bool,
 }
@@ -193,10 +195,16 @@ fn fail(
     size_bytes: Option<u64>,
     out: &mut Output<'_>,
 ) {
+    let form = Form { connection: request.connection, head_only: request.method == Method::Head };
+    fail_as(cx, form, verb, error, size_bytes, out);
+}
+
+/// As `fail`, where the request is gone.
+#[cold]
+fn fail_as(cx: &Context, form: Form, verb: VerbName, error: &Error, size_bytes: Option<u64>, out: &mut Output<'_>) {
     cx.count_error(DoorName::Http, verb, error.kind);
-    let head_only = request.method == Method::Head;
-    let about = About { connection: request.connection, head_only, date: Some(&date(cx)), size_bytes };
-    proto::put_error(out.buf, error, &about);
+    let Form { connection, head_only } = form;
+    proto::put_error(out.buf, error, &About { connection, head_only, date: Some(&date(cx)), size_bytes });
 }
 
 /// Answers with a text, or the error of making it.

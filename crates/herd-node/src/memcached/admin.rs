@@ -24,7 +24,12 @@ pub(super) fn version(cx: &mut Context, out: &mut Output<'_>) {
 pub(super) fn flush_all(cx: &mut Context, delay: i64, quiet: bool, out: &mut Output<'_>) {
     cx.count(VerbName::Admin);
     let at_ms = (delay > 0).then(|| expires_ms(delay, cx.now.unix_ms));
-    cx.shared.store.flush(&cx.shared.default, at_ms);
+    let default = &cx.shared.default;
+    cx.shared.store.flush(default, at_ms);
+    match at_ms {
+        Some(at_ms) => cx.shared.watch.flush_at(default.id(), at_ms),
+        None => cx.emptied(default.id()),
+    }
     say(reply::OK, quiet, out);
 }
 

@@ -14,10 +14,10 @@ use crate::service::Output;
 use herd_core::limits::{OUTPUT_HIGH_BYTES, WIRE_OPEN_REQUESTS_MAX};
 use herd_core::wire::{self, Fields, Frame, FrameHead, Header, Kind, Status, Verb, WireError};
 use herd_core::{Error, ErrorKind};
-use herd_net::{Next, Step, Ticket};
+use herd_net::{Next, Step};
 use receive::Incoming;
 use send::Outgoing;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::IoSliceMut;
 use verbs::Wait;
 
@@ -48,7 +48,8 @@ enum State {
 struct Open {
     incoming: HashMap<u64, Incoming>,
     outgoing: std::collections::VecDeque<Outgoing>,
-    waits: Vec<(Ticket, Wait)>,
+    /// By the serial of their tickets.
+    waits: BTreeMap<u32, Wait>,
 }
 
 impl Open {
@@ -184,7 +185,7 @@ impl Session {
         if let Some(open) = &mut self.open {
             open.incoming.remove(&id);
             open.outgoing.retain(|outgoing| outgoing.id() != id);
-            open.waits.retain(|(_, wait)| wait.id() != id);
+            open.waits.retain(|_, wait| wait.id() != id);
         }
     }
 

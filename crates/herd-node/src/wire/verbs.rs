@@ -6,10 +6,11 @@ use super::{Session, refuse, write_frame};
 use crate::context::Context;
 use crate::metrics::VerbName;
 use crate::service::Output;
+use crate::watch::Watched;
 use herd_core::collection::Spec;
 use herd_core::entry::{Condition, Range, Version};
 use herd_core::key::{CollectionId, name_is_valid};
-use herd_core::limits::{INLINE_MAX_BYTES, WIRE_LIST_PAGE_MAX};
+use herd_core::limits::{INLINE_MAX_BYTES, WAIT_MAX_MS, WIRE_LIST_PAGE_MAX};
 use herd_core::wire::{
     FLAG_HEAD_ONLY, FLAG_QUIET, FLAG_RANGE, Fields, Frame, Header, LENGTH_UNKNOWN, ListEntry, Status,
 };
@@ -21,14 +22,28 @@ use std::sync::Arc;
 /// A get that waits for a newer version.
 pub(super) struct Wait {
     request: Header,
-    name: Box<[u8]>,
-    collection: Collection,
+    watched: Watched,
     until_ms: u64,
 }
 
 impl Wait {
     pub(super) fn id(&self) -> u64 {
         self.request.id
+    }
+
+    /// Whether it is over, and with what error.
+    fn end(&self, cx: &Context) -> Option<Result<(), Error>> {
+        let (collection, name) = (self.watched.collection(), self.watched.name());
+        if collection.is_destroyed() {
+            return Some(Err(no_collection(collection.id())));
+        }
+        let version = cx.shared.store.entry(collection, name, cx.now).version();
+        if version > self.request.newer_than() {
+            return Some(Ok(()));
+        }
+        let late = cx.now.unix_ms >= self.until_ms;
+        let timeout = || Err(Error::new(ErrorKind::Timeout, "no newer version came in time"));
+        cx.shared.check_serving().err().map(Err).or_else(|| late.then(timeout))
     }
 }
 
@@ -75,11 +90,14 @@ pub(super) fn collection(cx: &Context, header: &Header, fields: &Fields<'_>) -> 
         return Ok(cx.shared.default.clone());
     }
     if id != CollectionId::BY_NAME {
-        let gone = || Error::new(ErrorKind::NoCollection, format!("no collection with id {}", id.0));
-        return cx.shared.store.collection_by_id(id).ok_or_else(gone);
+        return cx.shared.store.collection_by_id(id).ok_or_else(|| no_collection(id));
     }
     let name = fields.collection.unwrap_or("default");
     cx.shared.collection(name)
+}
+
+fn no_collection(id: CollectionId) -> Error {
+    Error::new(ErrorKind::NoCollection, format!("no collection with id {}", id.0))
 }
 
 /// The name a request is about.
@@ -156,16 +174,17 @@ impl Session {
             return Err(Error::new(ErrorKind::Timeout, "there is no newer version"));
         }
         self.check_open()?;
-        let until_ms = cx.now.unix_ms + u64::from(header.time_ms);
-        let ticket = out.ticket();
-        cx.watch(collection, name, ticket, until_ms);
-        let wait = Wait { request: *header, name: name.into(), collection: collection.clone(), until_ms };
-        self.open().waits.push((ticket, wait));
-        // A put that came between the look and the watch is seen now; later ones resume the wait.
-        let than = header.newer_than().unwrap_or(0);
-        if cx.shared.store.entry(collection, name, cx.now).version().is_some_and(|version| version > than) {
-            self.resume(cx, ticket, out);
+        cx.shared.check_serving()?;
+        let seat = cx.shared.watch.admit(name)?;
+        let entry = cx.shared.store.entry(collection, name, cx.now);
+        if entry.version() > header.newer_than() {
+            drop(entry);
+            return self.get_from(cx, &Place::Other(collection.clone()), header, name, out);
         }
+        let (ticket, until_ms) = (out.ticket(), cx.now.unix_ms + u64::from(header.time_ms).min(WAIT_MAX_MS));
+        let watched = seat.watch(collection, name, cx.waiter(ticket), until_ms);
+        drop(entry);
+        self.open().waits.insert(ticket.serial, Wait { request: *header, watched, until_ms });
         Ok(())
     }
 
@@ -174,30 +193,16 @@ impl Session {
         let Some(open) = &mut self.open else {
             return;
         };
-        let Some(at) = open.waits.iter().position(|(waiting, _)| *waiting == ticket) else {
+        let Some(end) = open.waits.get(&ticket.serial).and_then(|wait| wait.end(cx)) else {
             return;
         };
-        let (_, wait) = open.waits.swap_remove(at);
-        let than = wait.request.newer_than().unwrap_or(0);
-        cx.unwatch(&wait.collection, &wait.name, ticket);
-        let newer = cx.shared.store.entry(&wait.collection, &wait.name, cx.now).version().is_some_and(|v| v > than);
-        if newer {
-            if let Err(error) = self.get_from(cx, &Place::Other(wait.collection), &wait.request, &wait.name, out) {
-                refuse(cx, VerbName::Get, &wait.request, 0, &error, out);
-            }
-        } else if cx.now.unix_ms >= wait.until_ms {
-            let error = Error::new(ErrorKind::Timeout, "no newer version came in time");
-            refuse(cx, VerbName::Get, &wait.request, 0, &error, out);
-        } else {
-            cx.watch(&wait.collection, &wait.name, ticket, wait.until_ms);
-            open.waits.push((ticket, wait));
-        }
-    }
-
-    /// The connection is closed: nobody waits any more.
-    pub(crate) fn close(self, cx: &mut Context) {
-        for (ticket, wait) in self.open.into_iter().flat_map(|open| open.waits) {
-            cx.unwatch(&wait.collection, &wait.name, ticket);
+        let Some(Wait { request, watched, .. }) = open.waits.remove(&ticket.serial) else {
+            return;
+        };
+        let place = Place::Other(watched.collection().clone());
+        let answered = end.and_then(|()| self.get_from(cx, &place, &request, watched.name(), out));
+        if let Err(error) = answered {
+            refuse(cx, VerbName::Get, &request, 0, &error, out);
         }
     }
 }
@@ -525,6 +530,7 @@ pub(super) fn destroy(
         return Err(Error::new(ErrorKind::NotAllowed, "collection 'default' can't be removed"));
     }
     cx.shared.store.destroy(&collection);
+    cx.emptied(collection.id());
     answer_put(cx, &collection, header, Ok(0), out);
     Ok(())
 }
