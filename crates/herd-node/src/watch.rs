@@ -71,7 +71,7 @@ impl Watch {
         let most = self.store.memory().0 / WAITS_SHARE;
         let more = |held: u64| (held + bytes <= most).then_some(held + bytes);
         let taken = self.held_bytes.fetch_update(SeqCst, SeqCst, more).is_ok();
-        if taken && self.store.charge(bytes) {
+        if taken && self.store.hold(bytes as i64) {
             return Ok(Seat { watch: self.clone(), bytes });
         }
         if taken {
@@ -157,7 +157,7 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.watch.store.discharge(self.bytes);
+        self.watch.store.hold(-(self.bytes as i64));
         self.watch.held_bytes.fetch_sub(self.bytes, SeqCst);
     }
 }

@@ -269,20 +269,6 @@ impl Store {
         (self.arena.budget_bytes(), self.arena.used_bytes())
     }
 
-    /// Counts bytes that others hold in the budget; false, and nothing is counted, where they are not free.
-    pub fn charge(&self, bytes: u64) -> bool {
-        let fits = self.arena.used_bytes() + bytes <= self.arena.budget_bytes();
-        if fits {
-            self.arena.charge(bytes);
-        }
-        fits
-    }
-
-    /// Gives back what was counted by [`Store::charge`].
-    pub fn discharge(&self, bytes: u64) {
-        self.arena.discharge(bytes);
-    }
-
     /// Upkeep, to be called a few times a second: gives back memory of removed collections, takes out expired
     /// objects, and evicts a little ahead of need. Holds a lock for a fraction of a millisecond at a time.
     pub fn maintain(&self, now: Now) {
