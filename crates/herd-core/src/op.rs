@@ -32,6 +32,15 @@ pub struct Op<'a, B> {
     pub token: Option<Token>,
     /// Largest value it may make, bytes.
     pub max_bytes: u64,
+    /// If it fails, but for its condition, what was there goes: a memcached client that can't set means it to be gone.
+    pub else_remove: bool,
+}
+
+impl<'a, B> Op<'a, B> {
+    /// An operation under no condition.
+    pub fn new(action: Action<'a, B>, max_bytes: u64) -> Self {
+        Self { action, condition: Condition::None, token: None, max_bytes, else_remove: false }
+    }
 }
 
 /// What to do with an object.
@@ -169,6 +178,17 @@ pub enum NewValue<'a, B> {
     Parts(Vec<Part<'a, B>>),
 }
 
+impl<'a, B: Clone> NewValue<'a, B> {
+    /// The value that came with a request.
+    #[inline]
+    pub fn of(given: &Given<'a, B>) -> Self {
+        match given {
+            Given::Small(bytes, crc) => NewValue::Small(Cow::Borrowed(*bytes), *crc),
+            Given::Large(body) => NewValue::Large(body.clone()),
+        }
+    }
+}
+
 /// A piece of a value that is put together.
 #[derive(Clone, Debug)]
 pub enum Part<'a, B> {
@@ -251,6 +271,14 @@ fn fence<B>(op: &Op<'_, B>, there: &There<'_, B>) -> Result<Option<Fence>, Error
 }
 
 impl<B> Action<'_, B> {
+    /// Whether the decision reads the value that is there, which may be large.
+    pub fn reads_value(&self) -> bool {
+        match self {
+            Action::Execute(method) => method.reads_value(),
+            Action::Read | Action::Put(_) | Action::Remove => false,
+        }
+    }
+
     /// Whether it never changes the object.
     pub fn only_reads(&self) -> bool {
         match self {
@@ -264,12 +292,8 @@ impl<B> Action<'_, B> {
 #[inline]
 fn whole<'a, B: Large>(op: &Op<'a, B>, put: &Put<'a, B>, fence: Option<Fence>) -> Result<Decided<'a, B>, Error> {
     check_size(put.value.len(), op.max_bytes)?;
-    let value = match &put.value {
-        Given::Small(bytes, crc) => NewValue::Small(Cow::Borrowed(*bytes), *crc),
-        Given::Large(body) => NewValue::Large(body.clone()),
-    };
     let new = New {
-        value,
+        value: NewValue::of(&put.value),
         flags: put.flags.unwrap_or(0),
         expires_ms: put.expires_ms.unwrap_or(0),
         attributes: Some(put.attributes.unwrap_or(&[])),
@@ -367,7 +391,7 @@ pub(crate) fn part_of<'a, B: Clone>(given: &Given<'a, B>) -> Part<'a, B> {
 }
 
 #[inline]
-fn check_size(size_bytes: u64, max_bytes: u64) -> Result<(), Error> {
+pub(crate) fn check_size(size_bytes: u64, max_bytes: u64) -> Result<(), Error> {
     if size_bytes <= max_bytes {
         return Ok(());
     }

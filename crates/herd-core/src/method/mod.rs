@@ -8,6 +8,7 @@
 
 pub mod list;
 pub mod lock;
+pub mod memcached;
 mod number;
 mod value;
 
@@ -55,6 +56,8 @@ pub enum Method<'a, B> {
     List(list::Method<'a>),
     /// `lock`, `renew`, `unlock`, `check`.
     Lock(lock::Method<'a>),
+    /// memcached's commands.
+    Memcached(memcached::Method<'a, B>),
 }
 
 /// Name, arguments and meaning of every method, in the order of the guide.
@@ -100,6 +103,11 @@ impl<'a, B> Method<'a, B> {
         Ok(method)
     }
 
+    /// Whether its decision reads the value that is there, which may be large.
+    pub fn reads_value(&self) -> bool {
+        matches!(self, Method::CompareAndSet { .. } | Method::List(_) | Method::Lock(_))
+    }
+
     /// Whether it never changes the object.
     pub fn only_reads(&self) -> bool {
         match self {
@@ -137,6 +145,7 @@ pub(crate) fn decide<'a, B: Large>(
         Method::Touch { ttl_ms } => value::touch(*ttl_ms, found, fence, at),
         Method::List(method) => list::decide(method, op, found, fence),
         Method::Lock(method) => lock::decide(method, op, found, fence, at),
+        Method::Memcached(method) => memcached::decide(method, op, found, fence, at),
     }
 }
 

@@ -117,7 +117,7 @@ impl Place {
         let mut encoded = Vec::new();
         arguments.iter().for_each(|argument| push_item(&mut encoded, argument));
         let action = Action::Execute(Method::parse(name, &encoded)?);
-        self.run(&Op { action, condition: Condition::None, token, max_bytes: 1 << 30 })
+        self.run(&Op { token, ..Op::new(action, 1 << 30) })
     }
 
     fn put(&mut self, value: &[u8], from: Option<u64>, token: Option<Token>) -> Result<Answer<Pieces>, Error> {
@@ -126,7 +126,7 @@ impl Place {
             _ => Given::Large(Pieces(Arc::new(value.to_vec()))),
         };
         let action = Action::Put(Put { from, ..Put::of(given) });
-        self.run(&Op { action, condition: Condition::None, token, max_bytes: 1 << 20 })
+        self.run(&Op { token, ..Op::new(action, 1 << 20) })
     }
 }
 
@@ -394,9 +394,7 @@ fn a_shared_lock_has_no_more_holders_than_its_limit() {
 fn what_was_touched_under_a_later_token_refuses_an_earlier_one_and_none() {
     let token = |grant| Some(Token { lock: [1; 16], grant });
     let other = Some(Token { lock: [2; 16], grant: 99 });
-    let get = |place: &mut Place, token| {
-        place.run(&Op { action: Action::Read, condition: Condition::None, token, max_bytes: 1 << 20 })
-    };
+    let get = |place: &mut Place, token| place.run(&Op { token, ..Op::new(Action::Read, 1 << 20) });
     let mut place = Place::new();
     place.put(b"10", None, token(5)).expect("the first token");
     // Holder 6 has only read so far: 5 may write no more, or its write would be lost.
@@ -426,7 +424,7 @@ fn flags_expiry_and_attributes_stay_where_a_method_or_a_range_does_not_name_them
         attributes: Some(b"a"),
         ..Put::of(Given::Small(b"7", None))
     };
-    place.run(&Op { action: Action::Put(put), condition: Condition::None, token: None, max_bytes: 99 }).expect("room");
+    place.run(&Op::new(Action::Put(put), 99)).expect("room");
     place.execute("fetch-and-add", &[b"1"]).expect("a number");
     place.execute("append", &[b"0"]).expect("room");
     place.put(b"1", Some(0), None).expect("room");
@@ -436,4 +434,135 @@ fn flags_expiry_and_attributes_stay_where_a_method_or_a_range_does_not_name_them
     place.put(b"new", None, None).expect("room");
     let object = place.object.as_ref().expect("there");
     assert_eq!((object.head.flags, object.head.expires_ms, object.attributes.len()), (0, 0, 0));
+}
+
+mod memcached {
+    use super::*;
+    use crate::door::memcached::{Clock, Command, Meta, meta_arith, meta_get, parse_line};
+    use crate::method::memcached::Method as Memcached;
+
+    /// Carries out a meta command line, with a value where it takes one: the bytes of a method's answer.
+    fn run(place: &mut Place, line: &str, value: &[u8]) -> Result<Vec<u8>, ErrorKind> {
+        let command = parse_line(line.as_bytes()).unwrap_or_else(|error| panic!("{line}: {error:?}"));
+        let method = match &command {
+            Command::MetaGet(meta) => Memcached::Get(meta),
+            Command::MetaDelete(meta) => Memcached::Delete(meta),
+            Command::MetaArith { meta, decrement } => Memcached::MetaArith { meta, decrement: *decrement },
+            Command::MetaSet { meta, mode, .. } => {
+                Memcached::Set { meta, mode: *mode, value: Given::Small(value, None) }
+            }
+            Command::Arith { delta, decrement, .. } => Memcached::Arith { delta: *delta, decrement: *decrement },
+            Command::Touch { exptime, .. } => Memcached::Touch { exptime: *exptime },
+            _ => panic!("{line}"),
+        };
+        let op = Op::new(Action::Execute(Method::Memcached(method)), 1 << 20);
+        place.run(&op).map(bytes).map_err(|error| error.kind)
+    }
+
+    fn cas(place: &Place) -> u64 {
+        place.object.as_ref().expect("there").head.cas()
+    }
+
+    #[test]
+    fn every_mode_of_ms_compares_the_cas_value() {
+        let (other, bad) = (Err(ErrorKind::ConditionFailed), "C1");
+        for mode in ["MS", "MR", "MA", "MP", ""] {
+            let mut place = Place::new();
+            run(&mut place, "ms a 1", b"x").expect("new");
+            assert_eq!(run(&mut place, &format!("ms a 1 {mode} {bad}"), b"y"), other, "{mode}");
+            let good = format!("ms a 1 {mode} C{}", cas(&place));
+            assert_eq!(run(&mut place, &good, b"y").map(|_| ()), Ok(()), "{mode}");
+        }
+        let mut place = Place::new();
+        for mode in ["MS", "MR"] {
+            assert_eq!(run(&mut place, &format!("ms a 1 {mode} C1"), b"y"), Err(ErrorKind::NotFound));
+        }
+        assert_eq!(run(&mut place, "ms a 1 MR", b"y"), other);
+        assert_eq!(run(&mut place, "ms a 1 MA", b"y"), Err(ErrorKind::NotFound));
+        assert_eq!(run(&mut place, "ms a 1 MA N30", b"y"), Ok(b"1".to_vec()));
+        assert_eq!(place.object.as_ref().map(|object| object.head.expires_ms), Some(place.now_ms + 30_000));
+        assert_eq!(run(&mut place, "ms a 1 ME", b"y"), other);
+    }
+
+    #[test]
+    fn an_older_value_is_kept_as_a_stale_one_by_set_and_replace() {
+        for mode in ["MS", "MR"] {
+            let mut place = Place::new();
+            run(&mut place, "ms a 1 T60 E9", b"x").expect("new");
+            run(&mut place, &format!("ms a 1 {mode} C5 I T10"), b"y").expect("an older one");
+            let head = place.object.as_ref().expect("there").head;
+            assert_eq!((head.memcached.stale, head.expires_ms), (true, place.now_ms + 60_000));
+            assert_eq!(run(&mut place, &format!("ms a 1 {mode} C0 I"), b"z"), Err(ErrorKind::ConditionFailed));
+            assert_eq!(place.bytes(), Some(b"y".to_vec()));
+        }
+    }
+
+    #[test]
+    fn what_mg_and_ma_change_is_what_their_replies_tell() {
+        let lines = [
+            "mg a t T30",
+            "mg a N30 t",
+            "mg a R30 t c",
+            "mg a R90 T90 v",
+            "mg a",
+            "mg a N0 T5",
+            "ma a N30 t T60 c",
+            "ma a T9 t",
+            "ma a MD D2 v",
+            "md a I T5",
+            "md a I",
+            "md a x I",
+            "ms a 2 T20",
+            "ms a 2 T20 E7",
+        ];
+        for seed in 0..3000 {
+            let (mut random, mut place) = (Random(seed), Place::new());
+            for _ in 0..8 {
+                place.now_ms += random.below(20_000);
+                let line = lines[random.below(lines.len() as u64) as usize];
+                let command = parse_line(line.as_bytes()).expect("a command");
+                let expired = place.object.as_ref().is_some_and(|object| object.head.is_expired(place.now_ms));
+                let before = place.object.as_ref().filter(|_| !expired).map(|object| object.head);
+                let done = run(&mut place, line, b"41");
+                let Some(after) = place.object.as_ref().map(|object| object.head) else { continue };
+                let clock = Clock { now_ms: place.now_ms, node_s: 0 };
+                let walk = |meta: &Meta<'_>| {
+                    let mut head = before.unwrap_or_default();
+                    let mut out = Vec::new();
+                    match command {
+                        Command::MetaGet(_) => _ = meta_get(meta, &mut head, before.is_none(), clock, &mut out),
+                        _ => meta_arith(meta, &mut head, before.is_none(), clock, 1, &mut out),
+                    }
+                    head
+                };
+                match &command {
+                    Command::MetaGet(meta) if done.is_ok() => {
+                        let told = walk(meta);
+                        assert_eq!(told.expires_ms, after.expires_ms, "seed {seed} {line}");
+                        assert_eq!(told.memcached.token_sent, after.memcached.token_sent, "seed {seed} {line}");
+                        assert!(before.is_none_or(|head| head.cas() == after.cas()), "the CAS value stays");
+                    }
+                    Command::MetaArith { meta, .. } if done.is_ok() && before.is_some() => {
+                        assert_eq!(walk(meta).expires_ms, after.expires_ms, "seed {seed} {line}");
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_keep_their_length_and_end_at_zero() {
+        let mut place = Place::new();
+        run(&mut place, "ms a 3", b"100").expect("new");
+        assert_eq!(run(&mut place, "decr a 1", b""), Ok(b"99".to_vec()));
+        assert_eq!(place.bytes(), Some(b"99 ".to_vec()));
+        assert_eq!(run(&mut place, "decr a 1000", b""), Ok(b"0".to_vec()));
+        assert_eq!(run(&mut place, "ma a C1", b""), Err(ErrorKind::ConditionFailed));
+        run(&mut place, "ms a 1", b"x").expect("room");
+        assert_eq!(run(&mut place, "incr a 1", b""), Err(ErrorKind::BadRequest));
+        assert_eq!(run(&mut place, "incr a 1", b""), Err(ErrorKind::BadRequest));
+        assert_eq!(run(&mut Place::new(), "incr a 1", b""), Err(ErrorKind::NotFound));
+        assert_eq!(run(&mut Place::new(), "ma a N0 J12", b""), Ok(b"12".to_vec()));
+    }
 }

@@ -42,6 +42,17 @@ pub fn meta_get(meta: &Meta<'_>, head: &mut Head, created: bool, clock: Clock, o
     with_value
 }
 
+/// Changes `head` as [`meta_get`] does.
+pub fn meta_get_effects(meta: &Meta<'_>, head: &mut Head, created: bool, clock: Clock) {
+    let won = flags(meta, FlagSet::default(), head, created, clock, &mut Vec::new());
+    head.memcached.token_sent |= won || head.memcached.stale;
+}
+
+/// Changes `head` as [`meta_arith`] does.
+pub fn meta_arith_effects(meta: &Meta<'_>, head: &mut Head, created: bool, clock: Clock) {
+    flags(meta, FlagSet::default(), head, created, clock, &mut Vec::new());
+}
+
 /// Appends the answer to `ma` for an item that now has the number `value`, with the value if `v` was given.
 ///
 /// `head` is the item's after the change, with its old expiry, which is changed as by [`meta_get`].

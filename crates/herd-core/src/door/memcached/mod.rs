@@ -24,7 +24,9 @@ mod parse;
 pub mod reply;
 
 pub use admin::{DebugTime, StatsTopic};
-pub use encode::{Clock, meta_arith, meta_debug, meta_get, meta_miss, meta_status, stat};
+pub use encode::{
+    Clock, meta_arith, meta_arith_effects, meta_debug, meta_get, meta_get_effects, meta_miss, meta_status, stat,
+};
 pub use get::{KeyList, foresee, parse_line, split_line, value_line};
 pub use keys::{KeyStep, KeyStream};
 pub use meta::{FlagSet, Meta, SetMode};
