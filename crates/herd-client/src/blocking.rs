@@ -3,20 +3,22 @@
 //! Each call has a connection to itself; idle ones are kept and used again. Sockets never block: a call waits in
 //! `poll` for just what it needs, so that a node that writes while we write stops neither.
 
+use crate::address::Address;
 use crate::error::{Error, Result};
-use crate::limits::DOCUMENT_MAX_BYTES;
-use crate::link::{Link, Sink, Socket, Source, Step};
+use crate::exchange::{Exchange, Fill, Given, Need, Supply};
+use crate::limits::{DOCUMENT_MAX_BYTES, SLOW_SOURCE_MS};
+use crate::link::{Link, Sink, Socket};
 use crate::listing::{Item, PAGE_MAX_BYTES, Pager};
 use crate::reply::{Ack, Object, Reply, Stat};
 use crate::request::{PutOptions, Request};
-use crate::retry::{Failure, Next, Tries};
-use crate::shell::{Config, Pool, Progress, answer, failure_of, silence};
+use crate::shell::{Clock, Config, Pool, seed};
 use herd_core::collection::Spec;
 use herd_core::entry::{Condition, Range, Version};
+use herd_core::limits::BLOCK_BYTES;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::time::Duration;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
 
 pub use pipeline::{Pipeline, Ticket};
 
@@ -35,7 +37,7 @@ impl Socket for TcpStream {
 /// A client of one herd, to be shared by threads.
 pub struct Client {
     pool: Pool<TcpStream>,
-    config: Config,
+    clock: Clock,
 }
 
 /// Where a request's body comes from.
@@ -48,40 +50,41 @@ enum Upload<'a> {
 /// Where a reply's body goes.
 enum Download<'a> {
     Memory(u64, Vec<u8>),
-    Writer(&'a mut dyn Write, &'a mut Progress),
+    Writer(&'a mut dyn Write),
 }
 
 impl Client {
-    /// A client of the herd that `nodes` belong to: `HOST:PORT[,HOST:PORT..]`, tried in turn. Nothing is sent yet.
+    /// A client of the herd that `nodes` belong to: `HOST:PORT[,HOST:PORT..]`, see [`Address::parse`], tried in turn.
+    /// Nothing is sent yet.
     pub fn new(nodes: &str, config: Config) -> Result<Self> {
-        Ok(Self { pool: Pool::new(nodes)?, config })
+        Ok(Self { pool: Pool::new(nodes, config, seed())?, clock: Clock::start() })
     }
 
     /// The object `key`: `NAME` or `COLLECTION/NAME`.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Object> {
-        self.get_object(&Request::get(&key)?)
+        self.get_object(Request::get(&key)?)
     }
 
     /// A range of an object, cut at its end.
     pub fn get_range(&self, key: impl AsRef<[u8]>, range: Range) -> Result<Object> {
-        self.get_object(&Request::get_range(&key, range)?)
+        self.get_object(Request::get_range(&key, range)?)
     }
 
     /// The object once its version is above `version`; the error `timeout` after `wait`.
     pub fn get_newer(&self, key: impl AsRef<[u8]>, version: Version, wait: Duration) -> Result<Object> {
-        self.get_object(&Request::get_newer(&key, version, wait)?)
+        self.get_object(Request::get_newer(&key, version, wait)?)
     }
 
     /// The object into `value`, whose memory is used again.
     pub fn get_into(&self, key: impl AsRef<[u8]>, value: &mut Vec<u8>) -> Result<Stat> {
-        let into = Download::Memory(self.config.value_max_bytes, std::mem::take(value));
-        let (reply, bytes) = self.call(&Request::get(&key)?, Upload::Nothing, into)?;
+        let into = Download::Memory(self.pool.config.value_max_bytes, std::mem::take(value));
+        let (reply, bytes) = self.call(Request::get(&key)?, Upload::Nothing, into)?;
         *value = bytes;
         reply.stat()
     }
 
-    fn get_object(&self, request: &Request<'_>) -> Result<Object> {
-        let into = Download::Memory(self.config.value_max_bytes, Vec::new());
+    fn get_object(&self, request: Request<'_>) -> Result<Object> {
+        let into = Download::Memory(self.pool.config.value_max_bytes, Vec::new());
         let (reply, value) = self.call(request, Upload::Nothing, into)?;
         Ok(Object { value, stat: reply.stat()? })
     }
@@ -89,24 +92,16 @@ impl Client {
     /// Writes an object, or a range of it, to `out`, block by block, each checked. If a connection is lost on the way,
     /// the rest comes from another, as long as the object is the same.
     pub fn get_to(&self, key: impl AsRef<[u8]>, range: Option<Range>, out: &mut impl Write) -> Result<Stat> {
-        let mut progress = Progress::default();
-        let mut tries = 0;
-        while let Some(request) = progress.rest(key.as_ref(), range) {
-            let before = progress.bytes;
-            match self.call(&request?, Upload::Nothing, Download::Writer(out, &mut progress)) {
-                Ok((reply, _)) => {
-                    progress.accept(&reply)?;
-                    break;
-                }
-                Err(error) => progress.after(error, before, &mut tries)?,
-            }
-        }
-        progress.reply.expect("an answered get has a reply").stat()
+        let request = match range {
+            Some(range) => Request::get_range(&key, range)?,
+            None => Request::get(&key)?,
+        };
+        self.call(request, Upload::Nothing, Download::Writer(out))?.0.stat()
     }
 
     /// Writes an object.
     pub fn put(&self, key: impl AsRef<[u8]>, value: &[u8], options: &PutOptions) -> Result<Ack> {
-        self.write(&Request::put_stream(&key, options)?, Upload::Slice(value))
+        self.write(Request::put_stream(&key, options)?, Upload::Slice(value))
     }
 
     /// Writes an object from `source`, of `length` bytes, or to its end if that is `None`.
@@ -117,23 +112,23 @@ impl Client {
         length: Option<u64>,
         options: &PutOptions,
     ) -> Result<Ack> {
-        self.write(&Request::put_stream(&key, options)?, Upload::Reader(source, length))
+        self.write(Request::put_stream(&key, options)?, Upload::Reader(source, length))
     }
 
     /// Writes `value` over a part of an object, from byte `offset` on; a gap before it reads as zeros.
     pub fn put_range(&self, key: impl AsRef<[u8]>, offset: u64, value: &[u8], options: &PutOptions) -> Result<Ack> {
-        self.write(&Request::put_range(&key, offset, value, options)?, Upload::Slice(value))
+        self.write(Request::put_range(&key, offset, value, options)?, Upload::Slice(value))
     }
 
     /// Removes an object.
     pub fn remove(&self, key: impl AsRef<[u8]>, condition: Condition) -> Result<Ack> {
-        self.write(&Request::remove(&key, condition)?, Upload::Nothing)
+        self.write(Request::remove(&key, condition)?, Upload::Nothing)
     }
 
     /// What is known of an object besides its value.
     pub fn stat(&self, key: impl AsRef<[u8]>) -> Result<Stat> {
         let into = Download::Memory(0, Vec::new());
-        self.call(&Request::stat(&key)?, Upload::Nothing, into)?.0.stat()
+        self.call(Request::stat(&key)?, Upload::Nothing, into)?.0.stat()
     }
 
     /// The objects of `collection` whose names start with `prefix`, page by page.
@@ -143,12 +138,12 @@ impl Client {
 
     /// Creates a collection; it is no error if it exists with the same specification.
     pub fn create_collection(&self, name: &str, spec: &Spec) -> Result<()> {
-        self.write(&Request::create(name, spec)?, Upload::Nothing).map(|_| ())
+        self.write(Request::create(name, spec)?, Upload::Nothing).map(|_| ())
     }
 
     /// Destroys a collection and all its objects.
     pub fn destroy_collection(&self, name: &str) -> Result<()> {
-        self.write(&Request::destroy(name)?, Upload::Nothing).map(|_| ())
+        self.write(Request::destroy(name)?, Upload::Nothing).map(|_| ())
     }
 
     /// The collections, as the node describes them.
@@ -169,11 +164,25 @@ impl Client {
 
     /// A connection for requests that do not wait for each other.
     pub fn pipeline(&self) -> Result<Pipeline<'_>> {
-        match self.connection() {
-            Ok(link) => Ok(Pipeline::new(self, link)),
-            Err(Failure::NoConnection(error)) => Err(error),
-            Err(other) => unreachable!("connecting fails in one way only: {other:?}"),
+        let begun_ms = self.clock.now_ms();
+        let link = match self.pool.take(begun_ms) {
+            Some(link) => link,
+            None => self.connect(begun_ms.saturating_add(self.pool.config.patience_ms()))?,
+        };
+        Ok(Pipeline::new(self, link))
+    }
+
+    /// A connection to the first node that answers.
+    fn connect(&self, deadline_ms: u64) -> Result<Link<TcpStream>> {
+        let mut dial = self.pool.dial();
+        while let Some((node, within)) = dial.next(self.clock.now_ms(), deadline_ms) {
+            match connect(self.pool.node(node), within) {
+                Ok(socket) => return Ok(Link::new(socket, node, self.clock.now_ms())),
+                Err(error) => dial.last = Some(error),
+            }
+            self.pool.failed(node);
         }
+        Err(self.pool.unreachable(dial.last))
     }
 
     fn document(&self, name: &str) -> Result<serde_json::Value> {
@@ -183,74 +192,98 @@ impl Client {
 
     fn system(&self, name: &str) -> Result<Vec<u8>> {
         let into = Download::Memory(DOCUMENT_MAX_BYTES, Vec::new());
-        Ok(self.call(&Request::system(name), Upload::Nothing, into)?.1)
+        Ok(self.call(Request::system(name), Upload::Nothing, into)?.1)
     }
 
-    fn write(&self, request: &Request<'_>, upload: Upload<'_>) -> Result<Ack> {
+    fn write(&self, request: Request<'_>, upload: Upload<'_>) -> Result<Ack> {
         Ok(self.call(request, upload, Download::Memory(0, Vec::new()))?.0.ack())
     }
 
     /// Does a request, again where that is safe.
     fn call(
         &self,
-        request: &Request<'_>,
+        request: Request<'_>,
         mut upload: Upload<'_>,
         mut download: Download<'_>,
     ) -> Result<(Reply, Vec<u8>)> {
-        let mut tries = Tries::new(request.is_repeatable(), self.config.patience_ms());
+        let (given, sink) = (upload.given(), download.sink());
+        let mut exchange = Exchange::new(&self.pool, self.clock.now_ms(), request, given, sink);
         loop {
-            let failure = match self.attempt(request, &mut upload, &mut download, &mut tries) {
-                Ok(answer) => return Ok(answer),
-                Err(failure) => failure,
-            };
-            match tries.after(failure) {
-                Next::Again(pause_ms) => std::thread::sleep(Duration::from_millis(pause_ms)),
-                Next::Fail(error) => return Err(error.about(request)),
+            match exchange.next(self.clock.now_ms()) {
+                Need::Source(how) => {
+                    let supply = upload.read(exchange.room(), how);
+                    exchange.supply(self.clock.now_ms(), supply);
+                }
+                Need::Connect(node, within) => {
+                    let socket = connect(self.pool.node(node), within);
+                    exchange.connected(self.clock.now_ms(), socket);
+                }
+                Need::Wait { write, most } => {
+                    let waited = wait(exchange.socket(), write, most);
+                    exchange.waited(self.clock.now_ms(), waited);
+                }
+                Need::Chunk => {
+                    let written = download.write(exchange.chunk());
+                    exchange.taken(self.clock.now_ms(), written);
+                }
+                Need::Pause(time) => std::thread::sleep(time),
+                Need::Time => {}
+                Need::Done(result) => return result,
             }
         }
-    }
-
-    fn attempt(
-        &self,
-        request: &Request<'_>,
-        upload: &mut Upload<'_>,
-        download: &mut Download<'_>,
-        tries: &mut Tries,
-    ) -> std::result::Result<(Reply, Vec<u8>), Failure> {
-        let mut link = self.connection()?;
-        match run(&mut link, &self.config, request, upload, download, tries) {
-            Err(failure @ (Failure::Lost { .. } | Failure::Busy(_))) => {
-                self.pool.failed(link.node);
-                Err(failure)
-            }
-            result => {
-                self.pool.give_back(link);
-                result
-            }
-        }
-    }
-
-    /// An idle connection, or a new one to the first node that answers.
-    fn connection(&self) -> std::result::Result<Link<TcpStream>, Failure> {
-        if let Some(link) = self.pool.take() {
-            return Ok(link);
-        }
-        let mut last = None;
-        for node in self.pool.order() {
-            match connect(self.pool.node(node), self.config.connect_timeout) {
-                Ok(socket) => return Ok(Link::new(socket, node)),
-                Err(error) => last = Some(error),
-            }
-            self.pool.failed(node);
-        }
-        Err(self.pool.unreachable(last))
     }
 }
 
-fn connect(node: &str, timeout: Duration) -> io::Result<TcpStream> {
+impl<'a> Upload<'a> {
+    fn given(&self) -> Given<'a> {
+        match self {
+            Upload::Nothing => Given::Nothing,
+            Upload::Slice(bytes) => Given::Slice(bytes),
+            Upload::Reader(_, length) => Given::Stream(*length),
+        }
+    }
+
+    fn read(&mut self, room: &mut [u8], how: Fill) -> io::Result<Supply> {
+        let Upload::Reader(reader, _) = self else { unreachable!("only a reader is asked for bytes") };
+        let start = Instant::now();
+        let (mut bytes, mut enough) = (0, room.len());
+        while bytes < enough {
+            match reader.read(&mut room[bytes..enough]) {
+                Ok(0) => return Ok(Supply { bytes, ended: true }),
+                Ok(read) => bytes += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            if how == Fill::Blocks && start.elapsed() > Duration::from_millis(SLOW_SOURCE_MS) {
+                enough = bytes.next_multiple_of(BLOCK_BYTES).min(enough);
+            }
+        }
+        Ok(Supply { bytes, ended: false })
+    }
+}
+
+impl Download<'_> {
+    fn sink(&mut self) -> (Sink, Vec<u8>) {
+        match self {
+            Download::Memory(most, memory) => (Sink::Memory(*most), std::mem::take(memory)),
+            Download::Writer(_) => (Sink::Stream, Vec::new()),
+        }
+    }
+
+    fn write(&mut self, chunk: &[u8]) -> io::Result<()> {
+        let Download::Writer(out) = self else { unreachable!("only a writer takes chunks") };
+        out.write_all(chunk)
+    }
+}
+
+/// A connection to a node; each of its addresses has its share of the time.
+fn connect(node: &Address, within: Duration) -> io::Result<TcpStream> {
+    let end = Instant::now() + within;
+    let addresses = resolve(node, within)?;
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in node.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, timeout) {
+    for (tried, address) in addresses.iter().enumerate() {
+        let share = end.saturating_duration_since(Instant::now()) / (addresses.len() - tried) as u32;
+        match TcpStream::connect_timeout(address, share.max(Duration::from_millis(1))) {
             Ok(socket) => {
                 socket.set_nodelay(true)?;
                 socket.set_nonblocking(true)?;
@@ -262,87 +295,31 @@ fn connect(node: &str, timeout: Duration) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// Does one request over one connection.
-fn run(
-    link: &mut Link<TcpStream>,
-    config: &Config,
-    request: &Request<'_>,
-    upload: &mut Upload<'_>,
-    download: &mut Download<'_>,
-    tries: &mut Tries,
-) -> std::result::Result<(Reply, Vec<u8>), Failure> {
-    let source = match upload {
-        Upload::Nothing => (Source::Nothing, None),
-        Upload::Slice(bytes) => (Source::Slice(bytes), Some(bytes.len() as u64)),
-        Upload::Reader(_, length) => (Source::Stream, *length),
-    };
-    let sink = match download {
-        Download::Memory(most, memory) => (Sink::Memory(*most), std::mem::take(memory)),
-        Download::Writer(..) => (Sink::Stream, Vec::new()),
-    };
-    let (id, source) = link.begin(request, source, sink, config.patience_ms()).map_err(Failure::Final)?;
-    loop {
-        match link.step(Some(id), source).map_err(|error| failure_of(link, id, error))? {
-            Step::Done => break,
-            Step::Wait { write } => {
-                wait(link, write).map_err(|error| failure_of(link, id, error))?;
-                if link.timeout().is_zero()
-                    && let Some(failure) = silence(link, id)
-                {
-                    return Err(failure);
-                }
-            }
-            Step::Source(bytes) => {
-                tries.consumed();
-                read_source(link, upload, bytes).map_err(Failure::Final)?;
-            }
-            Step::Chunk => {
-                tries.consumed();
-                write_chunk(link, id, download).map_err(Failure::Final)?;
-            }
-        }
+/// The addresses of a node's host. The system's resolver knows no time limit, so a name is looked up by a thread of its
+/// own, which is left behind if it takes too long and ends when the resolver does.
+fn resolve(node: &Address, within: Duration) -> io::Result<Vec<SocketAddr>> {
+    if let Some(ip) = node.ip() {
+        return Ok(vec![(ip, node.port).into()]);
     }
-    answer(link.finish(id))
+    let (found, result) = std::sync::mpsc::sync_channel(1);
+    let (host, port) = (node.host.clone(), node.port);
+    std::thread::Builder::new().name("herd-resolve".into()).spawn(move || {
+        let addresses = (host.as_str(), port).to_socket_addrs().map(|addresses| addresses.collect());
+        // Nobody waits any more if that fails.
+        found.send(addresses).ok();
+    })?;
+    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "its name was not looked up in time");
+    result.recv_timeout(within).map_err(late)?
 }
 
-/// Waits until the socket can do what is wanted, or the next deadline has come.
-fn wait(link: &Link<TcpStream>, write: bool) -> Result<()> {
+/// Waits until the socket can do what is wanted, at most so long.
+fn wait(socket: &TcpStream, write: bool, most: Duration) -> io::Result<()> {
     let flags = if write { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-    let timeout = Timespec::try_from(link.timeout()).map_err(|_| Error::bad_request("the timeout is too long"))?;
-    match poll(&mut [PollFd::new(&link.socket, flags)], Some(&timeout)) {
+    let timeout = Timespec::try_from(most).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
+    match poll(&mut [PollFd::new(socket, flags)], Some(&timeout)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(Error::lost(error.into())),
+        Err(error) => Err(error.into()),
     }
-}
-
-fn read_source(link: &mut Link<TcpStream>, upload: &mut Upload<'_>, bytes: usize) -> Result<()> {
-    let Upload::Reader(reader, length) = upload else { unreachable!("only a reader is asked for bytes") };
-    let scratch = &mut link.scratch()[..bytes];
-    let mut filled = 0;
-    while filled < bytes {
-        match reader.read(&mut scratch[filled..]) {
-            Ok(0) => break,
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(Error::local(error)),
-        }
-    }
-    if filled < bytes && length.is_some() {
-        return Err(Error::local(io::Error::new(io::ErrorKind::UnexpectedEof, "it is shorter than was said")));
-    }
-    link.supply(filled, filled < bytes)
-}
-
-fn write_chunk(link: &Link<TcpStream>, id: u64, download: &mut Download<'_>) -> Result<()> {
-    let Download::Writer(out, progress) = download else { unreachable!("only a writer takes chunks") };
-    let reply = link.reply(id).expect("a body comes behind its reply");
-    if !reply.is_ok() {
-        return Ok(());
-    }
-    progress.accept(reply)?;
-    out.write_all(link.chunk()).map_err(Error::local)?;
-    progress.bytes += link.chunk().len() as u64;
-    Ok(())
 }
 
 /// The objects of a collection: an iterator that asks for the next page when it needs one. It ends behind an error.
@@ -356,7 +333,7 @@ impl Listing<'_> {
         let memory = self.pager.take_memory();
         let Some(request) = self.pager.request() else { return Ok(()) };
         let into = Download::Memory(PAGE_MAX_BYTES, memory);
-        let (_, page) = self.client.call(&request?, Upload::Nothing, into)?;
+        let (_, page) = self.client.call(request?, Upload::Nothing, into)?;
         self.pager.accept(page)
     }
 }

@@ -7,9 +7,11 @@
 //! Every block of a body is checked end to end: its checksum is made from the caller's bytes on a put, and compared
 //! before a get returns. A request whose outcome is unknown says so ([`ErrorKind::OutcomeUnknown`]).
 
+pub mod address;
 pub mod blocking;
 pub mod connection;
 mod error;
+mod exchange;
 pub mod limits;
 mod link;
 mod listing;

@@ -17,6 +17,13 @@ pub const COPIED_BODY_MAX_BYTES: usize = BLOCK_BYTES;
 /// a tenth less CPU than with frames of 1 MiB.
 pub const STREAM_FRAME_BYTES: usize = 8 * BLOCK_BYTES;
 
+/// A source that takes longer than this to fill a frame has what it gave sent in whole blocks: what it still has to say
+/// may take longer than a node waits.
+pub const SLOW_SOURCE_MS: u64 = 1_000;
+
+/// Rounds of writing and reading after which the clock is read: at most 64 MiB, some ten ms.
+pub const STEP_ROUNDS: usize = 64;
+
 /// Output gathered by a pipeline before it is sent: one system call for some hundred requests.
 pub const PIPELINE_OUTPUT_BYTES: usize = 64 * 1024;
 

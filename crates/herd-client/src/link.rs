@@ -1,16 +1,15 @@
-//! A connection and its socket, driven together. Both shells use it; all they add is how to wait and how to read and
-//! write the caller's streams.
+//! A connection and its socket, driven together. Exchanges and pipelines use it.
 //!
-//! [`Link::step`] moves all it can without waiting and then says what the shell must do. The socket never blocks.
+//! [`Link::step`] moves all it can without waiting and then says what is to be done. The socket never blocks; the time
+//! is handed in, as ms from any moment that is the same for all calls.
 
-use crate::connection::{Body, BodyPart, Connection, Delivery, Event, Wanted};
+use crate::connection::{Body, BodyPart, Connection, Delivery, Event, Patience, Wanted};
 use crate::error::{Error, ErrorKind, Result};
-use crate::limits::{COPIED_BODY_MAX_BYTES, IDLE_TRUSTED_MS, STREAM_FRAME_BYTES};
+use crate::limits::{IDLE_TRUSTED_MS, STEP_ROUNDS, STREAM_FRAME_BYTES};
 use crate::reply::Reply;
 use crate::request::Request;
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::time::{Duration, Instant};
 
 /// A stream socket that does not block.
 pub(crate) trait Socket {
@@ -25,7 +24,7 @@ pub(crate) trait Socket {
 pub(crate) enum Sink {
     /// Into memory of the call; an error if it is more than so many bytes.
     Memory(u64),
-    /// To the shell, in pieces, by [`Step::Chunk`].
+    /// To the caller, in pieces, by [`Step::Chunk`].
     Stream,
 }
 
@@ -36,11 +35,11 @@ pub(crate) enum Source<'a> {
     Nothing,
     /// From memory.
     Slice(&'a [u8]),
-    /// From the shell, in pieces, by [`Step::Source`].
-    Stream,
+    /// In pieces, by [`Step::Source`]; here the one that was supplied last.
+    Stream(&'a [u8]),
 }
 
-/// What the shell must do before the next step.
+/// What must be done before the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Wait until the socket is readable, or writable too if `write`.
@@ -48,11 +47,12 @@ pub(crate) enum Step {
         /// Whether there is output the socket did not take.
         write: bool,
     },
-    /// Put up to so many bytes of the request's body into [`Link::scratch`], fewer only at its end, and call
-    /// [`Link::supply`].
+    /// Hand the next bytes of the request's body to [`Link::supply`]: so many, or fewer whole blocks, or its end.
     Source(usize),
     /// Take [`Link::chunk`].
     Chunk,
+    /// Read the clock: much was moved in one step.
+    Time,
     /// The call is answered: [`Link::finish`].
     Done,
 }
@@ -128,56 +128,41 @@ pub(crate) struct Link<S> {
     connection: Connection,
     pub(crate) socket: S,
     calls: BTreeMap<u64, Call>,
-    /// What the shell has read of a source; one frame at most.
-    scratch: Vec<u8>,
-    /// Bytes of it that belong to the frame under way.
-    supplied: usize,
-    started: Instant,
     /// Index of the node in the client's list.
     pub(crate) node: usize,
-    idle_since: Instant,
+    idle_since_ms: u64,
 }
 
 impl<S: Socket> Link<S> {
-    pub(crate) fn new(socket: S, node: usize) -> Self {
-        let started = Instant::now();
-        let connection = Connection::new(0);
-        let calls = BTreeMap::new();
-        Self { connection, socket, calls, scratch: Vec::new(), supplied: 0, started, node, idle_since: started }
+    pub(crate) fn new(socket: S, node: usize, now_ms: u64) -> Self {
+        let connection = Connection::new(now_ms);
+        Self { connection, socket, calls: BTreeMap::new(), node, idle_since_ms: now_ms }
     }
 
-    fn now_ms(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    /// Opens a request; says its id and the source to hand to [`Link::step`] with it. `memory` is used for its answer.
-    pub(crate) fn begin<'a>(
+    /// Opens a request and says its id. `memory` is used for its answer.
+    pub(crate) fn begin(
         &mut self,
+        now_ms: u64,
         request: &Request<'_>,
-        (source, length): (Source<'a>, Option<u64>),
+        body: Body<'_>,
         (sink, memory): (Sink, Vec<u8>),
-        patience_ms: u64,
-    ) -> Result<(u64, Source<'a>)> {
-        let (body, source) = match source {
-            Source::Nothing => (Body::Copied(b""), Source::Nothing),
-            Source::Slice(bytes) if bytes.len() <= COPIED_BODY_MAX_BYTES => (Body::Copied(bytes), Source::Nothing),
-            Source::Slice(_) | Source::Stream => (Body::Streamed(length), source),
-        };
+        patience: Patience,
+    ) -> Result<u64> {
         let delivery = match sink {
             Sink::Memory(_) => Delivery::Early,
             Sink::Stream => Delivery::Checked,
         };
-        let id = self.connection.open(self.now_ms(), request, body, delivery, patience_ms)?;
+        let id = self.connection.open(now_ms, request, body, delivery, patience)?;
         let call = Call { sink, reply: None, value: memory, filled: 0, ended: false };
         self.calls.insert(id, call);
-        Ok((id, source))
+        Ok(id)
     }
 
-    /// Moves what can be moved until the call `id` needs the shell; if `None`, until no more can be moved. An error of
+    /// Moves what can be moved until the call `id` needs something; if `None`, until no more can be moved. An error of
     /// kind `Unreachable` or `BadReply` means that the connection is lost; after any other one, too, it is not to be
     /// used again.
-    pub(crate) fn step(&mut self, id: Option<u64>, source: Source<'_>) -> Result<Step> {
-        loop {
+    pub(crate) fn step(&mut self, now_ms: u64, id: Option<u64>, source: Source<'_>) -> Result<Step> {
+        for _ in 0..STEP_ROUNDS {
             if self.drain()? {
                 return Ok(Step::Chunk);
             }
@@ -187,17 +172,18 @@ impl<S: Socket> Link<S> {
             if let Some(bytes) = self.feed(source)? {
                 return Ok(Step::Source(bytes));
             }
-            let wrote = self.connection.has_output() && self.write(source)?;
+            let wrote = self.connection.has_output() && self.write(now_ms, source)?;
             let left = self.connection.has_output();
             // Right behind a request its answer can't be there; while a body goes out, credit or a refusal can.
             let sent_all = wrote && !left;
             if sent_all && !self.connection.is_sending(None) {
                 return Ok(Step::Wait { write: false });
             }
-            if !self.read()? && !sent_all {
+            if !self.read(now_ms)? && !sent_all {
                 return Ok(Step::Wait { write: left });
             }
         }
+        Ok(Step::Time)
     }
 
     /// Whether the call is answered wholly.
@@ -220,9 +206,14 @@ impl<S: Socket> Link<S> {
         self.calls.get(&id).is_some_and(|call| call.ended && call.reply.is_none())
     }
 
-    /// Whether not one byte of the open request was sent.
-    pub(crate) fn nothing_sent(&self, id: u64) -> bool {
-        self.connection.nothing_sent(id)
+    /// Whether the open request was sent wholly.
+    pub(crate) fn may_be_done(&self, id: u64) -> bool {
+        self.connection.may_be_done(id)
+    }
+
+    /// When the open call is given up unless something moves.
+    pub(crate) fn deadline(&self, id: u64) -> Option<u64> {
+        self.connection.deadline(id)
     }
 
     /// The head of the answer, once it is there.
@@ -231,20 +222,18 @@ impl<S: Socket> Link<S> {
     }
 
     /// Takes the call off, answered or not.
-    pub(crate) fn finish(&mut self, id: u64) -> Call {
-        self.idle_since = Instant::now();
+    pub(crate) fn finish(&mut self, now_ms: u64, id: u64) -> Call {
+        self.idle_since_ms = now_ms;
         self.calls.remove(&id).expect("it was begun")
     }
 
-    /// How long the next wait may last.
-    pub(crate) fn timeout(&self) -> Duration {
-        let deadline_ms = self.connection.next_deadline().unwrap_or(0);
-        Duration::from_millis(deadline_ms.saturating_sub(self.now_ms()))
+    /// How long the next wait may last, ms.
+    pub(crate) fn patience_ms(&self, now_ms: u64) -> u64 {
+        self.connection.next_deadline().unwrap_or(0).saturating_sub(now_ms)
     }
 
     /// Gives up the requests whose deadline has passed; they count as ended without an answer.
-    pub(crate) fn expire(&mut self) {
-        let now_ms = self.now_ms();
+    pub(crate) fn expire(&mut self, now_ms: u64) {
         while let Some(id) = self.connection.expire(now_ms) {
             if let Some(call) = self.calls.get_mut(&id) {
                 (call.reply, call.ended) = (None, true);
@@ -258,19 +247,19 @@ impl<S: Socket> Link<S> {
     }
 
     /// Whether it can serve another request: nothing is under way and, after a pause, the node has not closed it.
-    pub(crate) fn is_usable(&mut self) -> bool {
-        let fresh = self.idle_since.elapsed() < Duration::from_millis(IDLE_TRUSTED_MS);
+    pub(crate) fn is_usable(&mut self, now_ms: u64) -> bool {
+        let fresh = now_ms.saturating_sub(self.idle_since_ms) < IDLE_TRUSTED_MS;
         self.calls.is_empty()
             && self.connection.is_idle()
-            && (fresh || matches!(self.read(), Ok(false)) || self.drain_idle())
+            && (fresh || matches!(self.read(now_ms), Ok(false)) || self.drain_idle(now_ms))
     }
 
     /// Whether what arrived on an idle connection leaves it usable.
-    fn drain_idle(&mut self) -> bool {
-        matches!(self.drain(), Ok(false)) && self.connection.is_idle() && matches!(self.read(), Ok(false))
+    fn drain_idle(&mut self, now_ms: u64) -> bool {
+        matches!(self.drain(), Ok(false)) && self.connection.is_idle() && matches!(self.read(now_ms), Ok(false))
     }
 
-    /// Handles all events; whether one has bytes for the shell.
+    /// Handles all events; whether one has bytes for the caller.
     fn drain(&mut self) -> Result<bool> {
         while let Some(event) = self.connection.next_event()? {
             match event {
@@ -302,7 +291,7 @@ impl<S: Socket> Link<S> {
         let Some(Wanted { id, position, bytes }) = self.connection.wanted_body() else { return Ok(None) };
         match source {
             Source::Nothing => Ok(None),
-            Source::Stream => Ok(Some(bytes.min(STREAM_FRAME_BYTES))),
+            Source::Stream(_) => Ok(Some(bytes.min(STREAM_FRAME_BYTES))),
             Source::Slice(slice) => {
                 let from = position as usize;
                 self.connection.start_frame(id, &slice[from..from + bytes], false)?;
@@ -311,17 +300,17 @@ impl<S: Socket> Link<S> {
         }
     }
 
-    /// Memory for [`Step::Source`]: room for one frame.
-    pub(crate) fn scratch(&mut self) -> &mut [u8] {
-        self.scratch.resize(STREAM_FRAME_BYTES, 0);
-        &mut self.scratch
+    /// Sends `bytes` next; `last` if the source has ended behind them. They are to be the end of [`Source::Stream`] in
+    /// the steps that follow.
+    pub(crate) fn supply(&mut self, now_ms: u64, bytes: &[u8], last: bool) -> Result<()> {
+        let Wanted { id, .. } = self.connection.wanted_body().expect("it asked for them");
+        self.connection.resumed(now_ms, id);
+        self.connection.start_frame(id, bytes, last)
     }
 
-    /// Sends the first `bytes` of [`Link::scratch`]; `last` if the source has ended behind them.
-    pub(crate) fn supply(&mut self, bytes: usize, last: bool) -> Result<()> {
-        let Wanted { id, .. } = self.connection.wanted_body().expect("it asked for them");
-        self.supplied = bytes;
-        self.connection.start_frame(id, &self.scratch[..bytes], last)
+    /// Notes that [`Link::chunk`] was taken.
+    pub(crate) fn taken(&mut self, now_ms: u64, id: u64) {
+        self.connection.resumed(now_ms, id);
     }
 
     /// The bytes of [`Step::Chunk`].
@@ -330,27 +319,19 @@ impl<S: Socket> Link<S> {
     }
 
     /// Writes once; whether the socket took anything.
-    fn write(&mut self, source: Source<'_>) -> Result<bool> {
+    fn write(&mut self, now_ms: u64, source: Source<'_>) -> Result<bool> {
         let body = match self.connection.output_body() {
-            Some(part) => self.part_of(part, source),
+            Some(part) => part_of(part, source),
             None => &[],
         };
         let slices = [IoSlice::new(self.connection.output_head()), IoSlice::new(body)];
         let Some(bytes) = moved(|| self.socket.write(&slices))? else { return Ok(false) };
-        self.connection.sent(self.now_ms(), bytes);
+        self.connection.sent(now_ms, bytes);
         Ok(bytes > 0)
     }
 
-    fn part_of<'a>(&'a self, part: BodyPart, source: Source<'a>) -> &'a [u8] {
-        match source {
-            Source::Slice(slice) => &slice[part.position as usize..][..part.bytes],
-            Source::Stream | Source::Nothing => &self.scratch[self.supplied - part.bytes..self.supplied],
-        }
-    }
-
     /// Reads once, straight into a call's memory where its body comes next; whether anything was there.
-    fn read(&mut self) -> Result<bool> {
-        let now_ms = self.now_ms();
+    fn read(&mut self, now_ms: u64) -> Result<bool> {
         let Some((id, bytes)) = self.connection.expected_body() else { return self.read_input(now_ms) };
         let call = self.calls.get_mut(&id).expect("a call for each request");
         let into = call.room(bytes)?;
@@ -369,6 +350,15 @@ impl<S: Socket> Link<S> {
         let found = arrived(|| self.socket.read(&mut [IoSliceMut::new(space)]))?;
         self.connection.filled(now_ms, found.unwrap_or(0));
         Ok(found.is_some())
+    }
+}
+
+/// The unsent bytes of a body's part.
+fn part_of<'a>(part: BodyPart, source: Source<'a>) -> &'a [u8] {
+    match source {
+        Source::Slice(slice) => &slice[part.position as usize..][..part.bytes],
+        Source::Stream(supplied) => &supplied[supplied.len() - part.bytes..],
+        Source::Nothing => unreachable!("a body has a source until it is sent"),
     }
 }
 

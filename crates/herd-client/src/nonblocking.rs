@@ -3,18 +3,20 @@
 //! Each call has a connection to itself; idle ones are kept and used again. Nothing is spawned: a call that is dropped
 //! before it ends drops its connection, which gives the request up.
 
+use crate::address::Address;
 use crate::error::{Error, Result};
-use crate::limits::DOCUMENT_MAX_BYTES;
-use crate::link::{Link, Sink, Socket, Source, Step};
+use crate::exchange::{Exchange, Fill, Given, Need, Supply};
+use crate::limits::{DOCUMENT_MAX_BYTES, SLOW_SOURCE_MS};
+use crate::link::{Sink, Socket};
 use crate::listing::{Item, PAGE_MAX_BYTES, Pager};
 use crate::reply::{Ack, Object, Reply, Stat};
 use crate::request::{PutOptions, Request};
-use crate::retry::{Failure, Next, Tries};
-use crate::shell::{Config, Pool, Progress, answer, failure_of, silence};
+use crate::shell::{Clock, Config, Pool, seed};
 use herd_core::collection::Spec;
 use herd_core::entry::{Condition, Range, Version};
+use herd_core::limits::BLOCK_BYTES;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 
@@ -31,7 +33,7 @@ impl Socket for TcpStream {
 /// A client of one herd, to be shared by tasks.
 pub struct Client {
     pool: Pool<TcpStream>,
-    config: Config,
+    clock: Clock,
 }
 
 /// Where a request's body comes from.
@@ -44,40 +46,41 @@ enum Upload<'a> {
 /// Where a reply's body goes.
 enum Download<'a> {
     Memory(u64, Vec<u8>),
-    Writer(&'a mut (dyn AsyncWrite + Send + Unpin), &'a mut Progress),
+    Writer(&'a mut (dyn AsyncWrite + Send + Unpin)),
 }
 
 impl Client {
-    /// A client of the herd that `nodes` belong to: `HOST:PORT[,HOST:PORT..]`, tried in turn. Nothing is sent yet.
+    /// A client of the herd that `nodes` belong to: `HOST:PORT[,HOST:PORT..]`, see [`Address::parse`], tried in turn.
+    /// Nothing is sent yet.
     pub fn new(nodes: &str, config: Config) -> Result<Self> {
-        Ok(Self { pool: Pool::new(nodes)?, config })
+        Ok(Self { pool: Pool::new(nodes, config, seed())?, clock: Clock::start() })
     }
 
     /// The object `key`: `NAME` or `COLLECTION/NAME`.
     pub async fn get(&self, key: impl AsRef<[u8]>) -> Result<Object> {
-        self.get_object(&Request::get(&key)?).await
+        self.get_object(Request::get(&key)?).await
     }
 
     /// A range of an object, cut at its end.
     pub async fn get_range(&self, key: impl AsRef<[u8]>, range: Range) -> Result<Object> {
-        self.get_object(&Request::get_range(&key, range)?).await
+        self.get_object(Request::get_range(&key, range)?).await
     }
 
     /// The object once its version is above `version`; the error `timeout` after `wait`.
     pub async fn get_newer(&self, key: impl AsRef<[u8]>, version: Version, wait: Duration) -> Result<Object> {
-        self.get_object(&Request::get_newer(&key, version, wait)?).await
+        self.get_object(Request::get_newer(&key, version, wait)?).await
     }
 
     /// The object into `value`, whose memory is used again.
     pub async fn get_into(&self, key: impl AsRef<[u8]>, value: &mut Vec<u8>) -> Result<Stat> {
-        let into = Download::Memory(self.config.value_max_bytes, std::mem::take(value));
-        let (reply, bytes) = self.call(&Request::get(&key)?, Upload::Nothing, into).await?;
+        let into = Download::Memory(self.pool.config.value_max_bytes, std::mem::take(value));
+        let (reply, bytes) = self.call(Request::get(&key)?, Upload::Nothing, into).await?;
         *value = bytes;
         reply.stat()
     }
 
-    async fn get_object(&self, request: &Request<'_>) -> Result<Object> {
-        let into = Download::Memory(self.config.value_max_bytes, Vec::new());
+    async fn get_object(&self, request: Request<'_>) -> Result<Object> {
+        let into = Download::Memory(self.pool.config.value_max_bytes, Vec::new());
         let (reply, value) = self.call(request, Upload::Nothing, into).await?;
         Ok(Object { value, stat: reply.stat()? })
     }
@@ -90,24 +93,16 @@ impl Client {
         range: Option<Range>,
         out: &mut (impl AsyncWrite + Send + Unpin),
     ) -> Result<Stat> {
-        let mut progress = Progress::default();
-        let mut tries = 0;
-        while let Some(request) = progress.rest(key.as_ref(), range) {
-            let before = progress.bytes;
-            match self.call(&request?, Upload::Nothing, Download::Writer(out, &mut progress)).await {
-                Ok((reply, _)) => {
-                    progress.accept(&reply)?;
-                    break;
-                }
-                Err(error) => progress.after(error, before, &mut tries)?,
-            }
-        }
-        progress.reply.expect("an answered get has a reply").stat()
+        let request = match range {
+            Some(range) => Request::get_range(&key, range)?,
+            None => Request::get(&key)?,
+        };
+        self.call(request, Upload::Nothing, Download::Writer(out)).await?.0.stat()
     }
 
     /// Writes an object.
     pub async fn put(&self, key: impl AsRef<[u8]>, value: &[u8], options: &PutOptions) -> Result<Ack> {
-        self.write(&Request::put_stream(&key, options)?, Upload::Slice(value)).await
+        self.write(Request::put_stream(&key, options)?, Upload::Slice(value)).await
     }
 
     /// Writes an object from `source`, of `length` bytes, or to its end if that is `None`.
@@ -118,7 +113,7 @@ impl Client {
         length: Option<u64>,
         options: &PutOptions,
     ) -> Result<Ack> {
-        self.write(&Request::put_stream(&key, options)?, Upload::Reader(source, length)).await
+        self.write(Request::put_stream(&key, options)?, Upload::Reader(source, length)).await
     }
 
     /// Writes `value` over a part of an object, from byte `offset` on; a gap before it reads as zeros.
@@ -129,18 +124,18 @@ impl Client {
         value: &[u8],
         options: &PutOptions,
     ) -> Result<Ack> {
-        self.write(&Request::put_range(&key, offset, value, options)?, Upload::Slice(value)).await
+        self.write(Request::put_range(&key, offset, value, options)?, Upload::Slice(value)).await
     }
 
     /// Removes an object.
     pub async fn remove(&self, key: impl AsRef<[u8]>, condition: Condition) -> Result<Ack> {
-        self.write(&Request::remove(&key, condition)?, Upload::Nothing).await
+        self.write(Request::remove(&key, condition)?, Upload::Nothing).await
     }
 
     /// What is known of an object besides its value.
     pub async fn stat(&self, key: impl AsRef<[u8]>) -> Result<Stat> {
         let into = Download::Memory(0, Vec::new());
-        self.call(&Request::stat(&key)?, Upload::Nothing, into).await?.0.stat()
+        self.call(Request::stat(&key)?, Upload::Nothing, into).await?.0.stat()
     }
 
     /// The objects of `collection` whose names start with `prefix`, page by page.
@@ -150,12 +145,12 @@ impl Client {
 
     /// Creates a collection; it is no error if it exists with the same specification.
     pub async fn create_collection(&self, name: &str, spec: &Spec) -> Result<()> {
-        self.write(&Request::create(name, spec)?, Upload::Nothing).await.map(|_| ())
+        self.write(Request::create(name, spec)?, Upload::Nothing).await.map(|_| ())
     }
 
     /// Destroys a collection and all its objects.
     pub async fn destroy_collection(&self, name: &str) -> Result<()> {
-        self.write(&Request::destroy(name)?, Upload::Nothing).await.map(|_| ())
+        self.write(Request::destroy(name)?, Upload::Nothing).await.map(|_| ())
     }
 
     /// The collections, as the node describes them.
@@ -181,156 +176,104 @@ impl Client {
 
     async fn system(&self, name: &str) -> Result<Vec<u8>> {
         let into = Download::Memory(DOCUMENT_MAX_BYTES, Vec::new());
-        Ok(self.call(&Request::system(name), Upload::Nothing, into).await?.1)
+        Ok(self.call(Request::system(name), Upload::Nothing, into).await?.1)
     }
 
-    async fn write(&self, request: &Request<'_>, upload: Upload<'_>) -> Result<Ack> {
+    async fn write(&self, request: Request<'_>, upload: Upload<'_>) -> Result<Ack> {
         Ok(self.call(request, upload, Download::Memory(0, Vec::new())).await?.0.ack())
     }
 
     /// Does a request, again where that is safe.
     async fn call(
         &self,
-        request: &Request<'_>,
+        request: Request<'_>,
         mut upload: Upload<'_>,
         mut download: Download<'_>,
     ) -> Result<(Reply, Vec<u8>)> {
-        let mut tries = Tries::new(request.is_repeatable(), self.config.patience_ms());
+        let (given, sink) = (upload.given(), download.sink());
+        let mut exchange = Exchange::new(&self.pool, self.clock.now_ms(), request, given, sink);
         loop {
-            let failure = match self.attempt(request, &mut upload, &mut download, &mut tries).await {
-                Ok(answer) => return Ok(answer),
-                Err(failure) => failure,
-            };
-            match tries.after(failure) {
-                Next::Again(pause_ms) => tokio::time::sleep(Duration::from_millis(pause_ms)).await,
-                Next::Fail(error) => return Err(error.about(request)),
+            match exchange.next(self.clock.now_ms()) {
+                Need::Source(how) => {
+                    let supply = upload.read(exchange.room(), how).await;
+                    exchange.supply(self.clock.now_ms(), supply);
+                }
+                Need::Connect(node, within) => {
+                    let socket = connect(self.pool.node(node), within).await;
+                    exchange.connected(self.clock.now_ms(), socket);
+                }
+                Need::Wait { write, most } => {
+                    let waited = wait(exchange.socket(), write, most).await;
+                    exchange.waited(self.clock.now_ms(), waited);
+                }
+                Need::Chunk => {
+                    let written = download.write(exchange.chunk()).await;
+                    exchange.taken(self.clock.now_ms(), written);
+                }
+                Need::Pause(time) => tokio::time::sleep(time).await,
+                Need::Time => {}
+                Need::Done(result) => return result,
             }
         }
-    }
-
-    async fn attempt(
-        &self,
-        request: &Request<'_>,
-        upload: &mut Upload<'_>,
-        download: &mut Download<'_>,
-        tries: &mut Tries,
-    ) -> std::result::Result<(Reply, Vec<u8>), Failure> {
-        let mut link = self.connection().await?;
-        match run(&mut link, &self.config, request, upload, download, tries).await {
-            Err(failure @ (Failure::Lost { .. } | Failure::Busy(_))) => {
-                self.pool.failed(link.node);
-                Err(failure)
-            }
-            result => {
-                self.pool.give_back(link);
-                result
-            }
-        }
-    }
-
-    /// An idle connection, or a new one to the first node that answers.
-    async fn connection(&self) -> std::result::Result<Link<TcpStream>, Failure> {
-        if let Some(link) = self.pool.take() {
-            return Ok(link);
-        }
-        let mut last = None;
-        for node in self.pool.order() {
-            match connect(self.pool.node(node), self.config.connect_timeout).await {
-                Ok(socket) => return Ok(Link::new(socket, node)),
-                Err(error) => last = Some(error),
-            }
-            self.pool.failed(node);
-        }
-        Err(self.pool.unreachable(last))
     }
 }
 
-async fn connect(node: &str, timeout: Duration) -> io::Result<TcpStream> {
-    let socket = tokio::time::timeout(timeout, TcpStream::connect(node)).await??;
+impl<'a> Upload<'a> {
+    fn given(&self) -> Given<'a> {
+        match self {
+            Upload::Nothing => Given::Nothing,
+            Upload::Slice(bytes) => Given::Slice(bytes),
+            Upload::Reader(_, length) => Given::Stream(*length),
+        }
+    }
+
+    async fn read(&mut self, room: &mut [u8], how: Fill) -> io::Result<Supply> {
+        let Upload::Reader(reader, _) = self else { unreachable!("only a reader is asked for bytes") };
+        let start = Instant::now();
+        let (mut bytes, mut enough) = (0, room.len());
+        while bytes < enough {
+            match reader.read(&mut room[bytes..enough]).await {
+                Ok(0) => return Ok(Supply { bytes, ended: true }),
+                Ok(read) => bytes += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            if how == Fill::Blocks && start.elapsed() > Duration::from_millis(SLOW_SOURCE_MS) {
+                enough = bytes.next_multiple_of(BLOCK_BYTES).min(enough);
+            }
+        }
+        Ok(Supply { bytes, ended: false })
+    }
+}
+
+impl Download<'_> {
+    fn sink(&mut self) -> (Sink, Vec<u8>) {
+        match self {
+            Download::Memory(most, memory) => (Sink::Memory(*most), std::mem::take(memory)),
+            Download::Writer(_) => (Sink::Stream, Vec::new()),
+        }
+    }
+
+    async fn write(&mut self, chunk: &[u8]) -> io::Result<()> {
+        let Download::Writer(out) = self else { unreachable!("only a writer takes chunks") };
+        out.write_all(chunk).await
+    }
+}
+
+async fn connect(node: &Address, within: Duration) -> io::Result<TcpStream> {
+    let connecting = TcpStream::connect((node.host.as_str(), node.port));
+    let socket = tokio::time::timeout(within, connecting).await??;
     socket.set_nodelay(true)?;
     Ok(socket)
 }
 
-/// Does one request over one connection.
-async fn run(
-    link: &mut Link<TcpStream>,
-    config: &Config,
-    request: &Request<'_>,
-    upload: &mut Upload<'_>,
-    download: &mut Download<'_>,
-    tries: &mut Tries,
-) -> std::result::Result<(Reply, Vec<u8>), Failure> {
-    let source = match upload {
-        Upload::Nothing => (Source::Nothing, None),
-        Upload::Slice(bytes) => (Source::Slice(bytes), Some(bytes.len() as u64)),
-        Upload::Reader(_, length) => (Source::Stream, *length),
-    };
-    let sink = match download {
-        Download::Memory(most, memory) => (Sink::Memory(*most), std::mem::take(memory)),
-        Download::Writer(..) => (Sink::Stream, Vec::new()),
-    };
-    let (id, source) = link.begin(request, source, sink, config.patience_ms()).map_err(Failure::Final)?;
-    loop {
-        match link.step(Some(id), source).map_err(|error| failure_of(link, id, error))? {
-            Step::Done => break,
-            Step::Wait { write } => {
-                wait(link, write).await.map_err(|error| failure_of(link, id, error))?;
-                if link.timeout().is_zero()
-                    && let Some(failure) = silence(link, id)
-                {
-                    return Err(failure);
-                }
-            }
-            Step::Source(bytes) => {
-                tries.consumed();
-                read_source(link, upload, bytes).await.map_err(Failure::Final)?;
-            }
-            Step::Chunk => {
-                tries.consumed();
-                write_chunk(link, id, download).await.map_err(Failure::Final)?;
-            }
-        }
-    }
-    answer(link.finish(id))
-}
-
-/// Waits until the socket can do what is wanted, or the next deadline has come.
-async fn wait(link: &Link<TcpStream>, write: bool) -> Result<()> {
+/// Waits until the socket can do what is wanted, at most so long.
+async fn wait(socket: &TcpStream, write: bool, most: Duration) -> io::Result<()> {
     let interest = if write { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
-    match tokio::time::timeout(link.timeout(), link.socket.ready(interest)).await {
+    match tokio::time::timeout(most, socket.ready(interest)).await {
         Ok(Ok(_)) | Err(_) => Ok(()),
-        Ok(Err(error)) => Err(Error::lost(error)),
+        Ok(Err(error)) => Err(error),
     }
-}
-
-async fn read_source(link: &mut Link<TcpStream>, upload: &mut Upload<'_>, bytes: usize) -> Result<()> {
-    let Upload::Reader(reader, length) = upload else { unreachable!("only a reader is asked for bytes") };
-    let scratch = &mut link.scratch()[..bytes];
-    let mut filled = 0;
-    while filled < bytes {
-        match reader.read(&mut scratch[filled..]).await {
-            Ok(0) => break,
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(Error::local(error)),
-        }
-    }
-    if filled < bytes && length.is_some() {
-        return Err(Error::local(io::Error::new(io::ErrorKind::UnexpectedEof, "it is shorter than was said")));
-    }
-    link.supply(filled, filled < bytes)
-}
-
-async fn write_chunk(link: &Link<TcpStream>, id: u64, download: &mut Download<'_>) -> Result<()> {
-    let Download::Writer(out, progress) = download else { unreachable!("only a writer takes chunks") };
-    let reply = link.reply(id).expect("a body comes behind its reply");
-    if !reply.is_ok() {
-        return Ok(());
-    }
-    progress.accept(reply)?;
-    out.write_all(link.chunk()).await.map_err(Error::local)?;
-    progress.bytes += link.chunk().len() as u64;
-    Ok(())
 }
 
 /// The objects of a collection: asks for the next page when it needs one. It ends behind an error.
@@ -355,7 +298,7 @@ impl Listing<'_> {
         let memory = self.pager.take_memory();
         let Some(request) = self.pager.request() else { return Ok(()) };
         let into = Download::Memory(PAGE_MAX_BYTES, memory);
-        let (_, page) = self.client.call(&request?, Upload::Nothing, into).await?;
+        let (_, page) = self.client.call(request?, Upload::Nothing, into).await?;
         self.pager.accept(page)
     }
 }

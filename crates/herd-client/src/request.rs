@@ -178,13 +178,23 @@ impl<'a> Request<'a> {
         matches!(self.verb, Verb::Get | Verb::List | Verb::Create)
     }
 
+    /// Whether it may change something, so that it matters whether it was done.
+    pub fn changes(&self) -> bool {
+        !matches!(self.verb, Verb::Get | Verb::List)
+    }
+
+    /// The same get, of `range`.
+    pub(crate) fn of_range(&self, range: Range) -> Self {
+        Self { range: Some(range), ..self.clone() }
+    }
+
     /// How much longer than usual its answer may take, ms.
     pub(crate) fn wait_ms(&self) -> u64 {
         self.newer_than.map_or(0, |(_, wait_ms)| wait_ms)
     }
 
-    /// Its header; `body_bytes` is `None` for a body of unknown length, and `patience_ms` goes along as its deadline.
-    pub(crate) fn header(&self, id: u64, body_bytes: Option<u64>, patience_ms: u64) -> Header {
+    /// Its header; `body_bytes` is `None` for a body of unknown length. `deadline_ms`: none if 0.
+    pub(crate) fn header(&self, id: u64, body_bytes: Option<u64>, deadline_ms: u64) -> Header {
         let mut header = Header { flags: FLAG_BRIEF, ..Header::request(self.verb, id) };
         if let Place::Id(id) = self.collection {
             header.collection = id.0;
@@ -201,7 +211,7 @@ impl<'a> Request<'a> {
             header.flags |= FLAG_HEAD_ONLY;
         }
         header.set_condition(self.condition);
-        header.time_ms = u32::try_from(patience_ms).unwrap_or(u32::MAX);
+        header.time_ms = u32::try_from(deadline_ms).unwrap_or(u32::MAX);
         if let Some((version, wait_ms)) = self.newer_than {
             (header.code, header.version) = (CODE_NEWER, version);
             header.time_ms = u32::try_from(wait_ms).unwrap_or(u32::MAX);

@@ -1,22 +1,26 @@
-//! What the two shells share: settings, the pool of connections, and how an answer or a loss becomes a result.
+//! What the two shells share: settings, the nodes and the idle connections to them, and where a get to a stream stands.
 
+use crate::address::Address;
 use crate::error::{Error, ErrorKind, Result};
-use crate::limits::{IDLE_CONNECTIONS_MAX, TRIES_MAX};
-use crate::link::{Call, Link, Socket};
+use crate::limits::IDLE_CONNECTIONS_MAX;
+use crate::link::{Link, Socket};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::retry::{Failure, Turns};
+use herd_core::entry::Range;
 use herd_core::limits::OBJECT_MAX_BYTES;
+use std::hash::BuildHasher;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Settings of a client.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Longest silence in a request: it fails when nothing of it moves for so long. Also the deadline the node sees.
+    /// How long to wait for a reply, or for progress: a call fails when nothing of it moves for so long, connecting,
+    /// other nodes and repeats included. A transfer that moves may take longer.
     pub timeout: Duration,
-    /// Longest wait for a connection to one address.
+    /// Longest wait for a connection to one node, within `timeout`.
     pub connect_timeout: Duration,
     /// Largest value read into memory; larger ones must be streamed.
     pub value_max_bytes: u64,
@@ -34,59 +38,85 @@ impl Default for Config {
 
 impl Config {
     pub(crate) fn patience_ms(&self) -> u64 {
-        u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX)
+        millis(self.timeout)
     }
+}
+
+/// The clock of a client: ms since it was made.
+pub(crate) struct Clock(Instant);
+
+impl Clock {
+    pub(crate) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        millis(self.0.elapsed())
+    }
+}
+
+/// A number nobody else has, from the system.
+pub(crate) fn seed() -> u64 {
+    std::hash::RandomState::new().hash_one(0)
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The nodes of a herd and the idle connections to them.
 pub(crate) struct Pool<S> {
-    nodes: Vec<String>,
+    pub(crate) config: Config,
+    nodes: Vec<Address>,
     state: Mutex<State<S>>,
 }
 
 struct State<S> {
     turns: Turns,
     idle: Vec<Link<S>>,
+    chance: u64,
 }
 
 impl<S: Socket> Pool<S> {
-    /// For `nodes`: `HOST:PORT`, several separated by commas.
-    pub(crate) fn new(nodes: &str) -> Result<Self> {
-        let nodes: Vec<String> =
-            nodes.split(',').map(str::trim).filter(|node| !node.is_empty()).map(Into::into).collect();
-        if nodes.is_empty() {
-            return Err(Error::bad_request("no node is given: use HOST:PORT[,HOST:PORT..]"));
-        }
-        let turns = Turns::new(nodes.len());
-        Ok(Self { nodes, state: Mutex::new(State { turns, idle: Vec::new() }) })
+    /// For the nodes at such addresses, see [`Address::parse_list`]; `seed` is a number nobody else has.
+    pub(crate) fn new(nodes: &str, config: Config, seed: u64) -> Result<Self> {
+        let nodes = Address::parse_list(nodes)?;
+        let state = State { turns: Turns::new(nodes.len()), idle: Vec::new(), chance: seed };
+        Ok(Self { config, nodes, state: Mutex::new(state) })
     }
 
     fn state(&self) -> MutexGuard<'_, State<S>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn node(&self, index: usize) -> &str {
+    pub(crate) fn node(&self, index: usize) -> &Address {
         &self.nodes[index]
     }
 
-    /// The nodes to try, in this order.
-    pub(crate) fn order(&self) -> impl Iterator<Item = usize> + use<S> {
-        self.state().turns.order()
+    /// How many nodes there are.
+    pub(crate) fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Begins to connect.
+    pub(crate) fn dial(&self) -> Dial {
+        let order = self.state().turns.order().collect();
+        Dial { order, tried: 0, node: 0, most_ms: millis(self.config.connect_timeout).max(1), last: None }
     }
 
     /// An idle connection that still works.
-    pub(crate) fn take(&self) -> Option<Link<S>> {
+    pub(crate) fn take(&self, now_ms: u64) -> Option<Link<S>> {
         loop {
             let mut link = self.state().idle.pop()?;
-            if link.is_usable() {
+            if link.is_usable(now_ms) {
                 return Some(link);
             }
         }
     }
 
     /// Keeps a connection whose request is answered, if it can serve another.
-    pub(crate) fn give_back(&self, mut link: Link<S>) {
-        let usable = link.is_usable();
+    pub(crate) fn give_back(&self, now_ms: u64, mut link: Link<S>) {
+        let usable = link.is_usable(now_ms);
         let mut state = self.state();
         state.turns.serves(link.node);
         if usable && state.idle.len() < IDLE_CONNECTIONS_MAX {
@@ -101,46 +131,52 @@ impl<S: Socket> Pool<S> {
         state.idle.retain(|link| link.node != node);
     }
 
-    /// The failure of a request when no node could be connected to.
-    pub(crate) fn unreachable(&self, last: Option<io::Error>) -> Failure {
-        let text = format!("no node answers at {}", self.nodes.join(", "));
-        let error = Error::new(ErrorKind::Unreachable, text);
-        Failure::NoConnection(match last {
+    /// What is told when no node could be connected to.
+    pub(crate) fn unreachable(&self, last: Option<io::Error>) -> Error {
+        let nodes: Vec<String> = self.nodes.iter().map(ToString::to_string).collect();
+        let error = Error::new(ErrorKind::Unreachable, format!("no node answers at {}", nodes.join(", ")));
+        match last {
             Some(last) => error.caused_by(last),
             None => error,
-        })
+        }
+    }
+
+    /// A number by chance, good enough to spread pauses.
+    pub(crate) fn chance(&self) -> u64 {
+        let mut state = self.state();
+        state.chance = state.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state.chance >> 33
     }
 }
 
-/// The failure of the open request `id` after `error` from its link.
-pub(crate) fn failure_of<S: Socket>(link: &Link<S>, id: u64, error: Error) -> Failure {
-    match error.kind() {
-        ErrorKind::Unreachable | ErrorKind::BadReply => Failure::Lost { error, nothing_sent: link.nothing_sent(id) },
-        _ => Failure::Final(error),
-    }
+/// The nodes in turn, each with its share of the time.
+pub(crate) struct Dial {
+    order: Vec<usize>,
+    tried: usize,
+    /// The node that was told last.
+    pub(crate) node: usize,
+    most_ms: u64,
+    /// Why it could not be connected to.
+    pub(crate) last: Option<io::Error>,
 }
 
-/// The failure of the request `id` when nothing moved for its time; `None` if its time is not over.
-pub(crate) fn silence<S: Socket>(link: &mut Link<S>, id: u64) -> Option<Failure> {
-    let nothing_sent = link.nothing_sent(id);
-    link.expire();
-    let expired = link.is_answered(id);
-    expired.then(|| Failure::Lost { error: Error::new(ErrorKind::Unreachable, "no answer in time"), nothing_sent })
-}
-
-/// The answer of a call that has ended, with its body if that went to memory.
-pub(crate) fn answer(call: Call) -> std::result::Result<(Reply, Vec<u8>), Failure> {
-    let reply = call.reply.clone().expect("a call ends with its answer");
-    match reply.error() {
-        None => Ok((reply, call.into_value())),
-        Some(error) if reply.is_busy() => Err(Failure::Busy(error)),
-        Some(error) => Err(Failure::Final(error)),
+impl Dial {
+    /// The next node and how long connecting to it may take, if all may take until `deadline_ms`.
+    pub(crate) fn next(&mut self, now_ms: u64, deadline_ms: u64) -> Option<(usize, Duration)> {
+        let left_ms = deadline_ms.saturating_sub(now_ms);
+        let share_ms = left_ms.div_ceil((self.order.len() - self.tried).max(1) as u64).min(self.most_ms);
+        self.node = *self.order.get(self.tried).filter(|_| left_ms > 0)?;
+        self.tried += 1;
+        Some((self.node, Duration::from_millis(share_ms)))
     }
 }
 
 /// Where a get to a stream stands, so that it can go on over another connection.
-#[derive(Default)]
 pub(crate) struct Progress {
+    /// What was asked for.
+    range: Range,
+    /// Bytes given out by the tries before this one.
+    before: u64,
     /// Bytes given out.
     pub(crate) bytes: u64,
     /// The answer they belong to.
@@ -148,48 +184,64 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Takes the answer of the next connection; an error if the object is another by now.
+    /// Of a request that has given out nothing yet.
+    pub(crate) fn new(request: &Request<'_>) -> Self {
+        Self { range: request.range.unwrap_or(Range::ALL), before: 0, bytes: 0, reply: None }
+    }
+
+    /// Takes the answer of a try; an error if the object is another by now.
     pub(crate) fn accept(&mut self, reply: &Reply) -> Result<()> {
         match &self.reply {
             Some(first) if first.version != reply.version => {
                 let text = format!("the object changed after {} bytes had been read", self.bytes);
-                Err(Error::new(ErrorKind::Changed, text))
+                return Err(Error::new(ErrorKind::Changed, text));
             }
-            Some(_) => Ok(()),
-            None => {
-                self.reply = Some(reply.clone());
-                Ok(())
-            }
+            Some(_) => {}
+            None => self.reply = Some(reply.clone()),
         }
+        Ok(())
     }
 
-    /// Whether it may go on after `error`, where `before` bytes had been given out by the tries before. `tries` counts
-    /// those that brought nothing.
-    pub(crate) fn after(&self, error: Error, before: u64, tries: &mut u32) -> Result<()> {
+    /// The failure of a try as it is for the whole: an object that is gone, or shorter, is another one.
+    pub(crate) fn judged(&self, failure: Failure) -> Failure {
         use herd_core::ErrorKind::BadRange;
-        *tries = if self.bytes > before { 0 } else { *tries + 1 };
-        match error.kind() {
-            ErrorKind::Unreachable | ErrorKind::BadReply if self.bytes > 0 && *tries < TRIES_MAX => Ok(()),
-            ErrorKind::NotFound | ErrorKind::Refused(BadRange) if before > 0 => {
-                Err(error.with_kind(ErrorKind::Changed))
+        match failure {
+            Failure::Final(error)
+                if self.before > 0 && matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Refused(BadRange)) =>
+            {
+                Failure::Final(error.with_kind(ErrorKind::Changed))
             }
-            _ => Err(error),
+            other => other,
         }
     }
 
-    /// The request for the bytes that are missing, of `key` from `range`; `None`: there are none.
-    pub(crate) fn rest<'a>(&self, key: &'a [u8], range: Option<crate::Range>) -> Option<Result<Request<'a>>> {
-        if self.bytes == 0 {
-            return Some(match range {
-                Some(range) => Request::get_range(key, range),
-                None => Request::get(key),
-            });
-        }
-        let range = range.unwrap_or(crate::Range::ALL);
+    /// Ends a try; whether it gave out anything.
+    pub(crate) fn end_try(&mut self) -> bool {
+        let moved = self.bytes > self.before;
+        self.before = self.bytes;
+        moved
+    }
+
+    /// The bytes that are missing; `None`: there are none.
+    pub(crate) fn rest(&self) -> Option<Range> {
         let size = self.reply.as_ref().and_then(|reply| reply.size_bytes).unwrap_or(u64::MAX);
-        let whole = range.length.unwrap_or(u64::MAX).min(size.saturating_sub(range.offset));
-        let left = whole - self.bytes.min(whole);
-        let rest = crate::Range { offset: range.offset + self.bytes, length: Some(left) };
-        (left > 0).then(|| Request::get_range(key, rest))
+        let whole = self.range.length.unwrap_or(u64::MAX).min(size.saturating_sub(self.range.offset));
+        let left = whole.saturating_sub(self.bytes);
+        (left > 0).then(|| Range { offset: self.range.offset + self.bytes, length: Some(left) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_share_the_time_to_connect() {
+        let mut dial = Dial { order: vec![2, 0, 1], tried: 0, node: 0, most_ms: 2_000, last: None };
+        assert_eq!(dial.next(100, 1_000), Some((2, Duration::from_millis(300))));
+        assert_eq!(dial.next(150, 1_000), Some((0, Duration::from_millis(425))), "what one leaves is the others'");
+        assert_eq!(dial.next(1_000, 1_000), None, "the time is over");
+        assert_eq!(dial.next(150, 10_000), Some((1, Duration::from_millis(2_000))));
+        assert_eq!(dial.next(150, 10_000), None, "all were tried");
     }
 }

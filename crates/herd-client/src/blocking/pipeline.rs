@@ -4,14 +4,16 @@
 //! if it may have been done.
 
 use super::{Client, wait};
+use crate::connection::Patience;
 use crate::error::{Error, ErrorKind, Result};
+use crate::exchange::{answer, body_of};
 use crate::limits::PIPELINE_OUTPUT_BYTES;
 use crate::link::{Link, Sink, Source, Step};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::retry::Failure;
-use crate::shell::answer;
 use std::net::TcpStream;
+use std::time::Duration;
 
 /// A connection for requests that do not wait for each other. Dropping it gives up what is not answered.
 ///
@@ -29,7 +31,7 @@ pub struct Pipeline<'a> {
 #[must_use = "an answer that is not waited for keeps its memory"]
 pub struct Ticket {
     id: u64,
-    repeatable: bool,
+    changes: bool,
 }
 
 impl<'a> Pipeline<'a> {
@@ -44,10 +46,12 @@ impl<'a> Pipeline<'a> {
             return Err(Error::new(ErrorKind::Unreachable, lost.clone()));
         }
         let value = request.value.unwrap_or_default();
-        let source = (Source::Slice(value), Some(value.len() as u64));
-        let sink = (Sink::Memory(self.client.config.value_max_bytes), Vec::new());
-        let patience_ms = self.client.config.patience_ms();
-        let (id, source) = self.link().begin(request, source, sink, patience_ms)?;
+        let then_ms = self.client.pool.config.patience_ms();
+        let patience = Patience { first_ms: then_ms.saturating_add(request.wait_ms()), then_ms };
+        let sink = (Sink::Memory(self.client.pool.config.value_max_bytes), Vec::new());
+        let now_ms = self.client.clock.now_ms();
+        let id = self.link().begin(now_ms, request, body_of(value), sink, patience)?;
+        let source = Source::Slice(value);
         while self.lost.is_none() && self.must_drain(id) {
             let blocked = self.step(None, source);
             if self.must_drain(id) {
@@ -55,7 +59,7 @@ impl<'a> Pipeline<'a> {
                 self.give_up_half_sent(id);
             }
         }
-        Ok(Ticket { id, repeatable: request.is_repeatable() })
+        Ok(Ticket { id, changes: request.changes() })
     }
 
     /// Waits for the answer: its head, and the value of a get.
@@ -64,16 +68,18 @@ impl<'a> Pipeline<'a> {
             let blocked = self.step(Some(ticket.id), Source::Nothing);
             self.pause(blocked);
         }
-        let nothing_sent = self.link().nothing_sent(ticket.id);
-        let call = self.link().finish(ticket.id);
+        // A connection that lasts may still send what it holds of a request that was given up.
+        let may_be_done = self.lost.is_none() || self.link().may_be_done(ticket.id);
+        let now_ms = self.client.clock.now_ms();
+        let call = self.link().finish(now_ms, ticket.id);
         if call.is_answered() {
             return answer(call).map_err(|failure| match failure {
                 Failure::Busy(error) | Failure::Final(error) => error,
                 other => unreachable!("an answer is not a loss: {other:?}"),
             });
         }
-        let harmless = ticket.repeatable || (nothing_sent && self.lost.is_some());
-        let kind = if harmless { ErrorKind::Unreachable } else { ErrorKind::OutcomeUnknown };
+        let unknown = ticket.changes && may_be_done;
+        let kind = if unknown { ErrorKind::OutcomeUnknown } else { ErrorKind::Unreachable };
         Err(Error::new(kind, self.lost.clone().unwrap_or_else(|| "no answer in time".to_owned())))
     }
 
@@ -101,16 +107,19 @@ impl<'a> Pipeline<'a> {
 
     /// Moves bytes; what to wait for, if no more can be moved.
     fn step(&mut self, id: Option<u64>, source: Source<'_>) -> Option<Step> {
-        self.link().step(id, source).map_err(|error| self.lost = Some(error.to_string())).ok()
+        let now_ms = self.client.clock.now_ms();
+        self.link().step(now_ms, id, source).map_err(|error| self.lost = Some(error.to_string())).ok()
     }
 
     fn pause(&mut self, blocked: Option<Step>) {
         let Some(Step::Wait { write }) = blocked else { return };
+        let before_ms = self.client.clock.now_ms();
         let link = self.link();
-        if let Err(error) = wait(link, write) {
-            self.lost = Some(error.to_string());
-        } else if link.timeout().is_zero() {
-            link.expire();
+        let most = Duration::from_millis(link.patience_ms(before_ms));
+        if most.is_zero() {
+            link.expire(before_ms);
+        } else if let Err(error) = wait(&link.socket, write, most) {
+            self.lost = Some(Error::lost(error).to_string());
         }
     }
 
@@ -126,7 +135,7 @@ impl<'a> Pipeline<'a> {
 impl Drop for Pipeline<'_> {
     fn drop(&mut self) {
         if let (Some(link), None) = (self.link.take(), &self.lost) {
-            self.client.pool.give_back(link);
+            self.client.pool.give_back(self.client.clock.now_ms(), link);
         }
     }
 }

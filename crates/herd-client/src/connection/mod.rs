@@ -15,7 +15,7 @@
 //! | open, answered | an event with `ends` | closed |
 //! | open, answered | [`Connection::expire`] | given up: closed, the node is told, late bytes are skipped |
 //!
-//! Any error from here means that the connection is lost: drop it. [`Connection::nothing_sent`] then tells whether a
+//! Any error from here means that the connection is lost: drop it. [`Connection::may_be_done`] then tells whether a
 //! request may be sent again elsewhere without being done twice.
 
 mod input;
@@ -55,6 +55,16 @@ pub enum Delivery {
     Checked,
     /// As they arrive: they are good once the event with `ends` has come.
     Early,
+}
+
+/// How long a request may be silent before it is given up, ms. What moves is a byte of its own body, or any reply on its
+/// connection: replies stand in line behind each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// Until the first time that something moves.
+    pub first_ms: u64,
+    /// From then on, each time.
+    pub then_ms: u64,
 }
 
 /// What has happened.
@@ -103,10 +113,11 @@ struct Open {
     /// Bytes asked for, where a range says so.
     range_bytes: Option<u64>,
     delivery: Delivery,
-    patience_ms: u64,
+    opened_ms: u64,
+    then_ms: u64,
     deadline_ms: u64,
-    /// Where in the output it begins; `None` before its first frame.
-    begins: Option<u64>,
+    /// Where in the output it ends; `None` before its last frame.
+    ends: Option<u64>,
     sending: Option<Sending>,
     receiving: Option<Arriving>,
     credited: bool,
@@ -153,6 +164,8 @@ pub struct Connection {
     sequence: u64,
     ended: bool,
     now_ms: u64,
+    /// When a byte of any reply arrived last.
+    heard_ms: u64,
 }
 
 enum Found {
@@ -178,19 +191,20 @@ impl Connection {
             sequence: 0,
             ended: false,
             now_ms,
+            heard_ms: now_ms,
         }
     }
 
     // Requests.
 
-    /// Opens a request and says its id. It is given up when nothing of it moves for `patience_ms`.
+    /// Opens a request and says its id.
     pub fn open(
         &mut self,
         now_ms: u64,
         request: &Request<'_>,
         body: Body<'_>,
         delivery: Delivery,
-        patience_ms: u64,
+        patience: Patience,
     ) -> Result<u64> {
         if self.open.len() >= WIRE_OPEN_REQUESTS_MAX {
             let text = "1,024 requests are open on this connection: wait for some of them first";
@@ -198,12 +212,12 @@ impl Connection {
         }
         self.now_ms = now_ms;
         let id = request_id(self.session, self.sequence);
-        let begins = self.output.queued_bytes;
-        let length = match body {
-            Body::Copied(bytes) => Some(bytes.len() as u64),
-            Body::Streamed(length) => length,
+        // The deadline bounds when a request begins; one whose body takes its time has none.
+        let (length, deadline_ms) = match body {
+            Body::Copied(bytes) => (Some(bytes.len() as u64), patience.first_ms),
+            Body::Streamed(length) => (length, 0),
         };
-        let header = request.header(id, length, patience_ms);
+        let header = request.header(id, length, deadline_ms);
         let sending = match body {
             Body::Copied(bytes) => {
                 assert!(bytes.len() <= COPIED_BODY_MAX_BYTES, "larger bodies are streamed");
@@ -212,22 +226,23 @@ impl Connection {
             }
             Body::Streamed(length) => Some(Sending::new(header, request, length)?),
         };
+        let ends = self.output.queued_bytes;
         let credited = request.range.and_then(|range| range.length).is_some_and(|n| n > WIRE_FIRST_CREDIT_BYTES);
         if sending.is_some() {
             self.turns.push_back(id);
         } else if credited {
             self.push_control(Header::credit(id, LENGTH_UNKNOWN));
         }
-        let patience_ms = patience_ms.saturating_add(request.wait_ms());
         let open = Open {
             verb: request.verb,
             collection: header.collection,
             head_only: request.head_only,
             range_bytes: request.range.and_then(|range| range.length),
             delivery,
-            patience_ms,
-            deadline_ms: now_ms.saturating_add(patience_ms),
-            begins: sending.is_none().then_some(begins),
+            opened_ms: now_ms,
+            then_ms: patience.then_ms,
+            deadline_ms: now_ms.saturating_add(patience.first_ms),
+            ends: sending.is_none().then_some(ends),
             sending,
             receiving: None,
             credited,
@@ -240,7 +255,7 @@ impl Connection {
     /// Gives up a request; the node is told if it knows of it.
     pub fn cancel(&mut self, id: u64) {
         if let Some(open) = self.open.remove(&id)
-            && open.begins.is_some()
+            && open.has_begun()
             && !self.ended
         {
             self.push_control(Header::cancel(id));
@@ -251,24 +266,35 @@ impl Connection {
         }
     }
 
+    /// When the open request is given up unless something moves, ms.
+    pub fn deadline(&self, id: u64) -> Option<u64> {
+        self.open.get(&id).map(|open| open.deadline(self.heard_ms))
+    }
+
     /// The earliest deadline of an open request, ms.
     pub fn next_deadline(&self) -> Option<u64> {
-        self.open.values().map(|open| open.deadline_ms).min()
+        self.open.values().map(|open| open.deadline(self.heard_ms)).min()
     }
 
     /// Gives up one request whose deadline has passed, and says which; call until there is none.
     pub fn expire(&mut self, now_ms: u64) -> Option<u64> {
         self.now_ms = now_ms;
-        let id = self.open.iter().find(|(_, open)| open.deadline_ms <= now_ms).map(|(&id, _)| id)?;
+        let id = self.open.iter().find(|(_, open)| open.deadline(self.heard_ms) <= now_ms).map(|(&id, _)| id)?;
         self.cancel(id);
         Some(id)
     }
 
-    /// Of an open request: whether the socket has taken no byte of it, so that it can't have been done. Of one that is
-    /// closed or was given up nothing is known, and the answer is no.
-    pub fn nothing_sent(&self, id: u64) -> bool {
-        let unsent = |open: &Open| open.begins.is_none_or(|begins| begins >= self.output.sent_bytes);
-        self.open.get(&id).is_some_and(unsent)
+    /// Of an open request: whether the socket has taken its last byte, so that it may have been done. Of one that is
+    /// closed or was given up nothing is known, and the answer is yes.
+    pub fn may_be_done(&self, id: u64) -> bool {
+        let sent = |open: &Open| open.ends.is_some_and(|ends| ends <= self.output.sent_bytes);
+        self.open.get(&id).is_none_or(sent)
+    }
+
+    /// Notes that the caller kept a request waiting, by its source or by taking bytes: that was no silence of the node.
+    pub fn resumed(&mut self, now_ms: u64, id: u64) {
+        self.now_ms = now_ms;
+        self.touch(id);
     }
 
     /// Requests open.
@@ -342,15 +368,13 @@ impl Connection {
             Some(length) => position + (bytes.len() as u64) < length,
             None => !last,
         };
-        if open.begins.is_none() {
-            open.begins = Some(self.output.queued_bytes);
-        }
         self.output.push(|out| sending.encode_frame(out, id, bytes, more))?;
         self.output.attach(BodyPart { id, position, bytes: bytes.len() });
         self.turns.pop_front();
-        match more {
-            true => self.turns.push_back(id),
-            false => open.sending = None,
+        if more {
+            self.turns.push_back(id);
+        } else {
+            (open.sending, open.ends) = (None, Some(self.output.queued_bytes));
         }
         Ok(())
     }
@@ -366,6 +390,9 @@ impl Connection {
     /// Says that so many bytes have arrived in [`Connection::space`].
     pub fn filled(&mut self, now_ms: u64, bytes: usize) {
         self.now_ms = now_ms;
+        if bytes > 0 && self.frame_body.is_some() {
+            self.heard_ms = now_ms;
+        }
         self.input.filled(bytes);
     }
 
@@ -382,8 +409,7 @@ impl Connection {
         self.now_ms = now_ms;
         let frame = self.frame_body.as_mut().expect("a body is expected");
         frame.take(bytes)?;
-        let id = frame.id;
-        self.touch(id);
+        self.heard_ms = now_ms;
         Ok(self.end_frame_if_whole())
     }
 
@@ -412,6 +438,9 @@ impl Connection {
         let Some(frame) = parse_frame_head(self.input.unread())? else { return Ok(Found::Starved) };
         let (header, bytes) = (frame.header, frame.bytes());
         let checks = frame.checker();
+        if matches!(header.kind, Kind::Reply | Kind::Data | Kind::Credit) {
+            self.heard_ms = self.now_ms;
+        }
         let event = match header.kind {
             Kind::Welcome => {
                 let welcome = Welcome::from_wire(&frame.fields()?);
@@ -469,11 +498,9 @@ impl Connection {
     }
 
     fn take_credit(&mut self, header: &Header) -> Found {
-        if let Some(open) = self.open.get_mut(&header.id) {
-            open.deadline_ms = self.now_ms.saturating_add(open.patience_ms);
-            if let Some(sending) = &mut open.sending {
-                sending.credit = sending.credit.saturating_add(header.length);
-            }
+        self.touch(header.id);
+        if let Some(sending) = self.open.get_mut(&header.id).and_then(|open| open.sending.as_mut()) {
+            sending.credit = sending.credit.saturating_add(header.length);
         }
         Found::Again
     }
@@ -522,7 +549,6 @@ impl Connection {
         frame.take(&self.input.unread()[..bytes])?;
         let (id, wanted) = (frame.id, frame.wanted.is_some());
         self.body = self.input.consume(bytes);
-        self.touch(id);
         let ends = self.end_frame_if_whole();
         Ok(if wanted { Found::Event(Event::Body { id, ends }) } else { Found::Again })
     }
@@ -533,7 +559,7 @@ impl Connection {
         if frame.more {
             return false;
         }
-        let stopped = self.open.remove(&frame.id).is_some_and(|open| open.sending.is_some() && open.begins.is_some());
+        let stopped = self.open.remove(&frame.id).is_some_and(|open| open.sending.is_some() && open.has_begun());
         if stopped {
             self.push_control(Header::cancel(frame.id));
         }
@@ -547,7 +573,7 @@ impl Connection {
 
     fn touch(&mut self, id: u64) {
         if let Some(open) = self.open.get_mut(&id) {
-            open.deadline_ms = self.now_ms.saturating_add(open.patience_ms);
+            open.deadline_ms = self.now_ms.saturating_add(open.then_ms);
         }
     }
 }
@@ -564,6 +590,17 @@ impl FrameBody {
 }
 
 impl Open {
+    /// Whether its first frame is on its way.
+    fn has_begun(&self) -> bool {
+        self.sending.as_ref().is_none_or(|sending| sending.first.is_none())
+    }
+
+    /// When it is given up, where something of any reply arrived at `heard_ms`.
+    fn deadline(&self, heard_ms: u64) -> u64 {
+        let heard = heard_ms > self.opened_ms;
+        if heard { self.deadline_ms.max(heard_ms.saturating_add(self.then_ms)) } else { self.deadline_ms }
+    }
+
     /// Bytes the body of this reply must have; `None`: it is not known.
     fn body_bytes(&self, reply: &Reply) -> Option<u64> {
         if self.verb != Verb::Get || !reply.is_ok() {

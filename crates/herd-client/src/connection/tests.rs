@@ -8,6 +8,7 @@ use herd_core::key::CollectionId;
 use herd_core::wire::{BRIEF_BYTES, Frame, Status, parse_frame};
 
 const PATIENCE_MS: u64 = 1_000;
+const PATIENCE: Patience = Patience { first_ms: PATIENCE_MS, then_ms: PATIENCE_MS };
 
 /// Takes all output that needs no caller's memory.
 fn output(connection: &mut Connection) -> Vec<u8> {
@@ -64,7 +65,7 @@ fn opened() -> Connection {
 
 fn get(connection: &mut Connection, key: &str, delivery: Delivery) -> Header {
     let request = Request::get(key).expect("valid");
-    let id = connection.open(0, &request, Body::Copied(b""), delivery, PATIENCE_MS).expect("opens");
+    let id = connection.open(0, &request, Body::Copied(b""), delivery, PATIENCE).expect("opens");
     let out = output(connection);
     let header = *frames(&out)[0].header();
     assert_eq!(header.id, id);
@@ -117,7 +118,9 @@ fn a_brief_reply_is_of_the_collection_that_was_asked() {
 fn hello_and_request_go_out_together_and_the_session_is_taken_up() {
     let mut connection = Connection::new(0);
     let request = Request::get("tree/name").expect("valid");
-    let first = connection.open(0, &request, Body::Copied(b""), Delivery::Early, 1500).expect("opens");
+    let first = connection
+        .open(0, &request, Body::Copied(b""), Delivery::Early, Patience { first_ms: 1500, then_ms: PATIENCE_MS })
+        .expect("opens");
     let out = output(&mut connection);
     let sent = frames(&out);
     assert_eq!((sent.len(), sent[0].header().kind, sent[1].header().kind), (2, Kind::Hello, Kind::Request));
@@ -213,7 +216,7 @@ fn credit_is_granted_when_a_body_needs_it() {
     assert_eq!((grant.kind, grant.id, grant.length), (Kind::Credit, request.id, LENGTH_UNKNOWN));
     let range = ByteRange { offset: 0, length: Some(5 << 20) };
     let request = Request::get_range("x", range).expect("valid");
-    connection.open(0, &request, Body::Copied(b""), Delivery::Early, PATIENCE_MS).expect("opens");
+    connection.open(0, &request, Body::Copied(b""), Delivery::Early, PATIENCE).expect("opens");
     let out = output(&mut connection);
     let kinds: Vec<Kind> = frames(&out).iter().map(|frame| frame.header().kind).collect();
     assert_eq!(kinds, [Kind::Request, Kind::Credit], "a range says beforehand that it needs some");
@@ -244,14 +247,14 @@ fn a_large_put_waits_for_credit_and_for_nobody_else() {
     let mut connection = opened();
     let request = Request::put("x", b"", &Default::default()).expect("valid");
     let length = Some(value.len() as u64);
-    let id = connection.open(0, &request, Body::Streamed(length), Delivery::Early, PATIENCE_MS).expect("opens");
-    assert!(connection.nothing_sent(id));
+    let id = connection.open(0, &request, Body::Streamed(length), Delivery::Early, PATIENCE).expect("opens");
     let mut out = send_wanted(&mut connection, &value);
-    assert!(!connection.nothing_sent(id));
+    assert!(!connection.may_be_done(id), "its last byte is still to come");
     let body = |out: &[u8]| frames(out).iter().map(|frame| frame.body().expect("good").len()).collect::<Vec<_>>();
     assert_eq!(body(&out), [1 << 20; 4], "4 MiB go without credit");
     let first = *frames(&out)[0].header();
     assert_eq!((first.length, first.has(FLAG_MORE), first.kind), (value.len() as u64, true, Kind::Request));
+    assert_eq!(first.time_ms, 0, "a body may take its time");
     get(&mut connection, "other", Delivery::Early);
     feed(&mut connection, &Header::credit(id, 100_000).encode(), 100).expect("fine");
     let small = send_wanted(&mut connection, &value);
@@ -279,8 +282,8 @@ fn two_bodies_take_turns() {
     let mut connection = opened();
     let request = Request::put("x", b"", &Default::default()).expect("valid");
     let streamed = Body::Streamed(Some(value.len() as u64));
-    let one = connection.open(0, &request, streamed, Delivery::Early, PATIENCE_MS).expect("opens");
-    let two = connection.open(0, &request, streamed, Delivery::Early, PATIENCE_MS).expect("opens");
+    let one = connection.open(0, &request, streamed, Delivery::Early, PATIENCE).expect("opens");
+    let two = connection.open(0, &request, streamed, Delivery::Early, PATIENCE).expect("opens");
     let out = send_wanted(&mut connection, &value);
     let order: Vec<u64> = frames(&out).iter().map(|frame| frame.header().id).collect();
     assert_eq!(order.len(), 2 * (3 << 20) / BLOCK_BYTES);
@@ -291,7 +294,7 @@ fn two_bodies_take_turns() {
 fn a_body_of_unknown_length_ends_when_the_caller_says_so() {
     let mut connection = opened();
     let request = Request::put("x", b"", &Default::default()).expect("valid");
-    let id = connection.open(0, &request, Body::Streamed(None), Delivery::Early, PATIENCE_MS).expect("opens");
+    let id = connection.open(0, &request, Body::Streamed(None), Delivery::Early, PATIENCE).expect("opens");
     assert_eq!(connection.wanted_body(), Some(Wanted { id, position: 0, bytes: 1 << 20 }));
     connection.start_frame(id, &bytes(70_000), true).expect("encodes");
     let frame_head = connection.output_head().to_vec();
@@ -307,7 +310,7 @@ fn a_refusal_in_the_middle_of_a_body_ends_it() {
     let mut connection = opened();
     let request = Request::put("x", b"", &Default::default()).expect("valid");
     let length = Some(value.len() as u64);
-    connection.open(0, &request, Body::Streamed(length), Delivery::Early, PATIENCE_MS).expect("opens");
+    connection.open(0, &request, Body::Streamed(length), Delivery::Early, PATIENCE).expect("opens");
     let out = send_wanted(&mut connection, &value);
     let full = Header::reply_to(frames(&out)[0].header(), Status::Error(herd_core::ErrorKind::Full));
     let refusal = frame(full, &Fields::failed("memory is full"), b"");
@@ -334,12 +337,13 @@ fn silence_ends_a_request_and_its_late_reply_is_skipped() {
     space[..early.len()].copy_from_slice(early);
     connection.filled(800, early.len());
     while connection.next_event().expect("fine").is_some() {}
-    assert_eq!(connection.expire(PATIENCE_MS), Some(other.id), "of the first something has moved");
+    assert_eq!(connection.expire(800 + PATIENCE_MS - 1), None, "replies stand in line behind each other");
     assert_eq!(connection.expire(800 + PATIENCE_MS), Some(request.id));
+    assert_eq!(connection.expire(800 + PATIENCE_MS), Some(other.id));
     assert_eq!(connection.expire(u64::MAX), None);
     let out = output(&mut connection);
     let cancels: Vec<(Kind, u64)> = frames(&out).iter().map(|f| (f.header().kind, f.header().id)).collect();
-    assert_eq!(cancels, [(Kind::Cancel, other.id), (Kind::Cancel, request.id)]);
+    assert_eq!(cancels, [(Kind::Cancel, request.id), (Kind::Cancel, other.id)]);
     let third = get(&mut connection, "z", Delivery::Checked);
     let script = [late, &reply_frames(&other, &value, 65_536), &reply_frames(&third, b"yes", 65_536)].concat();
     let events = feed(&mut connection, &script, 30_000).expect("fine");
@@ -348,23 +352,61 @@ fn silence_ends_a_request_and_its_late_reply_is_skipped() {
 }
 
 #[test]
-fn what_was_not_sent_is_known() {
+fn what_was_not_sent_wholly_can_not_have_been_done() {
     let mut connection = opened();
     let request = Request::put("x", b"", &Default::default()).expect("valid");
     let mut open = || {
-        let id = connection.open(0, &request, Body::Copied(b"abc"), Delivery::Early, PATIENCE_MS).expect("opens");
+        let id = connection.open(0, &request, Body::Copied(b"abc"), Delivery::Early, PATIENCE).expect("opens");
         (id, connection.output_head().len())
     };
-    let ((one, first), (two, _)) = (open(), open());
-    assert!(connection.nothing_sent(one) && connection.nothing_sent(two));
-    connection.sent(0, 1);
-    assert!(!connection.nothing_sent(one) && connection.nothing_sent(two));
-    connection.sent(0, first - 1);
-    assert!(connection.nothing_sent(two), "the first went out just wholly");
-    connection.sent(0, 1);
-    assert!(!connection.nothing_sent(two));
+    let ((one, first), (two, both)) = (open(), open());
+    for sent in 0..both {
+        assert_eq!((connection.may_be_done(one), connection.may_be_done(two)), (sent >= first, false), "{sent}");
+        connection.sent(0, 1);
+    }
+    assert!(connection.may_be_done(two));
     assert_eq!(connection.expire(PATIENCE_MS), Some(one));
-    assert!(!connection.nothing_sent(one), "of one that was given up it is not claimed");
+    assert!(connection.may_be_done(one), "of one that was given up nothing is known");
+}
+
+#[test]
+fn a_large_put_may_be_done_once_its_last_byte_is_sent() {
+    let mut connection = opened();
+    let value = bytes(200_000);
+    let request = Request::put("x", b"", &Default::default()).expect("valid");
+    let length = Some(value.len() as u64);
+    let id = connection.open(0, &request, Body::Streamed(length), Delivery::Early, PATIENCE).expect("opens");
+    let wanted = connection.wanted_body().expect("it may be sent");
+    connection.start_frame(id, &value[..wanted.bytes], true).expect("a frame");
+    let all = connection.output_head().len() + wanted.bytes;
+    connection.sent(0, all - 1);
+    assert!(!connection.may_be_done(id));
+    connection.sent(0, 1);
+    assert!(connection.may_be_done(id));
+}
+
+#[test]
+fn what_the_caller_keeps_waiting_is_not_silent() {
+    let mut connection = opened();
+    let id = get(&mut connection, "x", Delivery::Checked).id;
+    connection.resumed(700, id);
+    assert_eq!(connection.next_deadline(), Some(700 + PATIENCE_MS));
+    assert_eq!(connection.deadline(id), connection.next_deadline());
+}
+
+#[test]
+fn bytes_of_a_block_that_is_not_whole_are_no_silence() {
+    let mut connection = opened();
+    let request = get(&mut connection, "x", Delivery::Checked);
+    let script = reply_frames(&request, &bytes(60_000), 1 << 20);
+    for (i, piece) in script.chunks(script.len() / 9).enumerate() {
+        let now_ms = i as u64 * 900;
+        assert_eq!(connection.expire(now_ms), None);
+        connection.space()[..piece.len()].copy_from_slice(piece);
+        connection.filled(now_ms, piece.len());
+        while connection.next_event().expect("fine").is_some() {}
+    }
+    assert!(connection.is_idle());
 }
 
 #[test]
@@ -415,7 +457,7 @@ fn every_breach_of_order_is_an_error() {
 fn requests_on_one_connection_are_bounded() {
     let mut connection = opened();
     let request = Request::get("x").expect("valid");
-    let mut open = || connection.open(0, &request, Body::Copied(b""), Delivery::Early, PATIENCE_MS);
+    let mut open = || connection.open(0, &request, Body::Copied(b""), Delivery::Early, PATIENCE);
     for _ in 0..WIRE_OPEN_REQUESTS_MAX {
         open().expect("opens");
     }

@@ -200,7 +200,8 @@ fn a_node_that_takes_no_bytes_costs_the_timeout_and_no_more() {
     let client = Client::new(&node, config).expect("an address");
     let value = pattern(64 << 20);
     let start = Instant::now();
-    assert_eq!(client.put("x", &value, &PutOptions::default()).expect_err("stuck").kind(), ErrorKind::OutcomeUnknown);
+    let error = client.put("x", &value, &PutOptions::default()).expect_err("stuck");
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "what was not sent wholly was not done");
     let mut pipeline = client.pipeline().expect("connected");
     let put = Request::put("x", &value, &PutOptions::default()).expect("valid");
     let ticket = pipeline.send(&put).expect("sent as far as it goes");
@@ -358,8 +359,10 @@ fn a_silent_node_costs_the_timeout_and_no_more() {
     let error = client.put("t", b"x", &PutOptions::default()).expect_err("silence");
     assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
     assert!((180..1500).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
-    server.node.faults.ignore.store(1, SeqCst);
     assert_eq!(client.get("t").expect_err("not there").kind(), ErrorKind::NotFound);
+    server.node.faults.ignore.store(1, SeqCst);
+    let again = client.get("t").expect_err("not there");
+    assert_eq!(again.kind(), ErrorKind::NotFound, "a connection that was idle may be dead: there is time for another");
     server.node.faults.ignore.store(1, SeqCst);
     let mut pipeline = client.pipeline().expect("connected");
     let lost = pipeline.send(&Request::get("t").expect("valid")).expect("sent");

@@ -5,5 +5,6 @@ mod bulk;
 mod memory;
 #[cfg(feature = "async")]
 mod nonblocking;
+mod patience;
 mod server;
 mod speed;

@@ -68,7 +68,7 @@ impl Node {
         self.child.id()
     }
 
-    fn signal(&self, signal: &str) {
+    pub(crate) fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
         Command::new("kill").args([signal, &pid]).stderr(Stdio::null()).status().expect("kill runs");
     }

@@ -3,7 +3,7 @@
 use crate::node::{Node, herd, pattern};
 use std::io::{Read, Write};
 use std::process::{Child, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A command under way whose standard input is ours.
 fn begin(node: &Node, args: &[&str]) -> Child {
@@ -16,6 +16,22 @@ fn begin(node: &Node, args: &[&str]) -> Child {
 fn end(child: Child) -> (Option<i32>, String) {
     let output = child.wait_with_output().expect("it ends");
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// A node that is stopped for as long as this lives.
+struct Paused<'a>(&'a Node);
+
+impl<'a> Paused<'a> {
+    fn new(node: &'a Node) -> Self {
+        node.signal("-STOP");
+        Self(node)
+    }
+}
+
+impl Drop for Paused<'_> {
+    fn drop(&mut self) {
+        self.0.signal("-CONT");
+    }
 }
 
 #[test]
@@ -31,6 +47,45 @@ fn a_steady_upload_may_take_longer_than_the_timeout() {
     drop(input);
     assert_eq!(end(put), (Some(0), String::new()));
     assert!(node.herd(&["get", "slow"]).stdout == value);
+}
+
+#[test]
+fn a_pipe_may_be_silent_before_its_first_byte() {
+    let node = Node::start(&["--memory", "64m"]);
+    let mut put = begin(&node, &["put", "late", "-", "--timeout", "1"]);
+    // Longer than a connection may be without a word.
+    std::thread::sleep(Duration::from_millis(5_300));
+    put.stdin.take().expect("piped").write_all(b"hi\n").expect("herd reads");
+    assert_eq!(end(put), (Some(0), String::new()));
+    assert_eq!(node.ok(&["get", "late"]), "hi\n");
+}
+
+#[test]
+fn a_stopped_node_costs_the_timeout_and_changes_are_told_unknown() {
+    let node = Node::start(&["--memory", "64m"]);
+    node.ok(&["collection", "create", "old"]);
+    let paused = Paused::new(&node);
+    let commands: [(&[&str], i32); 6] = [
+        (&["get", "x"], 3),
+        (&["ls"], 3),
+        (&["rm", "x"], 4),
+        (&["put", "x", "-"], 4),
+        (&["collection", "create", "new"], 4),
+        (&["collection", "rm", "old"], 4),
+    ];
+    for (args, code) in commands {
+        let start = Instant::now();
+        let output = node.herd(&[args, &["--timeout", "0.7"]].concat());
+        let (took, said) = (start.elapsed(), String::from_utf8_lossy(&output.stderr).into_owned());
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+        assert!((650..1_300).contains(&took.as_millis()), "{args:?} took {took:?}");
+    }
+    drop(paused);
+    // What was sent is done as soon as the node goes on.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !node.ok(&["collection", "ls"]).contains("new") {
+        assert!(Instant::now() < deadline, "the node never did what it was sent");
+    }
 }
 
 #[test]

@@ -1,0 +1,457 @@
+//! One request from its first try to its result. Pure but for the sockets it is handed, which never block: time and
+//! chance are passed in, and all that waits is left to the shell.
+//!
+//! [`Exchange::next`] says what the shell must do ([`Need`]), and the shell says what came of it:
+//!
+//! | state | by | to |
+//! |---|---|---|
+//! | reading: the first bytes of a source | [`Exchange::supply`] | between |
+//! | between tries | an idle connection | open |
+//! | between tries | there is none | dialing |
+//! | dialing: nodes in turn | [`Exchange::connected`] | open, or the next node |
+//! | open: the request is under way | an answer, or what can't be helped | ended |
+//! | open, dialing | a failure after which it may go again | between, perhaps behind a pause |
+//!
+//! A source is read before there is a connection: who has nothing to say yet is no silent client, and what the first
+//! frame holds can be sent again.
+
+use crate::connection::{Body, Patience};
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::{COPIED_BODY_MAX_BYTES, STREAM_FRAME_BYTES};
+use crate::link::{Call, Link, Sink, Socket, Source, Step};
+use crate::reply::Reply;
+use crate::request::Request;
+use crate::retry::{Failure, Next, Tries};
+use crate::shell::{Dial, Pool, Progress};
+use std::io;
+use std::time::Duration;
+
+/// What the shell must do before it calls [`Exchange::next`] again.
+#[derive(Debug)]
+pub(crate) enum Need {
+    /// Fill [`Exchange::room`] from the source, and call [`Exchange::supply`].
+    Source(Fill),
+    /// Connect to this node, of [`Pool::node`], within that time, and call [`Exchange::connected`].
+    Connect(usize, Duration),
+    /// Wait until [`Exchange::socket`] is readable, or writable too if `write`, but no longer than `most`; call
+    /// [`Exchange::waited`].
+    Wait {
+        /// Whether there is output the socket did not take.
+        write: bool,
+        /// Longest wait.
+        most: Duration,
+    },
+    /// Wait so long.
+    Pause(Duration),
+    /// Write [`Exchange::chunk`] out, and call [`Exchange::taken`].
+    Chunk,
+    /// Read the clock.
+    Time,
+    /// Nothing: this is the result.
+    Done(Result<(Reply, Vec<u8>)>),
+}
+
+/// How patiently a source is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fill {
+    /// Until the room is full.
+    Full,
+    /// If that takes long, until there are whole blocks: a node waits for them.
+    Blocks,
+}
+
+/// What was read from a source.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Supply {
+    /// Bytes in the room.
+    pub(crate) bytes: usize,
+    /// Whether the source has ended behind them.
+    pub(crate) ended: bool,
+}
+
+/// Where a request's body comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Given<'a> {
+    /// It has none.
+    Nothing,
+    /// From memory.
+    Slice(&'a [u8]),
+    /// From a source, so many bytes, or all it has.
+    Stream(Option<u64>),
+}
+
+/// Where the body stands.
+#[derive(Clone, Copy)]
+enum Outgoing<'a> {
+    Nothing,
+    Slice(&'a [u8]),
+    /// The buffer holds the whole body.
+    Buffered,
+    /// The buffer holds the first frame, or a later one; more are to be read.
+    Stream(Option<u64>),
+}
+
+/// There is one of these for each call, on its stack: a link in a box would cost an allocation a request.
+#[expect(clippy::large_enum_variant)]
+enum State<S> {
+    Reading,
+    Between,
+    Dialing(Dial),
+    Open(Link<S>, u64),
+    Pausing(u64),
+    Ended(Option<Result<(Reply, Vec<u8>)>>),
+}
+
+/// See the module.
+pub(crate) struct Exchange<'a, S> {
+    pool: &'a Pool<S>,
+    request: Request<'a>,
+    outgoing: Outgoing<'a>,
+    /// Room for what is read of a source; one frame at most.
+    buffer: Vec<u8>,
+    /// Bytes of it that were read.
+    supplied: usize,
+    /// Whether they are the first frame and this try has not sent it yet.
+    held: bool,
+    sink: Sink,
+    memory: Vec<u8>,
+    progress: Progress,
+    tries: Tries,
+    state: State<S>,
+}
+
+impl<'a, S: Socket> Exchange<'a, S> {
+    /// For a request of a client whose `pool` this is. `memory` is used for its answer.
+    pub(crate) fn new(
+        pool: &'a Pool<S>,
+        now_ms: u64,
+        request: Request<'a>,
+        given: Given<'a>,
+        (sink, memory): (Sink, Vec<u8>),
+    ) -> Self {
+        let (outgoing, first_bytes) = match given {
+            Given::Nothing => (Outgoing::Nothing, 0),
+            Given::Slice(bytes) => (Outgoing::Slice(bytes), 0),
+            Given::Stream(length) => (Outgoing::Stream(length), first_frame_bytes(length)),
+        };
+        let mut exchange = Self {
+            pool,
+            outgoing,
+            buffer: vec![0; first_bytes],
+            supplied: 0,
+            held: false,
+            sink,
+            memory,
+            progress: Progress::new(&request),
+            tries: Tries::new(&request, 0),
+            request,
+            state: State::Between,
+        };
+        match given {
+            Given::Stream(_) => exchange.state = State::Reading,
+            _ => exchange.start(now_ms),
+        }
+        exchange
+    }
+
+    /// Sets the time until which something must move.
+    fn start(&mut self, now_ms: u64) {
+        let most_ms = self.pool.config.patience_ms().saturating_add(self.request.wait_ms());
+        self.tries.moved(now_ms.saturating_add(most_ms));
+        self.state = State::Between;
+    }
+
+    /// What must be done now.
+    pub(crate) fn next(&mut self, now_ms: u64) -> Need {
+        loop {
+            match &mut self.state {
+                State::Reading => return Need::Source(Fill::Full),
+                State::Between => self.begin(now_ms),
+                State::Dialing(dial) => match dial.next(now_ms, self.tries.deadline_ms()) {
+                    Some((node, within)) => return Need::Connect(node, within),
+                    None => {
+                        let failure = self.pool.unreachable(dial.last.take());
+                        self.failed(now_ms, Failure::NoConnection(failure));
+                    }
+                },
+                State::Open(..) => {
+                    if let Some(need) = self.step(now_ms) {
+                        return need;
+                    }
+                }
+                State::Pausing(pause_ms) => {
+                    let pause = Duration::from_millis(*pause_ms);
+                    self.state = State::Between;
+                    return Need::Pause(pause);
+                }
+                State::Ended(result) => return Need::Done(result.take().expect("a result is told once")),
+            }
+        }
+    }
+
+    // What came of it.
+
+    /// Room for bytes of the source, just as many as are wanted.
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        &mut self.buffer
+    }
+
+    /// Takes what was read into [`Exchange::room`].
+    pub(crate) fn supply(&mut self, now_ms: u64, supply: io::Result<Supply>) {
+        let Supply { bytes, ended } = match supply.map_err(Error::local).and_then(|supply| self.check(supply)) {
+            Ok(supply) => supply,
+            Err(error) => return self.failed(now_ms, Failure::Final(error)),
+        };
+        self.supplied = bytes;
+        if let State::Open(link, id) = &mut self.state {
+            let id = *id;
+            if let Err(error) = link.supply(now_ms, &self.buffer[..bytes], ended) {
+                self.lost(now_ms, id, error);
+            }
+            return;
+        }
+        if let Outgoing::Stream(length) = self.outgoing
+            && (ended || length == Some(bytes as u64))
+        {
+            self.outgoing = Outgoing::Buffered;
+        }
+        self.start(now_ms);
+    }
+
+    /// An error if the source is shorter than was said.
+    fn check(&self, supply: Supply) -> Result<Supply> {
+        let is_short = supply.ended && supply.bytes < self.buffer.len();
+        if is_short && matches!(self.outgoing, Outgoing::Stream(Some(_))) {
+            let error = io::Error::new(io::ErrorKind::UnexpectedEof, "it is shorter than was said");
+            return Err(Error::local(error));
+        }
+        Ok(supply)
+    }
+
+    /// Takes the connection that was asked for.
+    pub(crate) fn connected(&mut self, now_ms: u64, socket: io::Result<S>) {
+        let State::Dialing(dial) = &mut self.state else { return };
+        match socket {
+            Ok(socket) => {
+                let link = Link::new(socket, dial.node, now_ms);
+                self.open(now_ms, link, false);
+            }
+            Err(error) => {
+                self.pool.failed(dial.node);
+                dial.last = Some(error);
+                self.tries.missed();
+            }
+        }
+    }
+
+    /// The socket to wait for.
+    pub(crate) fn socket(&self) -> &S {
+        let State::Open(link, _) = &self.state else { unreachable!("only an open request waits") };
+        &link.socket
+    }
+
+    /// Takes note that a wait is over.
+    pub(crate) fn waited(&mut self, now_ms: u64, result: io::Result<()>) {
+        if let (Err(error), State::Open(_, id)) = (result, &self.state) {
+            self.lost(now_ms, *id, Error::lost(error));
+        }
+    }
+
+    /// Bytes of the answer, to be written out.
+    pub(crate) fn chunk(&self) -> &[u8] {
+        let State::Open(link, _) = &self.state else { return &[] };
+        link.chunk()
+    }
+
+    /// Takes note that they were.
+    pub(crate) fn taken(&mut self, now_ms: u64, result: io::Result<()>) {
+        let State::Open(link, id) = &mut self.state else { return };
+        self.progress.bytes += link.chunk().len() as u64;
+        link.taken(now_ms, *id);
+        if let Err(error) = result {
+            self.failed(now_ms, Failure::Final(Error::local(error)));
+        }
+    }
+
+    // One try.
+
+    fn begin(&mut self, now_ms: u64) {
+        match self.pool.take(now_ms) {
+            Some(link) => self.open(now_ms, link, true),
+            None => self.state = State::Dialing(self.pool.dial()),
+        }
+    }
+
+    fn open(&mut self, now_ms: u64, mut link: Link<S>, was_idle: bool) {
+        let body = match self.outgoing {
+            Outgoing::Nothing => Body::Copied(b""),
+            Outgoing::Slice(bytes) => body_of(bytes),
+            Outgoing::Buffered => body_of(&self.buffer[..self.supplied]),
+            Outgoing::Stream(length) => Body::Streamed(length),
+        };
+        self.held = true;
+        let sink = (self.sink, std::mem::take(&mut self.memory));
+        let first_ms = self.tries.silence_ms(now_ms, self.pool.nodes(), was_idle);
+        let patience = Patience { first_ms, then_ms: self.pool.config.patience_ms() };
+        match link.begin(now_ms, &self.request, body, sink, patience) {
+            Ok(id) => self.state = State::Open(link, id),
+            Err(error) => self.failed(now_ms, Failure::Final(error)),
+        }
+    }
+
+    /// Moves what can be moved over the open connection; what is needed then, if it is not over with the try.
+    fn step(&mut self, now_ms: u64) -> Option<Need> {
+        let State::Open(link, id) = &mut self.state else { unreachable!("checked by the caller") };
+        let id = *id;
+        let source = match self.outgoing {
+            Outgoing::Nothing => Source::Nothing,
+            Outgoing::Slice(bytes) => Source::Slice(bytes),
+            Outgoing::Buffered => Source::Slice(&self.buffer[..self.supplied]),
+            Outgoing::Stream(_) => Source::Stream(&self.buffer[..self.supplied]),
+        };
+        match link.step(now_ms, Some(id), source) {
+            Ok(Step::Done) => self.finish(now_ms),
+            Ok(Step::Wait { write }) => match link.patience_ms(now_ms) {
+                0 => self.silent(now_ms, id),
+                most_ms => return Some(Need::Wait { write, most: Duration::from_millis(most_ms) }),
+            },
+            Ok(Step::Source(bytes)) => return self.source(now_ms, bytes),
+            Ok(Step::Chunk) => return self.check_chunk(now_ms),
+            Ok(Step::Time) => return Some(Need::Time),
+            Err(error) => self.lost(now_ms, id, error),
+        }
+        None
+    }
+
+    /// Sends the first frame, which is there, or asks for a later one.
+    fn source(&mut self, now_ms: u64, bytes: usize) -> Option<Need> {
+        if std::mem::take(&mut self.held) {
+            self.supply(now_ms, Ok(Supply { bytes: self.supplied, ended: false }));
+            return None;
+        }
+        self.tries.consumed();
+        self.buffer.resize(bytes, 0);
+        Some(Need::Source(Fill::Blocks))
+    }
+
+    /// Whether the bytes that have come are of the object that was begun.
+    fn check_chunk(&mut self, now_ms: u64) -> Option<Need> {
+        let State::Open(link, id) = &mut self.state else { unreachable!("checked by the caller") };
+        let reply = link.reply(*id).expect("a body comes behind its reply");
+        if !reply.is_ok() {
+            return None;
+        }
+        match self.progress.accept(reply) {
+            Ok(()) => Some(Need::Chunk),
+            Err(error) => {
+                self.failed(now_ms, Failure::Final(error));
+                None
+            }
+        }
+    }
+
+    fn finish(&mut self, now_ms: u64) {
+        let State::Open(mut link, id) = self.leave() else { unreachable!("checked by the caller") };
+        match answer(link.finish(now_ms, id)) {
+            Ok((reply, value)) => {
+                self.pool.give_back(now_ms, link);
+                let accepted = if self.sink == Sink::Stream { self.progress.accept(&reply) } else { Ok(()) };
+                self.end(accepted.map(|()| (reply, value)));
+            }
+            Err(failure) => {
+                match &failure {
+                    Failure::Busy(_) => self.pool.failed(link.node),
+                    _ => self.pool.give_back(now_ms, link),
+                }
+                self.failed(now_ms, failure);
+            }
+        }
+    }
+
+    /// Nothing moved for the time of the try.
+    fn silent(&mut self, now_ms: u64, id: u64) {
+        let State::Open(link, _) = self.leave() else { unreachable!("checked by the caller") };
+        self.pool.failed(link.node);
+        let text = format!("no answer in time from {}", self.pool.node(link.node));
+        let error = Error::new(ErrorKind::Unreachable, text);
+        self.failed(now_ms, Failure::Lost { error, may_be_done: link.may_be_done(id) });
+    }
+
+    /// The link failed.
+    fn lost(&mut self, now_ms: u64, id: u64, error: Error) {
+        let State::Open(link, _) = self.leave() else { unreachable!("checked by the caller") };
+        if !matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::BadReply) {
+            return self.failed(now_ms, Failure::Final(error));
+        }
+        self.pool.failed(link.node);
+        // What moved before the loss counts as it does while a connection lasts.
+        self.tries.moved(link.deadline(id).unwrap_or(0));
+        self.failed(now_ms, Failure::Lost { error, may_be_done: link.may_be_done(id) });
+    }
+
+    // Between tries.
+
+    /// Takes the state; the next one is to be set.
+    fn leave(&mut self) -> State<S> {
+        std::mem::replace(&mut self.state, State::Between)
+    }
+
+    /// Decides what follows a failure.
+    fn failed(&mut self, now_ms: u64, failure: Failure) {
+        let failure = self.progress.judged(failure);
+        if self.progress.end_try() {
+            self.tries.progressed();
+        }
+        match self.tries.after(failure, now_ms, self.pool.chance()) {
+            Next::Fail(error) => {
+                let error = error.about(&self.request);
+                self.end(Err(error));
+            }
+            Next::Again(pause_ms) => self.again(pause_ms),
+        }
+    }
+
+    /// Begins anew, with the rest of what was asked for.
+    fn again(&mut self, pause_ms: u64) {
+        self.state = if pause_ms > 0 { State::Pausing(pause_ms) } else { State::Between };
+        if self.progress.bytes == 0 {
+            return;
+        }
+        match (self.progress.rest(), &self.progress.reply) {
+            (Some(range), _) => self.request = self.request.of_range(range),
+            (None, Some(reply)) => {
+                let reply = reply.clone();
+                self.end(Ok((reply, Vec::new())));
+            }
+            (None, None) => unreachable!("bytes come behind their reply"),
+        }
+    }
+
+    fn end(&mut self, result: Result<(Reply, Vec<u8>)>) {
+        let result = match (&self.progress.reply, result) {
+            (Some(first), Ok((_, value))) => Ok((first.clone(), value)),
+            (_, result) => result,
+        };
+        self.state = State::Ended(Some(result));
+    }
+}
+
+/// Bytes of a source that are read before there is a connection.
+fn first_frame_bytes(length: Option<u64>) -> usize {
+    length.map_or(STREAM_FRAME_BYTES, |length| length.min(STREAM_FRAME_BYTES as u64) as usize)
+}
+
+/// A body that is in memory: copied if it is small.
+pub(crate) fn body_of(bytes: &[u8]) -> Body<'_> {
+    if bytes.len() <= COPIED_BODY_MAX_BYTES { Body::Copied(bytes) } else { Body::Streamed(Some(bytes.len() as u64)) }
+}
+
+/// The answer of a call that has ended, with its body if that went to memory.
+pub(crate) fn answer(call: Call) -> std::result::Result<(Reply, Vec<u8>), Failure> {
+    let reply = call.reply.clone().expect("a call ends with its answer");
+    match reply.error() {
+        None => Ok((reply, call.into_value())),
+        Some(error) if reply.is_busy() => Err(Failure::Busy(error)),
+        Some(error) => Err(Failure::Final(error)),
+    }
+}
