@@ -57,8 +57,8 @@ pub enum Delivery {
     Early,
 }
 
-/// How long a request may be silent before it is given up, ms. What moves is a byte of its own body, or any reply on its
-/// connection: replies stand in line behind each other.
+/// How long a request may be silent before it is given up, ms. What moves is a byte of its own body, or of any reply on
+/// its connection: replies stand in line behind each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// Until the first time that something moves.
