@@ -3,9 +3,8 @@
 
 use crate::output::{Output, Queue};
 use crate::service::{Next, Service, Step};
-use crate::sys;
+use crate::system::System;
 use herd_core::limits::{HELD_STEP_BYTES, SNIFF_TIMEOUT_MS};
-use mio::net::TcpStream;
 use std::io::{self, ErrorKind};
 
 /// How far what the peer sends has come.
@@ -37,8 +36,8 @@ impl From<io::Error> for Why {
 }
 
 /// A connection of a loop.
-pub(crate) struct Conn<S: Service> {
-    pub(crate) socket: TcpStream,
+pub(crate) struct Conn<S: Service, M: System> {
+    pub(crate) socket: M::Socket,
     pub(crate) session: S::Session,
     /// Bytes that arrived and were not consumed.
     pub(crate) input: Vec<u8>,
@@ -76,8 +75,8 @@ pub(crate) const REST_MAX_BYTES: usize = 64 * 1024;
 /// A buffer for the replies of a round that had to grow beyond this is given back.
 const REPLIES_KEEP_BYTES: usize = 256 * 1024;
 
-impl<S: Service> Conn<S> {
-    pub(crate) fn new(socket: TcpStream, session: S::Session, now_ms: u64) -> Self {
+impl<S: Service, M: System> Conn<S, M> {
+    pub(crate) fn new(socket: M::Socket, session: S::Session, now_ms: u64) -> Self {
         Self {
             socket,
             session,
@@ -135,12 +134,12 @@ impl<S: Service> Conn<S> {
 
     /// Reads once into `desk`, behind what was left over; gives how many bytes lie there, and how many are new.
     #[inline]
-    pub(crate) fn receive(&mut self, desk: &mut [u8]) -> io::Result<(usize, usize)> {
+    pub(crate) fn receive(&mut self, system: &M, desk: &mut [u8]) -> io::Result<(usize, usize)> {
         let rest = self.input.len();
         if rest > REST_MAX_BYTES {
             return Err(ErrorKind::InvalidData.into());
         }
-        match sys::recv(&self.socket, &mut desk[rest..rest + READ_BYTES]) {
+        match system.recv(&self.socket, &mut desk[rest..rest + READ_BYTES]) {
             Ok(0) => {
                 self.end();
                 Ok((0, 0))
@@ -201,10 +200,10 @@ impl<S: Service> Conn<S> {
     /// Sends replies, or queues them behind what waits; gives how many bytes were sent. Leaves `replies` empty, also
     /// after an error: another connection is served there next.
     #[inline]
-    pub(crate) fn send(&mut self, replies: &mut Vec<u8>) -> io::Result<usize> {
+    pub(crate) fn send(&mut self, system: &M, replies: &mut Vec<u8>) -> io::Result<usize> {
         let mut sent = Ok(0);
         if self.writable && !replies.is_empty() && self.queue.is_empty() {
-            sent = sys::send(&self.socket, replies).or_else(|error| self.not_now_writable(error).map(|()| 0));
+            sent = system.send(&self.socket, replies).or_else(|error| self.not_now_writable(error).map(|()| 0));
             self.writable &= !matches!(sent, Ok(n) if n > 0 && n < replies.len());
         }
         if let Ok(n) = sent {

@@ -1,15 +1,14 @@
 //! Loops that belong together: how they are made, share new connections, and are reached by other threads.
 
-use crate::conn::Conn;
-use crate::event_loop::{Desk, EventLoop, INPUT_BYTES, ROUND};
+use crate::engine::Engine;
+use crate::event_loop::EventLoop;
 use crate::output::Ticket;
 use crate::service::Service;
 use crate::stats::{LoopStats, add};
-use crate::sys::{Lender, Ticker};
+use crate::sys::{Kernel, Tcp, Ticker};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll, Token, Waker};
 use rustix::io::Errno;
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
@@ -31,12 +30,12 @@ pub struct Remote {
     waker: Waker,
     inbox: Mutex<Inbox>,
     /// Counters of the loop.
-    pub stats: LoopStats,
+    pub stats: Arc<LoopStats>,
 }
 
 #[derive(Default)]
 pub(crate) struct Inbox {
-    pub(crate) sockets: Vec<(std::net::TcpStream, SocketAddr)>,
+    pub(crate) sockets: Vec<(std::net::TcpStream, SocketAddr, Seat)>,
     pub(crate) tickets: Vec<Ticket>,
     pub(crate) stop: bool,
 }
@@ -48,6 +47,17 @@ pub struct LoopHandle {
     next: Arc<AtomicUsize>,
     open: Arc<AtomicU64>,
     open_max: u64,
+}
+
+/// A place among the connections a node may have, given back when it is dropped.
+pub(crate) struct Seat {
+    open: Arc<AtomicU64>,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.open.fetch_sub(1, Relaxed);
+    }
 }
 
 impl Remote {
@@ -84,66 +94,27 @@ impl LoopHandle {
         self.open.load(Relaxed)
     }
 
-    /// Counts a connection in; false, and not counted, if there are too many.
-    fn admit(&self) -> bool {
-        let admitted = self.open.fetch_add(1, Relaxed) < self.open_max;
-        if !admitted {
-            self.leave();
-        }
-        admitted
-    }
-
-    /// Counts a connection out.
-    pub(crate) fn leave(&self) {
-        self.open.fetch_sub(1, Relaxed);
+    /// A place for one more connection, if there are not too many.
+    fn admit(&self) -> Option<Seat> {
+        let before = self.open.fetch_add(1, Relaxed);
+        let seat = Seat { open: self.open.clone() };
+        (before < self.open_max).then_some(seat)
     }
 }
 
 impl<S: Service> EventLoop<S> {
-    fn new(
-        poll: Poll,
-        handle: LoopHandle,
-        remote: Arc<Remote>,
-        listeners: Vec<TcpListener>,
-        service: S,
-    ) -> io::Result<Self> {
-        Ok(Self {
-            ticker: Ticker::new(poll.registry(), TICK)?,
-            poll,
-            handle,
-            remote,
-            listeners,
-            service,
-            conns: Vec::new(),
-            uses: Vec::new(),
-            free: Vec::new(),
-            fresh: Vec::new(),
-            line: VecDeque::new(),
-            desks: (0..ROUND).map(|_| Desk::default()).collect(),
-            input: vec![0; INPUT_BYTES].into(),
-            lender: Lender::new()?,
-            start: Instant::now(),
-            now_ms: 0,
-            ticked: false,
-            last_small: (0, usize::MAX),
-            woken: false,
-            accept_after_ms: 0,
-            accept_more: false,
-            reserve: None,
-            stopping_ms: None,
-        })
-    }
-
-    /// As many loops as there are services; the first accepts for all, up to `open_max` connections.
+    /// As many loops as there are services; the first accepts for all, up to `open_max` connections. Their clocks count
+    /// from `start`.
     pub fn group(
         listeners: Vec<std::net::TcpListener>,
         services: Vec<S>,
         open_max: u64,
+        start: Instant,
     ) -> io::Result<(LoopHandle, Vec<Self>)> {
         let polls = services.iter().map(|_| Poll::new()).collect::<io::Result<Vec<_>>>()?;
         let remote = |poll: &Poll| {
             let waker = Waker::new(poll.registry(), WAKE)?;
-            Ok(Arc::new(Remote { waker, inbox: Mutex::default(), stats: LoopStats::default() }))
+            Ok(Arc::new(Remote { waker, inbox: Mutex::default(), stats: Arc::default() }))
         };
         let loops = polls.iter().map(remote).collect::<io::Result<Vec<_>>>()?;
         let handle = LoopHandle { loops: loops.into(), next: Arc::default(), open: Arc::default(), open_max };
@@ -154,11 +125,20 @@ impl<S: Service> EventLoop<S> {
             for (n, listener) in mine.iter_mut().enumerate() {
                 poll.registry().register(listener, Token(LISTENERS + n), Interest::READABLE)?;
             }
-            let mut one = Self::new(poll, handle.clone(), handle.loops[i].clone(), mine, service)?;
-            if i == 0 {
-                one.reserve = Some(File::open("/dev/null")?);
-            }
-            group.push(one);
+            let remote = handle.loops[i].clone();
+            group.push(Self {
+                engine: Engine::new(service, Kernel::new(start)?, remote.stats.clone()),
+                ticker: Ticker::new(poll.registry(), TICK)?,
+                poll,
+                handle: handle.clone(),
+                remote,
+                listeners: mine,
+                ticked: false,
+                woken: false,
+                accept_after_ms: 0,
+                accept_more: false,
+                reserve: if i == 0 { Some(File::open("/dev/null")?) } else { None },
+            });
         }
         Ok((handle, group))
     }
@@ -173,7 +153,7 @@ impl<S: Service> EventLoop<S> {
                 Err(error) if no_descriptor(&error) && self.turn_away(listener) => {}
                 Err(_) => {
                     // Out of memory, or nothing can be taken: let some connections end first.
-                    self.accept_after_ms = self.now_ms + ACCEPT_REST_MS;
+                    self.accept_after_ms = self.engine.now_ms() + ACCEPT_REST_MS;
                     return;
                 }
             }
@@ -197,36 +177,28 @@ impl<S: Service> EventLoop<S> {
 
     /// Gives a new connection to the next loop in turn; sheds it if there are too many.
     fn hand_out(&mut self, socket: TcpStream, peer: SocketAddr) {
-        if !self.handle.admit() {
+        let Some(seat) = self.handle.admit() else {
             return add(&self.remote.stats.shed, 1);
-        }
+        };
         let to = self.handle.next.fetch_add(1, Relaxed) % self.handle.loops.len();
         let target = &self.handle.loops[to];
         if Arc::ptr_eq(target, &self.remote) {
-            self.adopt(socket, peer);
+            self.adopt(socket, peer, seat);
         } else {
             let socket = std::net::TcpStream::from(socket);
-            target.post(|inbox| inbox.sockets.push((socket, peer)));
+            target.post(|inbox| inbox.sockets.push((socket, peer, seat)));
         }
     }
 
-    /// Takes a connection into this loop.
-    pub(crate) fn adopt(&mut self, mut socket: TcpStream, peer: SocketAddr) {
-        socket.set_nodelay(true).ok();
-        let at = self.free.pop().unwrap_or_else(|| {
-            self.conns.push(None);
-            self.uses.push(0);
-            self.conns.len() - 1
-        });
-        let interest = Interest::READABLE | Interest::WRITABLE;
-        if self.poll.registry().register(&mut socket, Token(at), interest).is_err() {
-            self.handle.leave();
-            self.free.push(at);
-            return;
-        }
-        add(&self.remote.stats.opened, 1);
-        let session = self.service.open(peer);
-        self.conns[at] = Some(Box::new(Conn::new(socket, session, self.now_ms)));
+    /// Takes a connection into this loop; one that can't be polled is closed.
+    pub(crate) fn adopt(&mut self, mut stream: TcpStream, peer: SocketAddr, seat: Seat) {
+        stream.set_nodelay(true).ok();
+        let registry = self.poll.registry();
+        let register = |at| {
+            registry.register(&mut stream, Token(at), Interest::READABLE | Interest::WRITABLE)?;
+            Ok(Tcp { stream, _seat: seat })
+        };
+        self.engine.adopt(peer, register).ok();
     }
 }
 

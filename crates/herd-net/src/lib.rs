@@ -2,20 +2,25 @@
 //!
 //! One loop per thread, readiness-driven and edge-triggered (epoll, kqueue). A loop owns its connections; a request is
 //! read, served and answered without leaving its thread. What a connection says is the business of a [`Service`]; this
-//! crate knows bytes, turns and deadlines only. Reading order: `event_loop.rs`, `conn.rs`, `turn.rs`, `output.rs`.
+//! crate knows bytes, turns and deadlines only. The [`Engine`] of a loop knows no poller and reads no clock: it runs
+//! over any [`System`], the kernel's sockets or the [`Pipes`] of a simulation. Reading order: `event_loop.rs`,
+//! `engine.rs`, `conn.rs`, `turn.rs`, `output.rs`.
 
 mod conn;
+mod engine;
 mod event_loop;
 mod group;
+mod laps;
 mod listen;
 mod output;
 mod service;
 mod sink;
 mod stats;
 mod sys;
+mod system;
 mod turn;
-mod upkeep;
 
+pub use engine::{Engine, Ready};
 pub use event_loop::EventLoop;
 pub use group::{LoopHandle, Remote};
 pub use listen::listen;
@@ -23,3 +28,4 @@ pub use output::{Output, Ticket};
 pub use service::{Next, Service, Step};
 pub use sink::Sink;
 pub use stats::LoopStats;
+pub use system::System;

@@ -4,7 +4,6 @@ use crate::output::{Output, Ticket};
 use herd_core::Chunks;
 use std::io::IoSliceMut;
 use std::net::SocketAddr;
-use std::time::Instant;
 
 /// What is to happen after bytes were served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +34,8 @@ pub trait Service {
     /// Large bodies sent without being copied.
     type Bulk: Chunks;
 
-    /// A batch of events begins.
-    fn begin(&mut self, now: Instant);
+    /// A batch of events begins. Times count from a moment that all loops of a node share, and never fall.
+    fn begin(&mut self, now_ns: u64);
 
     /// A connection was opened.
     fn open(&mut self, peer: SocketAddr) -> Self::Session;
@@ -48,7 +47,7 @@ pub trait Service {
     fn foreseen(&mut self);
 
     /// All of a round, or of a turn, was served.
-    fn served(&mut self);
+    fn served(&mut self, now_ns: u64);
 
     /// Serves the bytes that have arrived and were not consumed yet; replies go to `out`. What is not used is handed
     /// in again, followed by what arrives.
@@ -61,7 +60,11 @@ pub trait Service {
     /// `n` bytes were received into that space. `used` of the answer is not looked at.
     fn filled(&mut self, session: &mut Self::Session, n: usize, out: &mut Output<'_, Self::Bulk>) -> Step;
 
-    /// A deferred reply may be ready: another loop or the clock said so.
+    /// Gives deferred replies of this loop that became ready by what was served since; asked after each round and turn.
+    /// Those of other loops are told to them ([`Remote::resume`](crate::Remote::resume)).
+    fn ready(&mut self, tickets: &mut Vec<Ticket>);
+
+    /// A deferred reply may be ready: this loop, another one or the clock said so.
     fn resume(&mut self, session: &mut Self::Session, ticket: Ticket, out: &mut Output<'_, Self::Bulk>);
 
     /// Whether the protocol has its own order of replies, so that requests are read while a body is being sent.

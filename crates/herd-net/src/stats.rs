@@ -17,6 +17,11 @@ pub struct LoopStats {
     pub read_bytes: AtomicU64,
     /// Bytes written.
     pub written_bytes: AtomicU64,
+    /// The longest the loop was busy with one thing, ns (`laps.rs`): since its start, and in the last minute or two.
+    /// Both are written every [`TICK_MS`](herd_core::limits::TICK_MS).
+    pub longest_ns: AtomicU64,
+    /// See `longest_ns`.
+    pub longest_recent_ns: AtomicU64,
 }
 
 /// Adds to a counter that only this thread writes: no locked instruction is needed.

@@ -1,12 +1,15 @@
-//! System calls on sockets that std has no name for, and the only `unsafe` of this crate.
+//! The kernel's sockets and clocks, system calls that std has no name for, and the only `unsafe` of this crate.
 
+use crate::group::Seat;
+use crate::system::System;
 use herd_core::limits::TICK_MS;
 use mio::net::TcpStream;
 use mio::{Registry, Token};
 use rustix::net::{RecvFlags, SendFlags};
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut, Read};
+use std::net::Shutdown;
 use std::os::fd::AsRawFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 #[cfg(target_os = "linux")]
 use {
     mio::Interest,
@@ -25,25 +28,79 @@ const NO_SIGNAL: SendFlags = SendFlags::NOSIGNAL;
 #[cfg(target_vendor = "apple")]
 const NO_SIGNAL: SendFlags = SendFlags::empty();
 
-/// Receives what is there; 0: the peer has closed.
-#[inline]
-pub(crate) fn recv(socket: &TcpStream, buf: &mut [u8]) -> io::Result<usize> {
-    Ok(rustix::net::recv(socket, buf, RecvFlags::empty())?.0)
+/// The machine under a loop.
+pub(crate) struct Kernel {
+    lender: Lender,
+    start: Instant,
 }
 
-/// Sends what the kernel takes.
-#[inline]
-pub(crate) fn send(socket: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
-    Ok(rustix::net::send(socket, bytes, NO_SIGNAL)?)
+/// A socket of the machine, and its place among the connections a node may have.
+pub(crate) struct Tcp {
+    pub(crate) stream: TcpStream,
+    pub(crate) _seat: Seat,
 }
 
-/// As `send`; `more`: what follows at once belongs into the same packets.
-pub(crate) fn send_slices(socket: &TcpStream, slices: &[IoSlice<'_>], more: bool) -> io::Result<usize> {
-    #[cfg(target_os = "linux")]
-    let flags = if more { NO_SIGNAL | SendFlags::MORE } else { NO_SIGNAL };
-    #[cfg(not(target_os = "linux"))]
-    let flags = if more { NO_SIGNAL } else { NO_SIGNAL };
-    Ok(rustix::net::sendmsg(socket, slices, &mut rustix::net::SendAncillaryBuffer::default(), flags)?)
+impl Kernel {
+    /// `start`: when the clock of the node began.
+    pub(crate) fn new(start: Instant) -> io::Result<Self> {
+        Ok(Self { lender: Lender::new()?, start })
+    }
+}
+
+impl System for Kernel {
+    type Socket = Tcp;
+
+    #[inline]
+    fn now_ns(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    fn cpu_ns(&self) -> u64 {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    }
+
+    #[inline]
+    fn recv(&self, socket: &Tcp, buf: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::net::recv(&socket.stream, buf, RecvFlags::empty())?.0)
+    }
+
+    fn recv_slices(&self, socket: &Tcp, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        (&socket.stream).read_vectored(slices)
+    }
+
+    #[inline]
+    fn send(&self, socket: &Tcp, bytes: &[u8]) -> io::Result<usize> {
+        Ok(rustix::net::send(&socket.stream, bytes, NO_SIGNAL)?)
+    }
+
+    fn send_slices(&self, socket: &Tcp, slices: &[IoSlice<'_>], more: bool) -> io::Result<usize> {
+        #[cfg(target_os = "linux")]
+        let flags = if more { NO_SIGNAL | SendFlags::MORE } else { NO_SIGNAL };
+        #[cfg(not(target_os = "linux"))]
+        let flags = if more { NO_SIGNAL } else { NO_SIGNAL };
+        Ok(rustix::net::sendmsg(&socket.stream, slices, &mut rustix::net::SendAncillaryBuffer::default(), flags)?)
+    }
+
+    fn lend(&self, socket: &Tcp, bytes: &[u8], more: bool) -> io::Result<(usize, usize)> {
+        self.lender.send(&socket.stream, bytes, more)
+    }
+
+    fn end(&self, socket: &Tcp) -> io::Result<()> {
+        socket.stream.shutdown(Shutdown::Write)
+    }
+
+    /// A system that can't do that tells of all arrivals, which is only slower.
+    #[allow(unsafe_code)]
+    fn set_low_water(&self, socket: &Tcp, bytes: usize) {
+        let value = bytes as libc::c_int;
+        let size = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: the kernel reads one integer, which outlives the call and whose true size is passed.
+        unsafe {
+            let value = (&raw const value).cast();
+            libc::setsockopt(socket.stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, value, size);
+        }
+    }
 }
 
 /// Most bytes lent with one call: large enough to make the calls cheap, small enough to waste little where a socket
@@ -155,18 +212,5 @@ impl Ticker {
             self.next_ms = now_ms + TICK_MS;
         }
         due
-    }
-}
-
-/// Has the kernel tell of arrivals only when so many bytes are there, or it has room for no more. A system that does
-/// not do that tells of all, which is only slower.
-#[allow(unsafe_code)]
-pub(crate) fn set_low_water(socket: &TcpStream, bytes: usize) {
-    let value = bytes as libc::c_int;
-    let size = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the kernel reads one integer, which outlives the call and whose true size is passed.
-    unsafe {
-        let value = (&raw const value).cast();
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, value, size);
     }
 }

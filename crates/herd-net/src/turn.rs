@@ -5,14 +5,13 @@
 //! where they lie.
 
 use crate::conn::{Conn, READ_BYTES, Why};
-use crate::event_loop::EventLoop;
+use crate::engine::Engine;
 use crate::output::{Output, Piece, ticket_id};
 use crate::service::Service;
 use crate::stats::add;
-use crate::sys::{self, Lender};
+use crate::system::System;
 use herd_core::limits::{LINGER_MS, OUTPUT_HIGH_BYTES, STALLED_TIMEOUT_MS, TURN_LARGE_BYTES, TURN_SMALL_BYTES};
-use std::io::{self, ErrorKind, IoSliceMut, Read};
-use std::net::Shutdown;
+use std::io::{self, ErrorKind, IoSliceMut};
 
 /// A transfer is alone if nobody else was served for this long.
 const ALONE_MS: u64 = 20;
@@ -24,9 +23,9 @@ const LOW_WATER_BYTES: usize = 64 * 1024;
 const OVERFLOW_BYTES: usize = 4096;
 
 /// What a loop lends to a connection for one turn.
-pub(crate) struct Turn<'a, S: Service> {
+pub(crate) struct Turn<'a, S: Service, M: System> {
     service: &'a mut S,
-    lender: &'a Lender,
+    system: &'a M,
     /// Where small reads go.
     input: &'a mut [u8],
     /// Replies of this turn.
@@ -40,9 +39,9 @@ pub(crate) struct Turn<'a, S: Service> {
     written_bytes: usize,
 }
 
-impl<S: Service> EventLoop<S> {
+impl<S: Service, M: System> Engine<S, M> {
     /// Gives a turn to each connection that is in line now.
-    pub(crate) fn turns(&mut self) {
+    pub fn turns(&mut self) {
         for _ in 0..self.line.len() {
             let at = self.line.pop_front().expect("counted");
             self.take_turn(at);
@@ -59,7 +58,7 @@ impl<S: Service> EventLoop<S> {
         let desk = &mut self.desks[0];
         let mut turn = Turn {
             service: &mut self.service,
-            lender: &self.lender,
+            system: &self.system,
             input: &mut self.input,
             replies: &mut desk.replies,
             id: ticket_id(at, self.uses[at]),
@@ -71,9 +70,8 @@ impl<S: Service> EventLoop<S> {
         let again = conn.turn(&mut turn);
         let (read, written) = (turn.read_bytes, turn.written_bytes);
         desk.replies.clear();
-        self.service.served();
-        add(&self.remote.stats.read_bytes, read as u64);
-        add(&self.remote.stats.written_bytes, written as u64);
+        add(&self.stats.read_bytes, read as u64);
+        add(&self.stats.written_bytes, written as u64);
         if read + written < READ_BYTES {
             self.last_small = (self.now_ms, at);
         }
@@ -83,13 +81,15 @@ impl<S: Service> EventLoop<S> {
             Ok(again) if again => self.stand_in_line(at),
             Ok(_) => {}
         }
+        self.served();
+        self.resume_ready();
     }
 }
 
-impl<S: Service> Conn<S> {
+impl<S: Service, M: System> Conn<S, M> {
     /// Reads, serves and sends until the socket or the budget is used up; true if it wants another turn. An error ends
     /// the connection.
-    fn turn(&mut self, turn: &mut Turn<'_, S>) -> io::Result<bool> {
+    fn turn(&mut self, turn: &mut Turn<'_, S, M>) -> io::Result<bool> {
         if self.lingering {
             return self.linger(turn);
         }
@@ -100,7 +100,7 @@ impl<S: Service> Conn<S> {
             turn.budget = turn.budget.saturating_sub(n);
             self.flush(turn)?;
         }
-        self.set_low_water();
+        self.set_low_water(turn.system);
         self.set_deadline(turn.service, turn.now_ms, turn.read_bytes + turn.written_bytes > 0);
         match () {
             () if self.is_over(turn.service) => Err(ErrorKind::UnexpectedEof.into()),
@@ -115,8 +115,8 @@ impl<S: Service> Conn<S> {
     }
 
     /// Tells the peer that nothing more comes.
-    fn begin_linger(&mut self, turn: &mut Turn<'_, S>) -> io::Result<bool> {
-        self.socket.shutdown(Shutdown::Write)?;
+    fn begin_linger(&mut self, turn: &mut Turn<'_, S, M>) -> io::Result<bool> {
+        turn.system.end(&self.socket)?;
         self.lingering = true;
         (self.input, self.bulk) = (Vec::new(), 0);
         self.deadline_ms = turn.now_ms + LINGER_MS;
@@ -124,9 +124,9 @@ impl<S: Service> Conn<S> {
     }
 
     /// Drops what arrives; an error, which ends the connection, when the peer has closed too.
-    fn linger(&mut self, turn: &mut Turn<'_, S>) -> io::Result<bool> {
+    fn linger(&mut self, turn: &mut Turn<'_, S, M>) -> io::Result<bool> {
         while self.readable && turn.budget > 0 {
-            let n = match self.socket.read(&mut turn.input[..READ_BYTES]) {
+            let n = match turn.system.recv(&self.socket, &mut turn.input[..READ_BYTES]) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(n) => n,
                 Err(error) => self.not_now(error).map(|()| 0)?,
@@ -142,14 +142,14 @@ impl<S: Service> Conn<S> {
         in_order || self.queue.small_bytes() > OUTPUT_HIGH_BYTES
     }
 
-    fn wants_another(&self, turn: &Turn<'_, S>) -> bool {
+    fn wants_another(&self, turn: &Turn<'_, S, M>) -> bool {
         let more = || self.put_off || turn.service.wants_more(&self.session);
         let has_more = self.queue.can_send() || (self.queue.is_empty() && more());
         (self.writable && has_more) || self.wants_to_read(turn.service)
     }
 
-    fn read_small(&mut self, turn: &mut Turn<'_, S>) -> io::Result<usize> {
-        let (len, new) = self.receive(turn.input)?;
+    fn read_small(&mut self, turn: &mut Turn<'_, S, M>) -> io::Result<usize> {
+        let (len, new) = self.receive(turn.system, turn.input)?;
         if len > 0 {
             self.serve(turn.service, turn.id, &turn.input[..len], turn.replies);
         }
@@ -157,7 +157,7 @@ impl<S: Service> Conn<S> {
     }
 
     /// Reads body bytes to where the service wants them, and a little beyond.
-    fn read_bulk(&mut self, turn: &mut Turn<'_, S>) -> io::Result<usize> {
+    fn read_bulk(&mut self, turn: &mut Turn<'_, S, M>) -> io::Result<usize> {
         assert!(self.input.is_empty(), "what arrived before a body was consumed");
         let max = self.bulk.min(turn.budget.min(BULK_READ_BYTES) as u64) as usize;
         let mut slices = turn.service.space(&mut self.session, max);
@@ -172,7 +172,7 @@ impl<S: Service> Conn<S> {
             slices.push(IoSliceMut::new(&mut turn.input[..OVERFLOW_BYTES]));
         }
         let asked = if whole { space + OVERFLOW_BYTES } else { space };
-        let n = match self.socket.read_vectored(&mut slices) {
+        let n = match turn.system.recv_slices(&self.socket, &mut slices) {
             Ok(0) => {
                 drop(slices);
                 self.end();
@@ -195,18 +195,18 @@ impl<S: Service> Conn<S> {
     }
 
     /// Has the kernel tell of a long body in large steps; of all else, and of a body's end, at once.
-    fn set_low_water(&mut self) {
+    fn set_low_water(&mut self, system: &M) {
         let bytes = if self.bulk < BULK_READ_BYTES as u64 { 1 } else { LOW_WATER_BYTES };
         if self.low_water != bytes {
-            sys::set_low_water(&self.socket, bytes);
+            system.set_low_water(&self.socket, bytes);
             self.low_water = bytes;
         }
     }
 
     /// Sends this turn's replies and what is queued; serves what was put off when there is room.
-    fn flush(&mut self, turn: &mut Turn<'_, S>) -> io::Result<()> {
+    fn flush(&mut self, turn: &mut Turn<'_, S, M>) -> io::Result<()> {
         loop {
-            let sent = self.send(turn.replies)?;
+            let sent = self.send(turn.system, turn.replies)?;
             turn.written_bytes += sent;
             turn.budget = turn.budget.saturating_sub(sent);
             while self.writable && turn.budget > 0 && (self.queue.can_send() || self.refill(turn)) {
@@ -220,7 +220,7 @@ impl<S: Service> Conn<S> {
     }
 
     /// Has the service queue more once everything was sent; false if there is nothing.
-    fn refill(&mut self, turn: &mut Turn<'_, S>) -> bool {
+    fn refill(&mut self, turn: &mut Turn<'_, S, M>) -> bool {
         if !self.queue.is_empty() || !turn.service.wants_more(&self.session) {
             return false;
         }
@@ -231,18 +231,18 @@ impl<S: Service> Conn<S> {
     }
 
     /// Requests that were left over because output was high.
-    fn serve_put_off(&mut self, turn: &mut Turn<'_, S>) {
+    fn serve_put_off(&mut self, turn: &mut Turn<'_, S, M>) {
         let input = std::mem::take(&mut self.input);
         self.serve(turn.service, turn.id, &input, turn.replies);
     }
 
     /// Sends the first pieces of the queue.
-    fn send_queued(&mut self, turn: &mut Turn<'_, S>) -> io::Result<()> {
+    fn send_queued(&mut self, turn: &mut Turn<'_, S, M>) -> io::Result<()> {
         let (is_head, result) = match self.queue.piece(turn.budget) {
-            Piece::Lent { bytes, more } => (false, turn.lender.send(&self.socket, bytes, more)),
+            Piece::Lent { bytes, more } => (false, turn.system.lend(&self.socket, bytes, more)),
             Piece::Slices { slices, more } => {
                 let asked = slices.iter().map(|slice| slice.len()).sum();
-                (more, sys::send_slices(&self.socket, &slices, more).map(|n| (asked, n)))
+                (more, turn.system.send_slices(&self.socket, &slices, more).map(|n| (asked, n)))
             }
         };
         match result {

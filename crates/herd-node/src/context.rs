@@ -8,10 +8,11 @@ use herd_core::key::CollectionId;
 use herd_core::{Error, ErrorKind, quote};
 use herd_net::{LoopHandle, Ticket};
 use herd_store::{Collection, Now, Store};
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// What all loops of a node share.
 pub(crate) struct Shared {
@@ -27,9 +28,7 @@ pub(crate) struct Shared {
     pub(crate) loops: OnceLock<LoopHandle>,
     /// Set when the node stops.
     pub(crate) stopping: AtomicBool,
-    /// When it was started.
-    pub(crate) start: Instant,
-    /// The same, ms since 1970.
+    /// When it was started, which is when its clock began, ms since 1970.
     pub(crate) start_unix_ms: u64,
     /// The clock of memcached's tests.
     pub(crate) debug_time: DebugTime,
@@ -39,14 +38,7 @@ pub(crate) struct Shared {
     pub(crate) addrs: OnceLock<Vec<SocketAddr>>,
     /// Sessions of the wire so far.
     pub(crate) sessions: AtomicU32,
-    /// Who was woken, where no loop runs.
-    #[cfg(test)]
-    pub(crate) woken: std::sync::Mutex<Vec<Woken>>,
 }
-
-/// A ticket to be resumed.
-#[cfg(test)]
-pub(crate) struct Woken(pub(crate) Ticket);
 
 /// A loop's view of the node.
 pub(crate) struct Context {
@@ -56,12 +48,14 @@ pub(crate) struct Context {
     pub(crate) number: usize,
     /// The time of this batch of events.
     pub(crate) now: Now,
-    /// When this batch of events began.
-    began: Instant,
+    /// When this batch of events began, by the clock of the loops.
+    began_ns: u64,
     /// The door that is being served.
     pub(crate) door: DoorName,
     /// Requests counted since.
     batch: Batch,
+    /// Waits of this loop that are to look again.
+    woken: RefCell<Vec<Ticket>>,
 }
 
 impl Context {
@@ -70,19 +64,30 @@ impl Context {
             shared,
             number,
             now: Now::default(),
-            began: Instant::now(),
+            began_ns: 0,
             door: DoorName::Other,
             batch: Batch::default(),
+            woken: RefCell::default(),
         };
-        context.begin(Instant::now());
+        context.begin(0);
         context
     }
 
     /// Takes the time, once for all events of a batch.
     #[inline]
-    pub(crate) fn begin(&mut self, now: Instant) {
-        self.began = now;
-        self.now = self.shared.now_at(now);
+    pub(crate) fn begin(&mut self, now_ns: u64) {
+        self.began_ns = now_ns;
+        self.now = self.shared.now_at(now_ns);
+    }
+
+    /// How long the node has been up, by the clock of its loops.
+    pub(crate) fn up(&self) -> Duration {
+        Duration::from_nanos(self.began_ns)
+    }
+
+    /// The clock that requests see was moved.
+    pub(crate) fn look_again(&mut self) {
+        self.now = self.shared.now_at(self.began_ns);
     }
 
     /// Counts a request to the door that is being served.
@@ -98,10 +103,9 @@ impl Context {
 
     /// Books the requests counted since the last time.
     #[inline]
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn settle(&mut self, now_ns: u64) {
         if !self.batch.is_empty() {
-            let elapsed_ns = self.began.elapsed().as_nanos() as u64;
-            self.shared.metrics[self.number].settle(&mut self.batch, elapsed_ns);
+            self.shared.metrics[self.number].settle(&mut self.batch, now_ns - self.began_ns);
         }
     }
 
@@ -123,12 +127,18 @@ impl Context {
 
     fn wake(&self, waiters: Vec<Waiter>) {
         for waiter in waiters {
-            #[cfg(test)]
-            self.shared.woken.lock().expect("no test panicked with it").push(Woken(waiter.ticket));
-            if let Some(loops) = self.shared.loops.get() {
+            if waiter.loop_number == self.number {
+                self.woken.borrow_mut().push(waiter.ticket);
+            } else if let Some(loops) = self.shared.loops.get() {
                 loops.loops()[waiter.loop_number].resume(&[waiter.ticket]);
             }
         }
+    }
+
+    /// Takes the waits of this loop that are to look again.
+    #[inline]
+    pub(crate) fn take_woken(&mut self, tickets: &mut Vec<Ticket>) {
+        tickets.append(self.woken.get_mut());
     }
 
     /// Tickets whose time has come; all, once the node stops.
@@ -172,13 +182,8 @@ impl Shared {
     }
 
     #[inline]
-    fn now_at(&self, instant: Instant) -> Now {
-        let up = self.debug_time.up(instant.saturating_duration_since(self.start));
+    fn now_at(&self, up_ns: u64) -> Now {
+        let up = self.debug_time.up(Duration::from_nanos(up_ns));
         Now { unix_ms: self.start_unix_ms + up.as_millis() as u64, uptime_s: up.as_secs() as u32 }
     }
-}
-
-/// Milliseconds since 1970 by the machine's clock.
-pub(crate) fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
 }

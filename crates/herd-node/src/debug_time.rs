@@ -2,11 +2,10 @@
 //! started with `HERD_DEBUG_TIME=1`.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// How requests' time differs from the machine's.
+/// How requests' time differs from that of the loops.
 pub(crate) struct DebugTime {
-    start: Instant,
     used: AtomicBool,
     moved_ms: AtomicI64,
     /// Where it stands still, ms since the start; -1: it runs.
@@ -14,9 +13,9 @@ pub(crate) struct DebugTime {
 }
 
 impl DebugTime {
-    pub(crate) fn new(start: Instant) -> Self {
+    pub(crate) fn new() -> Self {
         let (used, moved_ms, stopped_ms) = (AtomicBool::new(false), AtomicI64::new(0), AtomicI64::new(-1));
-        Self { start, used, moved_ms, stopped_ms }
+        Self { used, moved_ms, stopped_ms }
     }
 
     /// Time since the start, as requests see it.
@@ -32,16 +31,18 @@ impl DebugTime {
         Duration::from_millis(up_ms.max(0) as u64)
     }
 
-    pub(crate) fn pause(&self) {
-        let now = self.changed(self.start.elapsed()).as_millis() as i64;
+    /// `up`: the time since the start, as the loops have it.
+    pub(crate) fn pause(&self, up: Duration) {
+        let now = self.changed(up).as_millis() as i64;
         self.stopped_ms.store(now, Relaxed);
         self.used.store(true, Relaxed);
     }
 
-    pub(crate) fn resume(&self) {
+    /// See `pause`.
+    pub(crate) fn resume(&self, up: Duration) {
         let stopped = self.stopped_ms.swap(-1, Relaxed);
         if stopped >= 0 {
-            self.moved_ms.store(stopped - self.start.elapsed().as_millis() as i64, Relaxed);
+            self.moved_ms.store(stopped - up.as_millis() as i64, Relaxed);
         }
     }
 

@@ -1,20 +1,20 @@
 //! A node without sockets, for tests: bytes in, bytes out, over the real sessions and the real store.
 
-use crate::context::{Shared, Woken};
+use crate::context::Shared;
 use crate::doors::Session;
 use crate::service::NodeService;
-use crate::{Config, shared};
+use crate::{Config, Environment, shared};
 use herd_core::limits::BLOCK_BYTES;
 use herd_net::{Next, Service, Sink, Step};
 use herd_store::Body;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A node of one loop.
 pub(crate) struct World {
     pub(crate) shared: Arc<Shared>,
     service: NodeService,
-    start: Instant,
+    now_ns: u64,
     connections: u64,
     peers: Vec<Option<Wire>>,
 }
@@ -38,9 +38,10 @@ impl World {
     }
 
     pub(crate) fn with(config: Config) -> Self {
-        let shared = Arc::new(shared(config).expect("a node's state"));
+        let environment = Environment { unix_ms: 1_800_000_000_000, random: [7; 16] };
+        let shared = Arc::new(shared(config, &environment).expect("a node's state"));
         let service = NodeService::new(shared.clone(), 0);
-        Self { start: shared.start, shared, service, connections: 0, peers: Vec::new() }
+        Self { now_ns: 0, shared, service, connections: 0, peers: Vec::new() }
     }
 
     pub(crate) fn connect(&mut self) -> Peer {
@@ -100,8 +101,8 @@ impl World {
 
     /// Lets time pass, with a tick at its end.
     pub(crate) fn pass(&mut self, time: Duration) {
-        self.start += time;
-        self.service.begin(self.start);
+        self.now_ns += time.as_nanos() as u64;
+        self.service.begin(self.now_ns);
         let mut due = Vec::new();
         self.service.tick(&mut due);
         due.into_iter().for_each(|ticket| self.resume(ticket));
@@ -111,11 +112,12 @@ impl World {
     /// Tells those who wait of what changed, as the loops do.
     fn deliver(&mut self) {
         loop {
-            let woken = std::mem::take(&mut *self.shared.woken.lock().expect("no test panicked with it"));
+            let mut woken = Vec::new();
+            self.service.ready(&mut woken);
             if woken.is_empty() {
                 return;
             }
-            woken.into_iter().for_each(|Woken(ticket)| self.resume(ticket));
+            woken.into_iter().for_each(|ticket| self.resume(ticket));
         }
     }
 
@@ -138,7 +140,7 @@ impl World {
         }
         let input = std::mem::take(&mut wire.input);
         let step = service.serve(&mut wire.session, &input, &mut wire.sink.output());
-        service.served();
+        service.served(self.now_ns);
         wire.input = input[step.used..].to_vec();
         apply(wire, step);
         (step.next == Next::Again || step.used > 0 || wire.bulk > 0) && !wire.input.is_empty()

@@ -10,6 +10,7 @@ mod defect;
 mod doors;
 #[cfg(test)]
 mod drive;
+mod environment;
 mod http;
 mod memcached;
 mod metrics;
@@ -22,6 +23,7 @@ mod wire;
 
 pub use config::Config;
 pub use defect::abort_on_panic;
+pub use environment::Environment;
 
 use context::Shared;
 use debug_time::DebugTime;
@@ -37,7 +39,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use watch::Watch;
 
 /// How long loops that were told to stop are waited for: a little over `STOP_MS`, which they keep by themselves.
@@ -56,9 +58,10 @@ impl Node {
     pub fn start(config: Config) -> io::Result<Self> {
         let listeners = config.listen.iter().map(|addr| listen(*addr)).collect::<io::Result<Vec<_>>>()?;
         let addrs = listeners.iter().map(|listener| listener.local_addr()).collect::<io::Result<Vec<_>>>()?;
-        let shared = Arc::new(shared(config)?);
+        let (start, environment) = (Instant::now(), machine()?);
+        let shared = Arc::new(shared(config, &environment)?);
         let services = (0..shared.config.threads).map(|n| NodeService::new(shared.clone(), n)).collect();
-        let (handle, group) = EventLoop::group(listeners, services, shared.config.connections_max)?;
+        let (handle, group) = EventLoop::group(listeners, services, shared.config.connections_max, start)?;
         shared.loops.set(handle.clone()).ok();
         shared.addrs.set(addrs.clone()).ok();
         let spawn = |(n, event_loop): (usize, EventLoop<NodeService>)| {
@@ -102,18 +105,17 @@ impl Node {
     }
 }
 
-fn shared(config: Config) -> io::Result<Shared> {
+fn shared(config: Config, environment: &Environment) -> io::Result<Shared> {
     if config.name.len() > NODE_NAME_MAX_BYTES {
         let text = format!("the node's name is over {NODE_NAME_MAX_BYTES} bytes");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
-    let (start, start_unix_ms) = (Instant::now(), context::unix_ms());
     let store = Store::new(&herd_store::Config {
         memory_bytes: config.memory_bytes,
         threads: config.threads,
         object_max_bytes: config.object_max_bytes,
-        hash_key: random_key()?,
-        start_ms: start_unix_ms,
+        hash_key: HashKey(environment.random),
+        start_ms: environment.unix_ms,
     })?;
     let class = if config.evict { "cache" } else { "ram:1" };
     let spec = Spec { class: class.into(), ordered: false, quota_bytes: None };
@@ -126,20 +128,18 @@ fn shared(config: Config) -> io::Result<Shared> {
         config,
         loops: OnceLock::new(),
         stopping: AtomicBool::new(false),
-        start,
-        start_unix_ms,
-        debug_time: DebugTime::new(start),
+        start_unix_ms: environment.unix_ms,
+        debug_time: DebugTime::new(),
         watch,
         addrs: OnceLock::new(),
         sessions: AtomicU32::new(0),
-        #[cfg(test)]
-        woken: std::sync::Mutex::default(),
     })
 }
 
-/// A key nobody outside can guess.
-fn random_key() -> io::Result<HashKey> {
-    let mut key = [0; 16];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut key)?;
-    Ok(HashKey(key))
+/// The date and chance as this machine has them.
+fn machine() -> io::Result<Environment> {
+    let unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
+    let mut random = [0; 16];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut random)?;
+    Ok(Environment { unix_ms, random })
 }

@@ -8,7 +8,6 @@ use herd_store::{Body, Foreseen};
 use std::io::IoSliceMut;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Where replies go.
 pub(crate) type Output<'a> = herd_net::Output<'a, Arc<Body>>;
@@ -31,8 +30,8 @@ impl Service for NodeService {
     type Bulk = Arc<Body>;
 
     #[inline]
-    fn begin(&mut self, now: Instant) {
-        self.cx.begin(now);
+    fn begin(&mut self, now_ns: u64) {
+        self.cx.begin(now_ns);
     }
 
     #[inline]
@@ -75,8 +74,13 @@ impl Service for NodeService {
     }
 
     #[inline]
-    fn served(&mut self) {
-        self.cx.settle();
+    fn served(&mut self, now_ns: u64) {
+        self.cx.settle(now_ns);
+    }
+
+    #[inline]
+    fn ready(&mut self, tickets: &mut Vec<Ticket>) {
+        self.cx.take_woken(tickets);
     }
 
     fn open(&mut self, _peer: SocketAddr) -> Session {

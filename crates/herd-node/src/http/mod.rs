@@ -99,12 +99,12 @@ impl Session {
             }
             Target::Metrics => {
                 cx.count(VerbName::Admin);
-                let text = cx.shared.metrics_text().into_bytes();
+                let text = cx.shared.metrics_text(cx.now).into_bytes();
                 answer_text(cx, request, VerbName::Admin, Ok(text), "text/plain; version=0.0.4", out);
             }
             Target::Status => {
                 cx.count(VerbName::Admin);
-                let text = cx.shared.status_json().into_bytes();
+                let text = cx.shared.status_json(cx.now).into_bytes();
                 answer_text(cx, request, VerbName::Admin, Ok(text), "application/json", out);
             }
             Target::Root => {

@@ -39,11 +39,11 @@ pub(super) fn debug_time(cx: &mut Context, time: DebugTime, out: &mut Output<'_>
         return out.buf.extend_from_slice(reply::ERROR);
     }
     match time {
-        DebugTime::Pause => cx.shared.debug_time.pause(),
-        DebugTime::Resume => cx.shared.debug_time.resume(),
+        DebugTime::Pause => cx.shared.debug_time.pause(cx.up()),
+        DebugTime::Resume => cx.shared.debug_time.resume(cx.up()),
         DebugTime::Move(seconds) => cx.shared.debug_time.advance(seconds),
     }
-    cx.begin(std::time::Instant::now());
+    cx.look_again();
     out.buf.extend_from_slice(reply::OK);
 }
 

@@ -3,23 +3,23 @@
 mod prometheus;
 
 use crate::context::Shared;
-use herd_store::Counts;
+use herd_store::{Counts, Now};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Shared {
     /// The read-only objects of the system collection.
-    pub(crate) fn system_object(&self, name: &[u8]) -> Option<String> {
+    pub(crate) fn system_object(&self, name: &[u8], now: Now) -> Option<String> {
         match name {
-            b"status" => Some(self.status_json()),
+            b"status" => Some(self.status_json(now)),
             b"collections" => Some(self.collections_json().to_string()),
-            b"metrics" => Some(self.metrics_text()),
+            b"metrics" => Some(self.metrics_text(now)),
             _ => None,
         }
     }
 
     /// The node's state (DESIGN §5).
-    pub(crate) fn status_json(&self) -> String {
+    pub(crate) fn status_json(&self, now: Now) -> String {
         let (budget, used) = self.store.memory();
         let counts = self.store.collections().iter().fold(Counts::default(), |mut sum, c| {
             sum += self.store.counts(c);
@@ -27,6 +27,8 @@ impl Shared {
         });
         let config = &self.config;
         let listen: Vec<String> = self.addrs.get().into_iter().flatten().map(ToString::to_string).collect();
+        let longest_ns = self.loops.get().into_iter().flat_map(|loops| loops.loops());
+        let longest_ns = longest_ns.map(|remote| remote.stats.longest_ns.load(Relaxed)).max().unwrap_or(0);
         let state = if self.stopping.load(Relaxed) { "stopping" } else { "serving" };
         json!({
             "herd": config.name,
@@ -45,7 +47,8 @@ impl Shared {
             "security": if config.plain { "plain: no TLS, no authentication" } else { "open on loopback" },
             "io": "readiness",
             "threads": config.threads,
-            "uptime_s": self.start.elapsed().as_secs(),
+            "longest_turn_ms": longest_ns as f64 / 1e6,
+            "uptime_s": now.uptime_s,
             "collections": self.collections_json(),
         })
         .to_string()

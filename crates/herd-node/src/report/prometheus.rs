@@ -3,7 +3,7 @@
 use crate::context::Shared;
 use crate::metrics::{DoorName, LATENCY_BUCKETS, VerbMetrics, VerbName};
 use herd_core::ErrorKind;
-use herd_store::Counts;
+use herd_store::{Counts, Now};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -14,7 +14,7 @@ type Sum<'a> = &'a dyn Fn(Pick<'_>) -> u64;
 
 impl Shared {
     /// All metrics as Prometheus text.
-    pub(crate) fn metrics_text(&self) -> String {
+    pub(crate) fn metrics_text(&self, now: Now) -> String {
         let mut out = String::new();
         self.requests_text(&mut out);
         self.collections_text(&mut out);
@@ -22,7 +22,7 @@ impl Shared {
         let (budget, used) = self.store.memory();
         gauge(&mut out, "herd_memory_bytes", "Memory the store may use.", budget);
         gauge(&mut out, "herd_memory_used_bytes", "Memory the store uses, overhead included.", used);
-        gauge(&mut out, "herd_uptime_seconds", "Seconds since the node's start.", self.start.elapsed().as_secs());
+        gauge(&mut out, "herd_uptime_seconds", "Seconds since the node's start.", u64::from(now.uptime_s));
         head(&mut out, "herd_build_info", "gauge", "The build, as labels.");
         line(&mut out, format_args!("herd_build_info{{build=\"{}\"}} 1", self.config.build));
         out
@@ -112,6 +112,12 @@ impl Shared {
         ] {
             head(out, name, "counter", help);
             line(out, format_args!("{name} {value}"));
+        }
+        let help = "The longest a loop was busy with one thing in the last minute or two.";
+        head(out, "herd_loop_longest_turn_seconds", "gauge", help);
+        for (number, remote) in loops.loops().iter().enumerate() {
+            let seconds = remote.stats.longest_recent_ns.load(Relaxed) as f64 / 1e9;
+            line(out, format_args!("herd_loop_longest_turn_seconds{{loop=\"{number}\"}} {seconds}"));
         }
     }
 }

@@ -253,7 +253,7 @@ fn answer_get(request: &Header, mut reply: Header, found: &Found<'_>, out: &mut 
 fn get_system(cx: &Context, header: &Header, name: &[u8], out: &mut Output<'_>) -> Result<(), Error> {
     let text = cx
         .shared
-        .system_object(name)
+        .system_object(name, cx.now)
         .ok_or_else(|| Error::new(ErrorKind::NotFound, "the system collection has: status, collections, metrics"))?;
     let mut reply = Header::reply_to(header, Status::Ok);
     reply.length = text.len() as u64;

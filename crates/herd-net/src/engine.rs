@@ -1,0 +1,316 @@
+//! A loop without its poller: its connections, their rounds and turns, deferred replies, deadlines, the end.
+//!
+//! Somebody tells it what sockets have ([`Engine::note`]) and when to work: [`EventLoop`](crate::EventLoop) with a
+//! poller and the kernel's sockets, a simulation with pipes and a clock of its own. The code between is the same.
+//!
+//! *Readable* is a connection from the kernel's word until a read comes back short. Connections that have small
+//! requests are served in *rounds* of up to [`ROUND`]: all are read, then all are served, then all are answered.
+//! Between a request's arrival and its service the memory it needs is fetched (`Service::foresee`), and a client with
+//! many connections is woken once a round instead of once a reply. All else stands in line for a *turn* of bounded
+//! bytes behind the rounds (`turn.rs`), so that nobody waits for a large transfer.
+
+use crate::conn::{Conn, Inflow, READ_BYTES, REST_MAX_BYTES, Why};
+use crate::laps::Laps;
+use crate::output::{Output, Queue, Ticket, ticket_id};
+use crate::service::Service;
+use crate::stats::{LoopStats, add};
+use crate::system::System;
+use herd_core::limits::STOP_MS;
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Connections of a round: enough to hide the memory's latency, few enough that what they read is still in cache.
+const ROUND: usize = 16;
+/// Most bytes of one connection in a round.
+const DESK_BYTES: usize = REST_MAX_BYTES + READ_BYTES;
+
+/// What is known of a socket since it was last told of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    /// It may have bytes.
+    pub readable: bool,
+    /// It will have no more than are there now.
+    pub ended: bool,
+    /// It may have room.
+    pub writable: bool,
+}
+
+/// The connections of a loop, and how they are served.
+pub struct Engine<S: Service, M: System> {
+    pub(crate) system: M,
+    pub(crate) service: S,
+    pub(crate) conns: Vec<Option<Box<Conn<S, M>>>>,
+    /// How often each place was used, so that an old ticket names nobody new.
+    pub(crate) uses: Vec<u32>,
+    free: Vec<usize>,
+    /// Connections with requests that have just arrived.
+    fresh: Vec<usize>,
+    /// Connections in line for a turn.
+    pub(crate) line: VecDeque<usize>,
+    pub(crate) desks: Box<[Desk]>,
+    /// What arrived for a round, side by side, so that it stays in the core's cache; or for a turn.
+    pub(crate) input: Box<[u8]>,
+    pub(crate) now_ms: u64,
+    /// When the last small request was served, and to whom.
+    pub(crate) last_small: (u64, usize),
+    stopping_ms: Option<u64>,
+    laps: Laps,
+    /// Deferred replies to look at, kept for its memory.
+    ready: Vec<Ticket>,
+    pub(crate) stats: Arc<LoopStats>,
+}
+
+/// Where one connection of a round is served.
+#[derive(Default)]
+pub(crate) struct Desk {
+    /// Where in the loop's input lies what arrived.
+    from: usize,
+    len: usize,
+    /// Replies to it.
+    pub(crate) replies: Vec<u8>,
+    failed: Option<Why>,
+}
+
+impl<S: Service, M: System> Engine<S, M> {
+    /// An engine without connections.
+    pub fn new(service: S, system: M, stats: Arc<LoopStats>) -> Self {
+        Self {
+            system,
+            service,
+            conns: Vec::new(),
+            uses: Vec::new(),
+            free: Vec::new(),
+            fresh: Vec::new(),
+            line: VecDeque::new(),
+            desks: (0..ROUND).map(|_| Desk::default()).collect(),
+            input: vec![0; ROUND * DESK_BYTES].into(),
+            now_ms: 0,
+            last_small: (0, usize::MAX),
+            stopping_ms: None,
+            laps: Laps::default(),
+            ready: Vec::new(),
+            stats,
+        }
+    }
+
+    /// The service.
+    pub fn service(&self) -> &S {
+        &self.service
+    }
+
+    /// Whether connections stand in line for a turn.
+    pub fn is_busy(&self) -> bool {
+        !self.line.is_empty()
+    }
+
+    /// Connections that are open.
+    pub fn open(&self) -> usize {
+        self.conns.len() - self.free.len()
+    }
+
+    /// Milliseconds of the system's clock when the engine last began.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    /// Begins to work: takes the time.
+    #[inline]
+    pub fn begin(&mut self) {
+        let now_ns = self.system.now_ns();
+        self.now_ms = now_ns / 1_000_000;
+        self.laps.begin(now_ns);
+        self.service.begin(now_ns);
+    }
+
+    /// Takes a connection, whose socket `make` gives when it is told the connection's number; that number.
+    pub fn adopt(&mut self, peer: SocketAddr, make: impl FnOnce(usize) -> io::Result<M::Socket>) -> io::Result<usize> {
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.conns.push(None);
+            self.uses.push(0);
+            self.conns.len() - 1
+        });
+        let socket = make(at).inspect_err(|_| self.free.push(at))?;
+        add(&self.stats.opened, 1);
+        let session = self.service.open(peer);
+        self.conns[at] = Some(Box::new(Conn::new(socket, session, self.now_ms)));
+        Ok(at)
+    }
+
+    /// What is known of a connection's socket. It may be told more than once before the next rounds.
+    #[inline]
+    pub fn note(&mut self, at: usize, ready: Ready) {
+        let Some(Some(conn)) = self.conns.get_mut(at) else {
+            return;
+        };
+        if ready.ended && conn.inflow == Inflow::Open {
+            conn.inflow = Inflow::Ending;
+        }
+        conn.readable |= ready.readable || ready.ended;
+        conn.writable |= ready.writable;
+        match () {
+            () if conn.in_round => {}
+            () if conn.is_fresh() => {
+                conn.in_round = true;
+                self.fresh.push(at);
+            }
+            () => self.stand_in_line(at),
+        }
+    }
+
+    /// Serves all connections with fresh requests.
+    #[inline]
+    pub fn rounds(&mut self) {
+        let fresh = std::mem::take(&mut self.fresh);
+        fresh.chunks(ROUND).for_each(|round| self.round(round));
+        self.fresh = fresh;
+        self.fresh.clear();
+    }
+
+    /// Reads up to [`ROUND`] connections, serves them, and answers them.
+    #[inline]
+    fn round(&mut self, round: &[usize]) {
+        let (mut read, mut written, mut from) = (0, 0, 0);
+        for (desk, &at) in self.desks.iter_mut().zip(round) {
+            let conn = self.conns[at].as_mut().expect("it stays open until its round");
+            let received = conn.receive(&self.system, &mut self.input[from..from + DESK_BYTES]);
+            conn.in_round = false;
+            let (len, new) = *received.as_ref().unwrap_or(&(0, 0));
+            desk.failed = received.err().map(Why::from);
+            (desk.from, desk.len, read) = (from, len, read + new);
+            if round.len() > 1 {
+                self.service.foresee(&conn.session, &self.input[from..from + len]);
+            }
+            from += len.next_multiple_of(64); // the next cache line
+        }
+        self.service.foreseen();
+        for (desk, &at) in self.desks.iter_mut().zip(round).filter(|(desk, _)| desk.len > 0) {
+            let conn = self.conns[at].as_mut().expect("as above");
+            let input = &self.input[desk.from..desk.from + desk.len];
+            conn.serve(&mut self.service, ticket_id(at, self.uses[at]), input, &mut desk.replies);
+        }
+        self.served();
+        for (i, &at) in round.iter().enumerate() {
+            let desk = &mut self.desks[i];
+            let conn = self.conns[at].as_mut().expect("as above");
+            match conn.send(&self.system, &mut desk.replies) {
+                Ok(n) => written += n,
+                Err(error) => desk.failed = Some(error.into()),
+            }
+            if let Some(why) = desk.failed.or_else(|| conn.wants_end(&mut self.service)) {
+                self.close(at, why);
+            } else if conn.is_resting(&self.service) {
+                conn.set_deadline(&self.service, self.now_ms, desk.len > 0);
+            } else {
+                self.stand_in_line(at);
+            }
+        }
+        add(&self.stats.read_bytes, read as u64);
+        add(&self.stats.written_bytes, written as u64);
+        self.last_small = (self.now_ms, if round.len() == 1 { round[0] } else { usize::MAX });
+        self.resume_ready();
+    }
+
+    /// Tells the service what time it is after what it did.
+    #[inline]
+    pub(crate) fn served(&mut self) {
+        let now_ns = self.system.now_ns();
+        self.laps.lap(now_ns, &self.system);
+        self.service.served(now_ns);
+    }
+
+    /// Puts a connection in line for a turn, once.
+    pub(crate) fn stand_in_line(&mut self, at: usize) {
+        if let Some(Some(conn)) = self.conns.get_mut(at)
+            && !std::mem::replace(&mut conn.in_line, true)
+        {
+            self.line.push_back(at);
+        }
+    }
+
+    /// Has the service make the replies of this loop that what was served just now made ready.
+    #[inline]
+    pub(crate) fn resume_ready(&mut self) {
+        self.service.ready(&mut self.ready);
+        if !self.ready.is_empty() {
+            let mut ready = std::mem::take(&mut self.ready);
+            ready.drain(..).for_each(|ticket| self.resume(ticket));
+            self.ready = ready;
+        }
+    }
+
+    /// Has the service make a deferred reply and puts it in its place.
+    pub fn resume(&mut self, ticket: Ticket) {
+        let at = (ticket.conn & 0xFFFF_FFFF) as usize;
+        let Some(Some(conn)) = self.conns.get_mut(at) else {
+            return;
+        };
+        if ticket.conn != ticket_id(at, self.uses[at]) {
+            return;
+        }
+        let (mut buf, mut reply) = (Vec::new(), Queue::resumed(ticket.serial));
+        let mut out = Output::new(&mut buf, &mut reply, ticket.conn);
+        self.service.resume(&mut conn.session, ticket, &mut out);
+        reply.push(&buf);
+        if !reply.is_empty() {
+            conn.queue.fill(ticket.serial, reply);
+            if conn.tell_held(&mut self.service) { self.stand_in_line(at) } else { self.close(at, Why::Shed) }
+        }
+    }
+
+    /// Called every [`TICK_MS`](herd_core::limits::TICK_MS): upkeep of the service, replies whose time has come,
+    /// connections whose time is up.
+    pub fn tick(&mut self) {
+        let mut due = Vec::new();
+        self.service.tick(&mut due);
+        due.into_iter().for_each(|ticket| self.resume(ticket));
+        self.resume_ready();
+        self.shed();
+        self.laps.lap(self.system.now_ns(), &self.system);
+        self.laps.tell(&self.stats, &self.system);
+    }
+
+    /// Begins to stop: idle connections are closed at the next ticks, the others when they are idle or out of time.
+    pub fn stop(&mut self) {
+        self.stopping_ms.get_or_insert(self.now_ms + STOP_MS);
+    }
+
+    /// Whether it was told to stop, and has.
+    pub fn has_stopped(&self) -> bool {
+        self.stopping_ms.is_some_and(|until| self.now_ms >= until || self.open() == 0)
+    }
+
+    /// Closes connections whose time is up, and idle ones while stopping.
+    fn shed(&mut self) {
+        for at in 0..self.conns.len() {
+            let Some(conn) = &self.conns[at] else {
+                continue;
+            };
+            let late = conn.deadline_ms != 0 && conn.deadline_ms <= self.now_ms;
+            let slow = late && !conn.lingering;
+            let idle = conn.queue.is_empty() && self.service.is_idle(&conn.session);
+            let stop = self.stopping_ms.is_some() && idle;
+            if late || stop {
+                self.close(at, if slow { Why::Shed } else { Why::Done });
+            }
+        }
+    }
+
+    /// Closes the connection at `at`.
+    pub(crate) fn close(&mut self, at: usize, why: Why) {
+        let Some(mut conn) = self.conns[at].take() else {
+            return;
+        };
+        add(&self.stats.closed, 1);
+        match why {
+            Why::Done => {}
+            Why::Shed => add(&self.stats.shed, 1),
+            Why::Overrun => add(&self.stats.overrun, 1),
+        }
+        conn.release(&mut self.service);
+        self.service.close(conn.session);
+        self.uses[at] = self.uses[at].wrapping_add(1);
+        self.free.push(at);
+    }
+}

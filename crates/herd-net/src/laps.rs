@@ -1,0 +1,67 @@
+//! How long a loop did nothing but one thing: the time between two looks at its clock, which it takes after every
+//! round, turn and tick. Whoever waits for the loop waits at least so long.
+//!
+//! The clock it has to look at anyway also runs while other threads have the core. So a lap that seems long is bounded
+//! by the processor time since that was last asked for, at the last tick or the last long lap: exact where laps are
+//! long one after the other or the loop rests between them, else too much, never too little. Asking costs a system
+//! call, which no small request pays.
+
+use crate::stats::LoopStats;
+use crate::system::System;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A lap from which on the processor's time is asked for.
+const LONG_NS: u64 = 500_000;
+/// The longest lap of this time, or of twice as much, is the recent one.
+const WINDOW_NS: u64 = 60_000_000_000;
+
+/// The laps of one loop.
+#[derive(Default)]
+pub(crate) struct Laps {
+    from_ns: u64,
+    cpu_ns: u64,
+    /// The longest of this window and of the one before.
+    recent_ns: [u64; 2],
+    window_ns: u64,
+}
+
+impl Laps {
+    /// The loop begins to work.
+    #[inline]
+    pub(crate) fn begin(&mut self, now_ns: u64) {
+        self.from_ns = now_ns;
+    }
+
+    /// One thing was done.
+    #[inline]
+    pub(crate) fn lap(&mut self, now_ns: u64, system: &impl System) {
+        let lap_ns = now_ns - self.from_ns;
+        self.from_ns = now_ns;
+        if lap_ns > self.recent_ns[0] {
+            self.note(lap_ns, system);
+        }
+    }
+
+    #[cold]
+    fn note(&mut self, lap_ns: u64, system: &impl System) {
+        let mut lap_ns = lap_ns;
+        if lap_ns > LONG_NS {
+            let cpu_ns = system.cpu_ns();
+            lap_ns = lap_ns.min(cpu_ns - self.cpu_ns);
+            self.cpu_ns = cpu_ns;
+        }
+        self.recent_ns[0] = self.recent_ns[0].max(lap_ns);
+    }
+
+    /// A tick was done: tells the longest laps.
+    pub(crate) fn tell(&mut self, stats: &LoopStats, system: &impl System) {
+        self.cpu_ns = system.cpu_ns();
+        let recent_ns = self.recent_ns[0].max(self.recent_ns[1]);
+        stats.longest_recent_ns.store(recent_ns, Relaxed);
+        stats.longest_ns.store(stats.longest_ns.load(Relaxed).max(recent_ns), Relaxed);
+        if self.from_ns - self.window_ns > WINDOW_NS {
+            self.window_ns = self.from_ns;
+            self.recent_ns = [0, self.recent_ns[0]];
+        }
+    }
+}
