@@ -66,6 +66,9 @@ pub const QUOTE_MAX_BYTES: usize = 40;
 /// Wire: body bytes of one frame, so that a frame never holds up others for long.
 pub const WIRE_FRAME_BODY_MAX_BYTES: usize = 1 << 20;
 
+/// Wire: arguments of a method: they are taken when they are wholly there, so a connection holds them meanwhile.
+pub const WIRE_ARGUMENTS_MAX_BYTES: usize = 48 * 1024;
+
 /// Wire: bytes of one body that may be under way without credit.
 pub const WIRE_FIRST_CREDIT_BYTES: u64 = 4 << 20;
 
@@ -74,6 +77,12 @@ pub const WIRE_OPEN_REQUESTS_MAX: usize = 1024;
 
 /// Names in one page of a listing.
 pub const LIST_PAGE_MAX: u32 = 10_000;
+
+/// A page of a listing ends once it has so many bytes: it is made at once, in the connection's buffer.
+pub const LIST_PAGE_HIGH_BYTES: usize = OUTPUT_HIGH_BYTES;
+
+/// Names of a page that are looked up at once.
+pub const LIST_STEP: usize = 256;
 
 /// Names in one page of a listing where the client asks for no number: some 100 KiB of JSON.
 pub const LIST_PAGE_DEFAULT: u32 = 1_000;

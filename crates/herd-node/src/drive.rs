@@ -4,7 +4,7 @@ use crate::context::Shared;
 use crate::doors::Session;
 use crate::service::NodeService;
 use crate::{Config, Environment, shared};
-use herd_core::limits::BLOCK_BYTES;
+use herd_core::limits::{BLOCK_BYTES, OUTPUT_HIGH_BYTES};
 use herd_net::{Next, Service, Sink, Step};
 use herd_store::Body;
 use std::sync::Arc;
@@ -69,8 +69,15 @@ impl World {
     /// As `send`, but nothing of what is answered is taken: the bytes that wait.
     pub(crate) fn send_deaf(&mut self, peer: Peer, bytes: &[u8]) -> usize {
         self.wire(peer).input.extend_from_slice(bytes);
-        while self.turn(peer) && self.wire(peer).sink.pending_bytes() <= herd_core::limits::OUTPUT_HIGH_BYTES {}
+        while self.wire(peer).sink.pending_bytes() <= OUTPUT_HIGH_BYTES && self.turn(peer) {}
         self.wire(peer).sink.pending_bytes()
+    }
+
+    /// All that is answered to what was sent.
+    pub(crate) fn hear_all(&mut self, peer: Peer) -> Vec<u8> {
+        let mut said = self.hear(peer);
+        said.extend(self.send(peer, &[]));
+        said
     }
 
     /// What was said since, by waits that ended.

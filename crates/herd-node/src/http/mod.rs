@@ -14,7 +14,7 @@ use get::{Form, Wait};
 use herd_core::door::http::{
     self as proto, About, Connection, Content, HttpDate, ListPage, Method, Refusal, Request, Response, Status, Target,
 };
-use herd_core::limits::OUTPUT_HIGH_BYTES;
+use herd_core::limits::{LIST_PAGE_HIGH_BYTES, LIST_STEP, OUTPUT_HIGH_BYTES};
 use herd_core::{Error, ErrorKind};
 use herd_net::{Next, Step};
 use put::Incoming;
@@ -241,16 +241,28 @@ fn health(cx: &Context, request: &Request<'_>, out: &mut Output<'_>) {
     answer_text(cx, request, VerbName::Admin, Ok(b"ok\n".to_vec()), "text/plain", out);
 }
 
+/// A page of names; it ends early where it has many bytes.
 fn list_page(cx: &Context, collection: &str, prefix: &[u8], after: &[u8], limit: u32) -> Result<Vec<u8>, Error> {
     let found = cx.shared.collection(collection)?;
-    let after = (!after.is_empty()).then_some(after);
-    let items = cx.shared.store.list(&found, prefix, after, limit as usize, cx.now);
-    let mut text = Vec::new();
+    let mut after: Option<Box<[u8]>> = (!after.is_empty()).then(|| after.into());
+    let (mut text, mut left) = (Vec::new(), limit as usize);
     let mut page = ListPage::start(&mut text, collection);
-    for item in &items {
-        page.object(&mut text, &item.name, item.size_bytes, item.version);
+    while left > 0 && text.len() < LIST_PAGE_HIGH_BYTES {
+        let step = left.min(LIST_STEP);
+        let items = cx.shared.store.list(&found, prefix, after.as_deref(), step, cx.now);
+        let is_last = items.len() < step;
+        for item in items {
+            if text.len() >= LIST_PAGE_HIGH_BYTES {
+                break;
+            }
+            page.object(&mut text, &item.name, item.size_bytes, item.version);
+            (after, left) = (Some(item.name), left - 1);
+        }
+        if is_last && text.len() < LIST_PAGE_HIGH_BYTES {
+            after = None;
+            break;
+        }
     }
-    let next = items.last().filter(|_| items.len() == limit as usize).map(|item| &*item.name);
-    page.finish(&mut text, next);
+    page.finish(&mut text, after.as_deref());
     Ok(text)
 }

@@ -27,6 +27,8 @@ pub(super) struct Incoming {
     connection: Connection,
     upload: Upload,
     framing: Framing,
+    /// Set when there was no room midway.
+    failed: Option<Error>,
 }
 
 enum Framing {
@@ -55,6 +57,7 @@ impl Incoming {
             attributes,
             connection: request.connection,
             framing,
+            failed: None,
         })
     }
 
@@ -69,7 +72,10 @@ impl Incoming {
     pub(super) fn space<'a>(&'a mut self, cx: &mut Context, max: usize) -> Vec<IoSliceMut<'a>> {
         match self.upload.reserve(max, cx.now) {
             Ok(room) => crate::bulk::cut(self.upload.writer.space(), room),
-            Err(_) => Vec::new(),
+            Err(error) => {
+                self.failed = Some(error);
+                Vec::new()
+            }
         }
     }
 
@@ -82,6 +88,9 @@ impl Incoming {
 
     /// Takes body bytes out of `input`: how many bytes were used, and whether the body is whole.
     fn feed(&mut self, cx: &Context, input: &[u8]) -> Result<(usize, bool), Broken> {
+        if let Some(error) = self.failed.take() {
+            return Err(error.into());
+        }
         let decoder = match &mut self.framing {
             Framing::Length(left) => {
                 let n = (input.len() as u64).min(*left) as usize;

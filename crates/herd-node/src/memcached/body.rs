@@ -23,6 +23,13 @@ pub(super) struct Receiving {
     failed: Option<Error>,
 }
 
+/// As `text::drop_old`, of a line.
+fn drop_old(cx: &Context, line: &[u8]) {
+    if let Ok(command) = proto::parse_line(line) {
+        text::drop_old(cx, &command);
+    }
+}
+
 /// Whether a command wants no answer.
 fn is_quiet(line: &[u8]) -> bool {
     matches!(proto::parse_line(line), Ok(Command::Store(store)) if store.quiet)
@@ -40,7 +47,7 @@ impl Session {
     ) -> Step {
         if bytes > cx.shared.config.memcached_max_bytes {
             cx.count_error(crate::metrics::DoorName::Memcached, VerbName::Put, herd_core::ErrorKind::TooLarge);
-            text::drop_old(cx, line);
+            drop_old(cx, line);
             if !is_quiet(line) {
                 out.buf.extend_from_slice(reply::TOO_LARGE);
             }
@@ -53,7 +60,7 @@ impl Session {
                 self.state = State::Body(Box::new(receiving));
             }
             Err(error) => {
-                text::drop_old(cx, line);
+                drop_old(cx, line);
                 self.state = State::Swallow(bytes + 2);
                 answer_error(cx, VerbName::Put, &error, is_quiet(line), out);
             }
@@ -115,7 +122,7 @@ fn store(cx: &mut Context, receiving: Receiving, ended: bool, out: &mut Output<'
     let line = receiving.line;
     let quiet = is_quiet(&line);
     if let Some(error) = receiving.failed {
-        text::drop_old(cx, &line);
+        drop_old(cx, &line);
         return answer_error(cx, VerbName::Put, &error, quiet, out);
     }
     if !ended {
@@ -123,7 +130,10 @@ fn store(cx: &mut Context, receiving: Receiving, ended: bool, out: &mut Output<'
         return;
     }
     match receiving.upload.finish(cx.now) {
-        Ok(body) => text::dispatch(cx, &line, Given::Large(Arc::new(body)), out),
+        Ok(body) => match proto::parse_line(&line) {
+            Ok(command) => text::dispatch(cx, &command, Given::Large(Arc::new(body)), out),
+            Err(_) => unreachable!("the line was parsed before its body was read"),
+        },
         Err(error) => answer_error(cx, VerbName::Put, &error, quiet, out),
     }
 }

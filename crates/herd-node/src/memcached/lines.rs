@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::metrics::{DoorName, VerbName};
 use crate::service::Output;
 use herd_core::Error;
-use herd_core::door::memcached::{self as proto, ClientError, Command, KeyStep, KeyStream, reply};
+use herd_core::door::memcached::{self as proto, ClientError, Command, GetHow, KeyStep, KeyStream, reply};
 use herd_core::limits::{INLINE_MAX_BYTES, MEMCACHED_COMMAND_MAX_BYTES};
 use herd_net::{Next, Step};
 
@@ -24,18 +24,29 @@ impl Session {
         Step { used, next: if error.close { Next::Close } else { Next::Read } }
     }
 
+    /// Serves the rest of a line of keys once output was taken.
+    #[cold]
+    pub(super) fn go_on_later(&mut self, how: GetHow, used: usize) -> Step {
+        self.state = State::Keys(Box::new(KeyStream::within(how, used)));
+        Step { used, next: Next::Again }
+    }
+
     /// A command with a body.
     #[inline]
     pub(super) fn body_of(
         &mut self,
         cx: &mut Context,
-        bytes: u32,
+        command: &Command<'_>,
         input: &[u8],
         line: &[u8],
         len: usize,
         out: &mut Output<'_>,
     ) -> Step {
-        let bytes = bytes as usize;
+        let bytes = match command {
+            Command::Store(store) => store.bytes as usize,
+            Command::MetaSet { bytes, .. } => *bytes as usize,
+            _ => unreachable!("only these have a body"),
+        };
         if bytes > INLINE_MAX_BYTES {
             return self.begin_body(cx, line, bytes as u64, len, out);
         }
@@ -46,7 +57,7 @@ impl Session {
             out.buf.extend_from_slice(reply::BAD_CHUNK);
             return Step { used: len + bytes + 2, next: Next::Read };
         }
-        text::dispatch(cx, line, Given::Small(&body[..bytes]), out);
+        text::dispatch(cx, command, Given::Small(&body[..bytes]), out);
         Step { used: len + bytes + 2, next: Next::Read }
     }
 

@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::metrics::VerbName;
 use crate::service::Output;
 use herd_core::Error;
-use herd_core::door::memcached::{self as proto, Clock, Meta, SetMode, reply};
+use herd_core::door::memcached::{self as proto, Clock, Command, Meta, SetMode, reply};
 use herd_core::entry::{Head, Memcached, Version};
 use herd_core::limits::INLINE_MAX_BYTES;
 use herd_core::{ErrorKind, entry};
@@ -73,7 +73,14 @@ enum Stored {
 }
 
 /// `ms`.
-pub(super) fn set(cx: &mut Context, meta: &Meta<'_>, mode: SetMode, given: &Given<'_>, out: &mut Output<'_>) {
+pub(super) fn set(
+    cx: &mut Context,
+    command: &Command<'_>,
+    meta: &Meta<'_>,
+    mode: SetMode,
+    given: &Given<'_>,
+    out: &mut Output<'_>,
+) {
     let mut buffer = Vec::new();
     let key = meta.key(&mut buffer).to_vec();
     let done = match mode {
@@ -90,7 +97,7 @@ pub(super) fn set(cx: &mut Context, meta: &Meta<'_>, mode: SetMode, given: &Give
         }
         Ok(Stored::Not(status)) => proto::meta_status(meta, status, 0, given.len(), out.buf),
         Err(error) => {
-            cx.shared.store.entry(&cx.shared.default, &key, cx.now).remove();
+            text::drop_old(cx, command);
             answer_error(cx, VerbName::Put, &error, false, out);
         }
     }
@@ -106,9 +113,9 @@ fn set_whole(cx: &Context, meta: &Meta<'_>, mode: SetMode, key: &[u8], given: &G
             entry.mark_used();
             return Ok(Stored::Not(b"NS"));
         }
+        (SetMode::Set | SetMode::Replace, None) if meta.has(b'C') => return Ok(Stored::Not(b"NF")),
         (SetMode::Replace, None) => return Ok(Stored::Not(b"NS")),
-        (SetMode::Set, None) if meta.has(b'C') => return Ok(Stored::Not(b"NF")),
-        (SetMode::Set, Some(head)) if meta.has(b'C') && head.cas() != meta.compare_cas => {
+        (SetMode::Set | SetMode::Replace, Some(head)) if meta.has(b'C') && head.cas() != meta.compare_cas => {
             if !meta.has(b'I') || meta.compare_cas > head.cas() {
                 return Ok(Stored::Not(b"EX"));
             }

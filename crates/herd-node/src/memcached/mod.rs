@@ -77,9 +77,15 @@ impl Session {
             return self.begin_keys(input, out);
         };
         match proto::parse_line(line) {
-            Ok(Command::Get(get)) => serve_get(cx, &get, out),
-            Ok(Command::Store(store)) => return self.body_of(cx, store.bytes, input, line, len, out),
-            Ok(Command::MetaSet { bytes, .. }) => return self.body_of(cx, bytes, input, line, len, out),
+            Ok(Command::Get(get)) => {
+                let rest_bytes = serve_get(cx, get, out);
+                if rest_bytes > 0 {
+                    return self.go_on_later(get.how, line.len() - rest_bytes);
+                }
+            }
+            Ok(command @ (Command::Store(_) | Command::MetaSet { .. })) => {
+                return self.body_of(cx, &command, input, line, len, out);
+            }
             Ok(Command::Quit) => return Step { used: len, next: Next::Close },
             Ok(command) => lines::other(cx, &command, out),
             Err(error) => return self.refuse(cx, &error, len, out),
@@ -88,14 +94,19 @@ impl Session {
     }
 }
 
-/// `get` and its kin: a value line and the value for each key that is there, then `END`.
+/// `get` and its kin: a value line and the value for each key that is there, then `END`. Gives the bytes of the line
+/// that are left where output is high before its end.
 #[inline]
-fn serve_get(cx: &mut Context, get: &Get<'_>, out: &mut Output<'_>) {
-    for key in get.keys {
+fn serve_get(cx: &mut Context, mut get: Get<'_>, out: &mut Output<'_>) -> usize {
+    while let Some(key) = get.keys.next() {
         cx.count(VerbName::Get);
         serve_key(cx, key, get.how, out);
+        if out.buf.len() > OUTPUT_HIGH_BYTES && get.keys.rest_bytes() > 0 {
+            return get.keys.rest_bytes();
+        }
     }
     out.buf.extend_from_slice(reply::END);
+    0
 }
 
 #[inline]

@@ -42,31 +42,29 @@ impl<'a> Given<'a> {
 
 /// A storage command whose value is there.
 #[inline]
-pub(super) fn dispatch(cx: &mut Context, line: &[u8], given: Given<'_>, out: &mut Output<'_>) {
+pub(super) fn dispatch(cx: &mut Context, command: &Command<'_>, given: Given<'_>, out: &mut Output<'_>) {
     cx.count(VerbName::Put);
-    match proto::parse_line(line) {
-        Ok(Command::Store(store)) => match serve_store(cx, &store, &given) {
+    match command {
+        Command::Store(store) => match serve_store(cx, store, &given) {
             Ok(reply) if !store.quiet => out.buf.extend_from_slice(reply),
             Ok(_) => {}
             Err(error) => {
-                drop_old(cx, line);
+                drop_old(cx, command);
                 answer_error(cx, VerbName::Put, &error, store.quiet, out);
             }
         },
-        Ok(Command::MetaSet { meta, mode, .. }) => meta::set(cx, &meta, mode, &given, out),
-        _ => unreachable!("the line was parsed before its body was read"),
+        Command::MetaSet { meta, mode, .. } => meta::set(cx, command, meta, *mode, &given, out),
+        _ => unreachable!("only these have a body"),
     }
 }
 
-/// A `set` that fails must not leave the old value: the client meant it to be gone.
-pub(super) fn drop_old(cx: &mut Context, line: &[u8]) {
+/// A `set`, or an `ms` in its own mode that compares nothing, must not leave the old value where it fails: the client
+/// meant it to be gone. Every other command leaves what is there.
+pub(super) fn drop_old(cx: &Context, command: &Command<'_>) {
     let mut buffer = Vec::new();
-    let key = match proto::parse_line(line) {
-        Ok(Command::Store(store)) if store.verb == StoreVerb::Set => store.key,
-        Ok(Command::MetaSet { meta, mode: proto::SetMode::Set, .. }) if !meta.has(b'C') => {
-            buffer.extend_from_slice(meta.key(&mut Vec::new()));
-            &buffer
-        }
+    let key = match command {
+        Command::Store(store) if store.verb == StoreVerb::Set => store.key,
+        Command::MetaSet { meta, mode: proto::SetMode::Set, .. } if !meta.has(b'C') => meta.key(&mut buffer),
         _ => return,
     };
     cx.shared.store.entry(&cx.shared.default, key, cx.now).remove();

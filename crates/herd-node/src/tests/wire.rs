@@ -3,8 +3,8 @@
 use super::{frame, frames_of, request};
 use crate::drive::World;
 use herd_core::ErrorKind;
-use herd_core::limits::{ERROR_TEXT_MAX_BYTES, NAME_MAX_BYTES, WIRE_HEAD_MAX_BYTES};
-use herd_core::wire::{FLAG_RANGE, Fields, Header, Status, Verb};
+use herd_core::limits::{BLOCK_BYTES, ERROR_TEXT_MAX_BYTES, NAME_MAX_BYTES, WIRE_HEAD_MAX_BYTES};
+use herd_core::wire::{FLAG_MORE, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, Status, Verb};
 
 /// Every way to be refused with one's own words, each of the greatest length the wire takes.
 #[test]
@@ -55,4 +55,46 @@ fn an_error_is_told_however_long_the_words_it_quotes() {
     let said = world.send(peer, &frame(far, &Fields::named(b"n"), b"x"));
     assert_eq!(frames_of(&said)[0].header().status(), Some(Status::Error(ErrorKind::TooLarge)));
     assert!(!world.is_closed(peer));
+}
+
+fn put_frame(id: u64, length: u64, flags: u8, body: &[u8]) -> Vec<u8> {
+    frame(Header { length, flags, ..request(Verb::Put, id) }, &Fields::named(b"n"), body)
+}
+
+fn data(id: u64, offset: u64, more: bool, body: &[u8]) -> Vec<u8> {
+    frame(Header { length: body.len() as u64, ..Header::data(id, offset, more) }, &Fields::default(), body)
+}
+
+/// Whatever frames follow in the same segment are served too.
+#[test]
+fn frames_of_a_body_may_be_empty() {
+    let mut world = World::new();
+    let peer = world.connect();
+    let get = frame(request(Verb::Get, 9), &Fields::named(b"n"), &[]);
+    let block = vec![7; BLOCK_BYTES];
+    let first_empty = [put_frame(1, 5, FLAG_MORE, b""), data(1, 0, false, b"hello"), get.clone()].concat();
+    let last_empty =
+        [put_frame(2, LENGTH_UNKNOWN, FLAG_MORE, &block), data(2, BLOCK_BYTES as u64, false, b""), get.clone()];
+    let both = [put_frame(3, 0, FLAG_MORE, b""), data(3, 0, false, b""), get.clone()].concat();
+    for (bytes, value) in [(first_empty, &b"hello"[..]), (last_empty.concat(), &block), (both, b"")] {
+        let said = world.send(peer, &bytes);
+        let [put, get] = frames_of(&said)[..] else { panic!("two replies") };
+        assert_eq!((put.header().status(), get.header().status()), (Some(Status::Ok), Some(Status::Ok)));
+        assert_eq!(get.body().expect("whole"), value);
+    }
+}
+
+#[test]
+fn a_body_where_none_belongs_is_refused_and_dropped() {
+    let mut world = World::new();
+    let peer = world.connect();
+    let body = vec![1; 1 << 20];
+    for (verb, most) in [(Verb::Get, 0), (Verb::Remove, 0), (Verb::List, 0), (Verb::Execute, 48 * 1024)] {
+        let asked = frame(request(verb, 5), &Fields::named(b"n"), &body[..most + 1]);
+        let large = frame(request(verb, 6), &Fields::named(b"n"), &body);
+        let said = world.send(peer, &[asked, large, frame(request(Verb::Get, 7), &Fields::named(b"n"), &[])].concat());
+        let statuses: Vec<_> = frames_of(&said).iter().map(|frame| frame.header().status()).collect();
+        let bad = Some(Status::Error(ErrorKind::BadRequest));
+        assert_eq!(statuses, [bad, bad, Some(Status::Error(ErrorKind::NotFound))], "{verb:?}");
+    }
 }

@@ -11,7 +11,7 @@ mod verbs;
 use crate::context::Context;
 use crate::metrics::{DoorName, VerbName};
 use crate::service::Output;
-use herd_core::limits::{OUTPUT_HIGH_BYTES, WIRE_OPEN_REQUESTS_MAX};
+use herd_core::limits::{INLINE_MAX_BYTES, OUTPUT_HIGH_BYTES, WIRE_ARGUMENTS_MAX_BYTES, WIRE_OPEN_REQUESTS_MAX};
 use herd_core::wire::{self, Fields, Frame, FrameHead, Header, Kind, Status, Verb, WireError};
 use herd_core::{Error, ErrorKind};
 use herd_net::{Next, Step};
@@ -105,7 +105,7 @@ impl Session {
         };
         match head.header.kind {
             Kind::Request => self.request(cx, input, &head, &fields, out),
-            Kind::Data => self.data(&head),
+            Kind::Data => self.enter_body(cx, &head, out),
             kind => {
                 let used = head.bytes();
                 let next = self.control(cx, kind, &head.header, &fields, out);
@@ -126,6 +126,9 @@ impl Session {
         if head.header.verb() == Some(Verb::Put) && receive::is_streamed(&head.header) {
             return self.begin_put(cx, head, fields, out);
         }
+        if head.body_bytes() > body_max_bytes(&head.header) {
+            return self.refuse_body(cx, head, out);
+        }
         let Some(frame) = head.with_body(input) else {
             return Step { used: 0, next: Next::Read };
         };
@@ -135,6 +138,18 @@ impl Session {
             refuse(cx, verb, &head.header, 0, &error, out);
         }
         step
+    }
+
+    /// A request with a longer body than its verb has: answered, and the body dropped.
+    #[cold]
+    fn refuse_body(&mut self, cx: &mut Context, head: &FrameHead<'_>, out: &mut Output<'_>) -> Step {
+        let verb = count_as(head.header.verb());
+        cx.count(verb);
+        let most = body_max_bytes(&head.header);
+        let text = format!("a body of {} bytes where this verb has at most {most}", head.body_bytes());
+        refuse(cx, verb, &head.header, 0, &Error::new(ErrorKind::BadRequest, text), out);
+        self.state = State::Swallow(head.body_bytes() as u64);
+        Step { used: head.bytes(), next: Next::Read }
     }
 
     /// Any request whose body is wholly there.
@@ -218,6 +233,16 @@ impl Session {
             Some(incoming) => incoming.space(cx, max),
             None => Vec::new(),
         }
+    }
+}
+
+/// Bytes of the longest body of a request that is taken when it is wholly there.
+#[inline]
+fn body_max_bytes(request: &Header) -> usize {
+    match request.verb() {
+        Some(Verb::Put) => INLINE_MAX_BYTES,
+        Some(Verb::Execute) => WIRE_ARGUMENTS_MAX_BYTES,
+        _ => 0,
     }
 }
 

@@ -155,15 +155,11 @@ impl Session {
                 refuse(cx, VerbName::Put, header, there, &error, out);
             }
         }
-        self.enter_body(head)
+        self.enter_body(cx, head, out)
     }
 
-    /// A further frame of a body.
-    pub(super) fn data(&mut self, head: &FrameHead<'_>) -> Step {
-        self.enter_body(head)
-    }
-
-    fn enter_body(&mut self, head: &FrameHead<'_>) -> Step {
+    /// The body of a put's frame, the first or a further one.
+    pub(super) fn enter_body(&mut self, cx: &mut Context, head: &FrameHead<'_>, out: &mut Output<'_>) -> Step {
         let (id, left, more) = (head.header.id, u64::from(head.header.body_len), head.header.has(FLAG_MORE));
         let incoming = self.open.as_mut().and_then(|open| open.incoming.get_mut(&id));
         self.state = match incoming {
@@ -177,7 +173,9 @@ impl Session {
             None if left > 0 => State::Swallow(left),
             None => State::Frames,
         };
-        Step { used: head.bytes(), next: Next::Read }
+        // Nothing more may come that would end an empty body.
+        let next = if left == 0 { self.took(cx, (id, 0, more), out) } else { Next::Read };
+        Step { used: head.bytes(), next }
     }
 
     /// More bytes of a body.

@@ -63,6 +63,11 @@ impl<'a> KeyList<'a> {
         Ok(list)
     }
 
+    /// Bytes of the line from the next key on.
+    pub fn rest_bytes(&self) -> usize {
+        self.rest.len()
+    }
+
     fn has_long_key(mut self) -> bool {
         self.any(|key| key.len() > MEMCACHED_KEY_MAX_BYTES)
     }

@@ -80,6 +80,11 @@ impl KeyStream {
         Ok((KeyStream { how, taken_bytes, state: Line::Empty }, taken_bytes))
     }
 
+    /// Goes on within a whole line of which `taken_bytes`, some keys among them, were served.
+    pub fn within(how: GetHow, taken_bytes: usize) -> KeyStream {
+        KeyStream { how, taken_bytes, state: Line::Keys }
+    }
+
     /// How to answer each key.
     pub fn how(&self) -> GetHow {
         self.how
