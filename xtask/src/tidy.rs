@@ -7,8 +7,6 @@ use std::path::{Path, PathBuf};
 const LINE_MAX: usize = 120;
 const FILE_MAX_LINES: usize = 1000;
 const FUNCTION_MAX_LINES: usize = 70;
-const WALK_FILES_MAX: usize = 6;
-const WALK_LINES_MAX: usize = 900;
 const BLOB_MAX_BYTES: u64 = 1 << 20;
 
 /// Files that may have `unsafe`, each use with its `// SAFETY:`. An allocator that counts, by which the fuzz driver
@@ -50,25 +48,7 @@ pub(crate) fn run() -> Result<(), String> {
     for (krate, allowed) in EDGES {
         check_edges(root, krate, allowed, &mut faults)?;
     }
-    check_walk(root, &mut faults)?;
     if faults.is_empty() { Ok(()) } else { Err(format!("{} faults:\n{}", faults.len(), faults.join("\n"))) }
-}
-
-/// The walk of a `get` that ARCHITECTURE.md names stays short: few files, few lines without their tests (DESIGN §4).
-fn check_walk(root: &Path, faults: &mut Vec<String>) -> Result<(), String> {
-    let text = fs::read_to_string(root.join("ARCHITECTURE.md")).map_err(|error| format!("ARCHITECTURE.md: {error}"))?;
-    let (mut files, mut lines) = (0, 0);
-    for step in text.lines().skip_while(|line| !line.starts_with("## Walk")).filter(|line| line.contains(". `crates/"))
-    {
-        let name = step.split('`').nth(1).unwrap_or_default();
-        let code = fs::read_to_string(root.join(name)).map_err(|error| format!("{name}: {error}"))?;
-        files += 1;
-        lines += code.lines().take_while(|line| *line != "#[cfg(test)]").count();
-    }
-    if files == 0 || files > WALK_FILES_MAX || lines >= WALK_LINES_MAX {
-        faults.push(format!("ARCHITECTURE.md: the walk of a get is {files} files and {lines} lines"));
-    }
-    Ok(())
 }
 
 /// All files below `root` but build output and version control.

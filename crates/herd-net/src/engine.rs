@@ -56,6 +56,8 @@ pub struct Engine<S: Service, M: System> {
     /// When the last small request was served, and to whom.
     pub(crate) last_small: (u64, usize),
     stopping_ms: Option<u64>,
+    /// The service has work of its own left.
+    pub(crate) upkeep_left: bool,
     laps: Laps,
     /// Deferred replies to look at, kept for its memory.
     ready: Vec<Ticket>,
@@ -89,6 +91,7 @@ impl<S: Service, M: System> Engine<S, M> {
             now_ms: 0,
             last_small: (0, usize::MAX),
             stopping_ms: None,
+            upkeep_left: false,
             laps: Laps::default(),
             ready: Vec::new(),
             stats,
@@ -102,7 +105,7 @@ impl<S: Service, M: System> Engine<S, M> {
 
     /// Whether connections stand in line for a turn.
     pub fn is_busy(&self) -> bool {
-        !self.line.is_empty()
+        !self.line.is_empty() || self.upkeep_left
     }
 
     /// Connections that are open.
@@ -264,6 +267,7 @@ impl<S: Service, M: System> Engine<S, M> {
     pub fn tick(&mut self) {
         let mut due = Vec::new();
         self.service.tick(&mut due);
+        self.upkeep_left = true;
         due.into_iter().for_each(|ticket| self.resume(ticket));
         self.resume_ready();
         self.shed();

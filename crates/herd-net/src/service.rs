@@ -83,6 +83,12 @@ pub trait Service {
     /// node stops that is all of them, so that whoever waits is told.
     fn tick(&mut self, due: &mut Vec<Ticket>);
 
+    /// A turn of work of the service's own, well below a millisecond, after each tick; true: there is more, so it is
+    /// called again once those who wait were served.
+    fn upkeep(&mut self) -> bool {
+        false
+    }
+
     /// Whether the connection is between requests, so that it may wait for ever or be closed by a stop.
     fn is_idle(&self, session: &Self::Session) -> bool;
 

@@ -40,8 +40,12 @@ pub(crate) struct Turn<'a, S: Service, M: System> {
 }
 
 impl<S: Service, M: System> Engine<S, M> {
-    /// Gives a turn to each connection that is in line now.
+    /// Gives a turn to each connection that is in line now, and to the service, if it has work of its own left.
     pub fn turns(&mut self) {
+        if self.upkeep_left {
+            self.upkeep_left = self.service.upkeep();
+            self.served();
+        }
         for _ in 0..self.line.len() {
             let at = self.line.pop_front().expect("counted");
             self.take_turn(at);

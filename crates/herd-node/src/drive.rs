@@ -112,6 +112,7 @@ impl World {
         self.service.begin(self.now_ns);
         let mut due = Vec::new();
         self.service.tick(&mut due);
+        while self.service.upkeep() {}
         due.into_iter().for_each(|ticket| self.resume(ticket));
         self.deliver();
     }

@@ -16,12 +16,12 @@
 //! follows use.
 
 use crate::pool::{Memory, Pool, REGION_PAGES};
+use crate::sync::{Mutex, MutexGuard, Rank};
 use herd_core::limits::BLOCK_BYTES;
 use memmap2::{MmapMut, MmapOptions, UncheckedAdvice};
 use std::cell::UnsafeCell;
 use std::io;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: usize = BLOCK_BYTES;
@@ -89,6 +89,8 @@ pub(crate) struct Arena {
     /// Pages that ordinary allocations may still take; a hint kept by the pool.
     spare: AtomicU32,
     charged_bytes: AtomicU64,
+    /// How often memory became such that it can be freed; see [`Arena::note_freeable`].
+    freeable: AtomicU32,
     budget_bytes: u64,
     reserve_pages: u32,
 }
@@ -117,7 +119,8 @@ impl Arena {
             base: map.as_mut_ptr().wrapping_add(map.as_ptr().align_offset(REGION_BYTES)),
             map,
             slots: (0..=pages).map(slot).collect(),
-            pool: Mutex::new(Pool::new(pages)),
+            pool: Mutex::new(Rank::Pool, Pool::new(pages)),
+            freeable: AtomicU32::new(0),
             spare: AtomicU32::new(pages.saturating_sub(reserve_pages)),
             charged_bytes: AtomicU64::new(0),
             budget_bytes,
@@ -140,6 +143,16 @@ impl Arena {
     #[inline]
     pub(crate) fn spare_pages(&self) -> u32 {
         self.spare.load(Relaxed)
+    }
+
+    /// Notes that memory which is in use may be freed now, by making room.
+    pub(crate) fn note_freeable(&self) {
+        self.freeable.fetch_add(1, Relaxed);
+    }
+
+    /// How often that was noted.
+    pub(crate) fn freeable(&self) -> u32 {
+        self.freeable.load(Relaxed)
     }
 
     /// Counts memory outside the mapping (index tables, block lists) against the budget.
@@ -296,7 +309,7 @@ impl Arena {
     }
 
     fn lock(&self) -> MutexGuard<'_, Pool> {
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pool.lock()
     }
 
     fn limit_pages(&self) -> u32 {

@@ -4,7 +4,7 @@
 //! [`Body`]. Readers share a body, so a get ends on the version it began with, whatever happens to the entry. A body
 //! that replaces a range of another shares the blocks it does not change.
 
-use crate::arena::{Arena, PAGE_BYTES, Piece};
+use crate::arena::{Arena, GRANULE_BYTES, PAGE_BYTES, Piece};
 use herd_core::Chunks;
 use herd_core::checksum::crc32c;
 use herd_core::limits::BLOCK_BYTES;
@@ -17,6 +17,14 @@ const BODY_OVERHEAD_BYTES: u64 = 160;
 const LEND_MIN_BYTES: u64 = 16 * 1024;
 /// What a block costs beyond its memory.
 const BLOCK_OVERHEAD_BYTES: u64 = 64;
+/// What a reference to the shared block of zeros costs: its places in two lists.
+const ZEROS_OVERHEAD_BYTES: u64 = 16;
+
+/// What a body of `len` bytes with no shared block costs.
+pub(crate) fn cost_bytes(len: u64) -> u64 {
+    let memory = len.saturating_add(GRANULE_BYTES as u64 - 1) / GRANULE_BYTES as u64 * GRANULE_BYTES as u64;
+    memory.saturating_add(BODY_OVERHEAD_BYTES + len.div_ceil(BLOCK_BYTES as u64) * BLOCK_OVERHEAD_BYTES)
+}
 
 /// The memory of one block; given back when the last body that shares it goes.
 struct Block {
@@ -24,12 +32,22 @@ struct Block {
     piece: Option<Piece>,
     /// The kernel may read it as long as it likes.
     lent: AtomicBool,
+    /// It is the block of zeros, which many bodies share and none is counted for.
+    is_zeros: bool,
 }
 
 impl Block {
     fn take(arena: &Arc<Arena>, bytes: usize) -> Option<Self> {
         let piece = arena.take_piece(bytes)?;
-        Some(Self { arena: arena.clone(), piece: Some(piece), lent: AtomicBool::new(false) })
+        Some(Self { arena: arena.clone(), piece: Some(piece), lent: AtomicBool::new(false), is_zeros: false })
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        if self.is_zeros { 0 } else { self.piece().bytes() as u64 }
+    }
+
+    fn overhead_bytes(&self) -> u64 {
+        if self.is_zeros { ZEROS_OVERHEAD_BYTES } else { BLOCK_OVERHEAD_BYTES }
     }
 
     fn bytes(&self) -> &[u8] {
@@ -54,26 +72,42 @@ impl Drop for Block {
 /// A finished value in blocks.
 pub struct Body {
     arena: Arc<Arena>,
-    blocks: Box<[Arc<Block>]>,
+    blocks: Vec<Arc<Block>>,
     checksums: Box<[u32]>,
     len: u64,
     charged: u64,
+    memory_bytes: u64,
 }
 
 impl Drop for Body {
-    /// Blocks go from the last to the first, so that the next value takes them in order.
     fn drop(&mut self) {
+        #[cfg(test)]
+        assert!(self.blocks.is_empty() || !crate::sync::Held::has(crate::sync::Rank::Shard), "freed under a lock");
         self.arena.discharge(self.charged);
-        std::mem::take(&mut self.blocks).into_vec().into_iter().rev().for_each(drop);
+        self.give_blocks(usize::MAX);
     }
 }
 
 impl Body {
     fn new(arena: Arc<Arena>, blocks: Vec<Arc<Block>>, checksums: Vec<u32>, len: u64) -> Self {
         assert_eq!(blocks.len(), checksums.len(), "a checksum for every block");
-        let charged = BODY_OVERHEAD_BYTES + BLOCK_OVERHEAD_BYTES * blocks.len() as u64;
+        let charged = BODY_OVERHEAD_BYTES + blocks.iter().map(|block| block.overhead_bytes()).sum::<u64>();
+        let memory_bytes = charged + blocks.iter().map(|block| block.memory_bytes()).sum::<u64>();
         arena.charge(charged);
-        Self { arena, blocks: blocks.into(), checksums: checksums.into(), len, charged }
+        Self { arena, blocks, checksums: checksums.into(), len, charged, memory_bytes }
+    }
+
+    /// Gives up to `max` blocks back before the body goes, the last one first, so that the next value takes them in
+    /// order; gives how many.
+    pub(crate) fn give_blocks(&mut self, max: usize) -> usize {
+        let count = max.min(self.blocks.len());
+        (0..count).for_each(|_| drop(self.blocks.pop()));
+        count
+    }
+
+    /// Whether there are blocks left to give back.
+    pub(crate) fn has_blocks(&self) -> bool {
+        !self.blocks.is_empty()
     }
 
     /// Bytes of the value.
@@ -99,9 +133,10 @@ impl Body {
         &self.blocks[block].bytes()[(at % BLOCK_BYTES as u64) as usize..held]
     }
 
-    /// Bytes of memory it takes, as counted for its collection.
+    /// Bytes of memory it takes, as counted for its collection: blocks that it shares with another body in full, the
+    /// shared block of zeros not at all.
     pub fn memory_bytes(&self) -> u64 {
-        self.blocks.iter().map(|block| block.piece().bytes() as u64).sum::<u64>() + self.charged
+        self.memory_bytes
     }
 }
 
@@ -127,6 +162,23 @@ impl Chunks for Body {
         let run = self.arena.run(blocks.iter().map(|block| block.piece()));
         blocks[..run.len() / BLOCK_BYTES].iter().for_each(|block| block.lent.store(true, Relaxed));
         (!run.is_empty()).then(|| &run[skip..run.len().min(skip + rest as usize)])
+    }
+}
+
+/// A block of zeros that all bodies share, so that a gap takes no memory.
+#[derive(Clone)]
+pub(crate) struct Zeros {
+    block: Arc<Block>,
+    checksum: u32,
+}
+
+impl Zeros {
+    /// Takes the memory of a block for it.
+    pub(crate) fn new(arena: &Arc<Arena>) -> Result<Self, NoRoom> {
+        let mut block = Block::take(arena, BLOCK_BYTES).ok_or(NoRoom)?;
+        block.bytes_mut().fill(0);
+        block.is_zeros = true;
+        Ok(Self { checksum: crc32c(block.bytes()), block: Arc::new(block) })
     }
 }
 
@@ -243,6 +295,25 @@ impl BodyWriter {
             let n = chunk.len().min((to - at) as usize);
             self.write(&chunk[..n])?;
             at += n as u64;
+        }
+        Ok(())
+    }
+
+    /// Appends `n` zeros: whole blocks are the shared one, only what begins or ends within a block is written.
+    pub(crate) fn zeros(&mut self, n: u64, zeros: &Zeros) -> Result<(), NoRoom> {
+        let end = self.len + n;
+        while self.len < end {
+            let left = end - self.len;
+            if self.filled > 0 || left < BLOCK_BYTES as u64 {
+                let part = left.min((BLOCK_BYTES - self.filled) as u64) as usize;
+                self.write(&zeros.block.bytes()[..part])?;
+                continue;
+            }
+            assert!(self.open.is_empty(), "nothing is open at a block boundary");
+            let blocks = (left / BLOCK_BYTES as u64) as usize;
+            self.done.extend(std::iter::repeat_n(&zeros.block, blocks).cloned());
+            self.checksums.extend(std::iter::repeat_n(zeros.checksum, blocks));
+            self.len += (blocks * BLOCK_BYTES) as u64;
         }
         Ok(())
     }

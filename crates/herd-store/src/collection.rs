@@ -1,13 +1,18 @@
 //! Collections of one node: what each promises, what it holds, and the registry that finds them by name or id.
+//!
+//! Each has a small number, its *index*, that stands in every page of its entries. Invariant: an index is given to
+//! another collection only when nobody knows the old one any more, neither a handle nor a shard with a page of it.
 
+use crate::arena::Arena;
+use crate::names::{self, Names};
+use crate::sync::{Rank, RwLock};
 use herd_core::collection::{Class, Spec};
 use herd_core::key::{self, CollectionId};
 use herd_core::limits::COLLECTIONS_MAX;
 use herd_core::{Error, ErrorKind, quote};
-use std::collections::BTreeSet;
 use std::ops::AddAssign;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// A collection; cheap to clone, valid after it was destroyed (then empty, and refusing).
 #[derive(Clone)]
@@ -29,11 +34,11 @@ pub(crate) struct State {
     /// When to begin the next generation, ms since 1970; 0: never.
     flush_at_ms: AtomicU64,
     /// Set once, when it is destroyed.
-    destroyed: AtomicU32,
+    destroyed: AtomicBool,
     /// Large values refused before or while they came, so by no shard.
     pub(crate) refused: AtomicU64,
     /// Names in order, if listings are sorted.
-    ordered: Option<Mutex<BTreeSet<Box<[u8]>>>>,
+    pub(crate) names: Option<Names>,
 }
 
 /// What a collection counted.
@@ -79,19 +84,20 @@ impl State {
         self.refused.fetch_add(1, Relaxed);
     }
 
-    fn new(id: CollectionId, index: u16, name: &str, spec: Spec, generations: Arc<AtomicU32>) -> Result<Self, Error> {
+    fn new(id: CollectionId, index: u16, name: &str, spec: Spec, shared: &Inner) -> Result<Self, Error> {
+        let generation = shared.generations.fetch_add(1, Relaxed) + 1;
         Ok(Self {
             id,
             index,
             name: name.to_string(),
             class: spec.class()?,
             used_bytes: AtomicI64::new(0),
-            generation: AtomicU32::new(generations.fetch_add(1, Relaxed) + 1),
-            generations,
+            generation: AtomicU32::new(generation),
+            generations: shared.generations.clone(),
             flush_at_ms: AtomicU64::new(0),
             refused: AtomicU64::new(0),
-            destroyed: AtomicU32::new(0),
-            ordered: spec.ordered.then(Mutex::default),
+            destroyed: AtomicBool::new(false),
+            names: spec.ordered.then(|| Names::new(shared.arena.clone(), generation)),
             spec,
         })
     }
@@ -107,9 +113,10 @@ impl State {
     }
 
     pub(crate) fn begin_generation(&self) {
-        self.generation.store(self.generations.fetch_add(1, Relaxed) + 1, Relaxed);
-        if let Some(mut names) = self.names() {
-            names.clear();
+        let next = self.generations.fetch_add(1, Relaxed) + 1;
+        self.generation.fetch_max(next, Relaxed);
+        if let Some(names) = &self.names {
+            names.begin(next);
         }
     }
 
@@ -118,17 +125,38 @@ impl State {
     }
 
     pub(crate) fn destroy(&self) {
-        self.destroyed.store(1, Relaxed);
+        self.destroyed.store(true, Relaxed);
         self.begin_generation();
     }
 
     pub(crate) fn is_destroyed(&self) -> bool {
-        self.destroyed.load(Relaxed) != 0
+        self.destroyed.load(Relaxed)
     }
 
-    /// The names in order, if it keeps them.
-    pub(crate) fn names(&self) -> Option<MutexGuard<'_, BTreeSet<Box<[u8]>>>> {
-        self.ordered.as_ref().map(|names| names.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Adds the name of an entry of `generation`, if it keeps names in order.
+    #[inline]
+    pub(crate) fn add_name(&self, generation: u32, name: &[u8]) {
+        if let Some(names) = &self.names {
+            names.insert(generation, name);
+        }
+    }
+
+    /// Takes the name of an entry of `generation` out.
+    #[inline]
+    pub(crate) fn remove_name(&self, generation: u32, name: &[u8]) {
+        if let Some(names) = &self.names {
+            names.remove(generation, name);
+        }
+    }
+
+    fn has_no_name(&self) -> bool {
+        self.names.as_ref().is_none_or(Names::is_empty)
+    }
+
+    /// What an entry costs here beyond its record and body: its name in the sorted names.
+    #[inline]
+    pub(crate) fn name_cost_bytes(&self, name_len: usize) -> u64 {
+        if self.names.is_some() { names::cost_bytes(name_len) } else { 0 }
     }
 
     /// Adds a shard's `change` if it is worth reporting; gives what is left to report.
@@ -151,10 +179,22 @@ impl State {
         self.used_bytes.load(Relaxed).max(0) as u64
     }
 
-    /// Whether `more` bytes would pass the quota.
+    /// Claims `more` bytes of the quota for a put that is under way, so that no two share the last of it; false if it
+    /// has no more. What was claimed is given up by [`State::unclaim`] once the put is counted, or has failed.
     #[inline]
-    pub(crate) fn over_quota(&self, more: u64) -> bool {
-        self.spec.quota_bytes.is_some_and(|quota| self.used_bytes() + more > quota)
+    pub(crate) fn claim(&self, more: u64) -> bool {
+        let Some(quota) = self.spec.quota_bytes else { return true };
+        let more = i64::try_from(more).unwrap_or(i64::MAX);
+        let within = |used: i64| used.checked_add(more).filter(|sum| u64::try_from(*sum).unwrap_or(0) <= quota);
+        self.used_bytes.fetch_update(Relaxed, Relaxed, within).is_ok()
+    }
+
+    /// Gives up a claim.
+    #[inline]
+    pub(crate) fn unclaim(&self, more: u64) {
+        if self.spec.quota_bytes.is_some() {
+            self.used_bytes.fetch_sub(more as i64, Relaxed);
+        }
     }
 }
 
@@ -188,24 +228,23 @@ impl Collection {
 /// The collections of a node.
 pub(crate) struct Registry {
     inner: RwLock<Inner>,
-}
-
-struct Inner {
-    /// By index; a destroyed collection's place stays until its last page is gone.
-    all: Vec<Option<Arc<State>>>,
-    next_id: u64,
     generations: Arc<AtomicU32>,
 }
 
+struct Inner {
+    /// By index; a destroyed one keeps its place until another may have it.
+    all: Vec<Arc<State>>,
+    next_id: u64,
+    generations: Arc<AtomicU32>,
+    arena: Arc<Arena>,
+}
+
 impl Registry {
-    pub(crate) fn new() -> Self {
-        Self {
-            inner: RwLock::new(Inner {
-                all: Vec::new(),
-                next_id: CollectionId::DEFAULT.0,
-                generations: Arc::default(),
-            }),
-        }
+    pub(crate) fn new(arena: Arc<Arena>) -> Self {
+        let generations = Arc::<AtomicU32>::default();
+        let inner =
+            Inner { all: Vec::new(), next_id: CollectionId::DEFAULT.0, generations: generations.clone(), arena };
+        Self { inner: RwLock::new(Rank::Registry, inner), generations }
     }
 
     /// Creates a collection; one of the same name and specification is found instead.
@@ -215,26 +254,27 @@ impl Registry {
             let text = format!("'{name}' can't name a collection: use 1 to 255 letters, digits, '.', '-' or '_'");
             return Err(Error::new(ErrorKind::BadRequest, text));
         }
-        let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(there) = inner.all.iter().flatten().find(|c| c.name == name && !c.is_destroyed()) {
+        let mut inner = self.inner.write();
+        if let Some(there) = inner.all.iter().find(|c| c.name == name && !c.is_destroyed()) {
             if there.spec == spec {
                 return Ok(Collection(there.clone()));
             }
             let text = format!("collection '{}' exists with another specification", quote(name.as_bytes()));
             return Err(Error::new(ErrorKind::Exists, text));
         }
-        let free = inner.all.iter().position(Option::is_none).unwrap_or(inner.all.len());
-        if free >= COLLECTIONS_MAX {
+        // With the lock to write nobody can find a collection, so one that only the registry knows stays unknown.
+        let free = inner.all.iter().position(|c| c.is_destroyed() && Arc::strong_count(c) == 1 && c.has_no_name());
+        let index = free.unwrap_or(inner.all.len());
+        if index >= COLLECTIONS_MAX {
             let text = format!("this node has {COLLECTIONS_MAX} collections, the most it can: remove one");
             return Err(Error::new(ErrorKind::Full, text));
         }
-        let state =
-            Arc::new(State::new(CollectionId(inner.next_id), free as u16, name, spec, inner.generations.clone())?);
+        let state = Arc::new(State::new(CollectionId(inner.next_id), index as u16, name, spec, &inner)?);
         inner.next_id += 1;
-        if free == inner.all.len() {
-            inner.all.push(None);
+        match free {
+            Some(_) => inner.all[index] = state.clone(),
+            None => inner.all.push(state.clone()),
         }
-        inner.all[free] = Some(state.clone());
         Ok(Collection(state))
     }
 
@@ -246,39 +286,34 @@ impl Registry {
         self.find(|c| c.id == id)
     }
 
-    fn find(&self, mut wanted: impl FnMut(&State) -> bool) -> Option<Collection> {
-        let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
-        let found = inner.all.iter().flatten().find(|c| wanted(c) && !c.is_destroyed());
-        found.map(|c| Collection(c.clone()))
+    fn find(&self, wanted: impl Fn(&State) -> bool) -> Option<Collection> {
+        let inner = self.inner.read();
+        inner.all.iter().find(|c| wanted(c) && !c.is_destroyed()).map(|c| Collection(c.clone()))
     }
 
     /// All that are not destroyed.
     pub(crate) fn all(&self) -> Vec<Collection> {
-        let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
-        inner.all.iter().flatten().filter(|c| !c.is_destroyed()).map(|c| Collection(c.clone())).collect()
+        let inner = self.inner.read();
+        inner.all.iter().filter(|c| !c.is_destroyed()).map(|c| Collection(c.clone())).collect()
     }
 
-    /// All, destroyed ones whose memory is still being given back included.
-    pub(crate) fn everything(&self) -> Vec<Arc<State>> {
-        let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
-        inner.all.iter().flatten().cloned().collect()
+    /// How many flushes and removals there were: another number, and memory may be had again.
+    pub(crate) fn generations(&self) -> u32 {
+        self.generations.load(Relaxed)
     }
 
-    /// Frees the places of destroyed collections that no shard holds pages of any more.
-    pub(crate) fn forget(&self, is_empty: impl Fn(&State) -> bool) {
-        let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
-        for place in &mut inner.all {
-            if place.as_ref().is_some_and(|c| c.is_destroyed() && is_empty(c)) {
-                *place = None;
-            }
-        }
+    /// Frees up to `max` names of objects that were flushed; gives how many.
+    pub(crate) fn free_names(&self, max: usize) -> usize {
+        let inner = self.inner.read();
+        inner.all.iter().filter_map(|c| c.names.as_ref()).fold(0, |freed, names| freed + names.free(max - freed))
     }
 
-    /// The evicting collection furthest over its share of `memory` (DESIGN: it gives way first). A share is the
-    /// quota, or an equal part among the evicting collections.
+    /// The evicting collection furthest over its share of `memory` , which gives way first. A share is the quota, or
+    /// an equal part among the evicting collections.
     pub(crate) fn victim(&self, memory_bytes: u64) -> Option<Arc<State>> {
-        let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
-        let evicting = || inner.all.iter().flatten().filter(|c| c.class.evicts() && c.used_bytes() > 0);
+        let inner = self.inner.read();
+        let gives = |c: &&Arc<State>| c.class.evicts() && c.used_bytes() > 0 && !c.is_destroyed();
+        let evicting = || inner.all.iter().filter(gives);
         let part = memory_bytes / evicting().count().max(1) as u64;
         let over = |c: &Arc<State>| {
             let share = c.spec.quota_bytes.unwrap_or(part).clamp(1, part.max(1));
@@ -289,8 +324,8 @@ impl Registry {
 
     /// Bytes held by collections that never evict.
     pub(crate) fn pinned_bytes(&self) -> u64 {
-        let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
-        inner.all.iter().flatten().filter(|c| !c.class.evicts()).map(|c| c.used_bytes()).sum()
+        let inner = self.inner.read();
+        inner.all.iter().filter(|c| !c.class.evicts()).map(|c| c.used_bytes()).sum()
     }
 }
 
@@ -298,13 +333,17 @@ impl Registry {
 mod tests {
     use super::*;
 
+    fn registry() -> Registry {
+        Registry::new(Arc::new(Arena::new(1 << 20, 1, 0).expect("maps").0))
+    }
+
     fn spec(class: &str, quota_bytes: Option<u64>) -> Spec {
         Spec { class: class.into(), ordered: false, quota_bytes }
     }
 
     #[test]
     fn the_collection_furthest_over_its_share_is_the_victim() {
-        let registry = Registry::new();
+        let registry = registry();
         let pinned = registry.create("pinned", spec("ram:1", None)).expect("new");
         let a = registry.create("a", spec("cache", None)).expect("new");
         let b = registry.create("b", spec("cache", Some(100))).expect("new");
@@ -319,14 +358,31 @@ mod tests {
 
     #[test]
     fn creating_again_finds_and_another_specification_is_refused() {
-        let registry = Registry::new();
+        let registry = registry();
         let one = registry.create("c", spec("cache", None)).expect("new");
         assert_eq!(registry.create("c", spec("cache", None)).expect("found").id(), one.id());
         assert_eq!(registry.create("c", spec("ram:1", None)).err().map(|e| e.kind), Some(ErrorKind::Exists));
         assert_eq!(registry.create("../x", spec("cache", None)).err().map(|e| e.kind), Some(ErrorKind::BadRequest));
         one.0.destroy();
-        registry.forget(|_| true);
         assert!(registry.by_name(b"c").is_none());
-        assert_ne!(registry.create("c", spec("ram:1", None)).expect("new").id(), one.id(), "ids are never reused");
+        let two = registry.create("c", spec("ram:1", None)).expect("new");
+        assert_ne!((two.id(), two.0.index), (one.id(), one.0.index), "the old one is known");
+        two.0.destroy();
+        let (old, index) = (two.id(), two.0.index);
+        drop(two);
+        let three = registry.create("c", spec("ram:1", None)).expect("new");
+        assert_ne!(three.id(), old, "ids are never reused");
+        assert_eq!(three.0.index, index, "nobody knows the one that had it");
+    }
+
+    #[test]
+    fn a_quota_is_claimed_by_one_only() {
+        let registry = registry();
+        let c = registry.create("c", spec("ram:1", Some(100))).expect("new");
+        assert!(c.0.claim(60));
+        assert!(!c.0.claim(60), "the rest is too little");
+        c.0.unclaim(60);
+        assert!(c.0.claim(100));
+        assert!(!c.0.claim(u64::MAX));
     }
 }

@@ -2,25 +2,29 @@
 //!
 //! The door looks at what it finds, lets the pure core decide, and tells the entry what to do, all while the shard is
 //! locked; so each request on an object is atomic.
+//!
+//! Invariant: while an entry is locked, its collection's generation stays as it is in this shard. A flush or a removal
+//! that comes meanwhile comes after whatever is done to the entry.
 
+use crate::arena::{PAGE_BYTES, PageId};
 use crate::body::Body;
 use crate::collection::State;
-use crate::find::Value;
 use crate::index::{Addr, Tag};
-use crate::record::{Draft, Stored};
-use crate::shard::{MAIN, SMALL, Shard};
-use crate::{Now, PAGE_BYTES, Store, full_error, quota_error};
+use crate::record::{self, Draft, Stored};
+use crate::refusal;
+use crate::shard::{Locked, MAIN, SMALL};
+use crate::{Now, Store};
 use herd_core::checksum::crc32c;
 use herd_core::entry::{Head, Memcached, Version};
 use herd_core::limits::INLINE_MAX_BYTES;
 use herd_core::{Error, ErrorKind, quote};
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 /// An entry, locked.
 pub struct Entry<'s> {
     pub(crate) store: &'s Store,
-    pub(crate) shard: MutexGuard<'s, Shard>,
-    pub(crate) c: &'s State,
+    pub(crate) shard: Locked<'s>,
+    pub(crate) c: &'s Arc<State>,
     pub(crate) name: &'s [u8],
     pub(crate) tag: Tag,
     pub(crate) slot: usize,
@@ -28,6 +32,25 @@ pub struct Entry<'s> {
     pub(crate) generation: u32,
     /// Position in the index and address, if there is an object.
     pub(crate) place: Option<(usize, Addr)>,
+}
+
+/// An object that was found.
+pub struct Found<'a> {
+    /// What is known of it.
+    pub head: Head,
+    /// Its attributes, encoded; empty if it has none.
+    pub attributes: &'a [u8],
+    /// Its value.
+    pub value: Value<'a>,
+}
+
+/// The value of an object that was found.
+#[derive(Clone, Copy)]
+pub enum Value<'a> {
+    /// Up to 4 KiB, with its CRC-32C; valid while the entry is locked.
+    Inline(&'a [u8], u32),
+    /// Larger; may be kept.
+    Body(&'a Arc<Body>),
 }
 
 /// An object to put.
@@ -69,9 +92,44 @@ impl<'s> Entry<'s> {
         self.place.map(|(_, addr)| self.shard.record(addr).head().version)
     }
 
+    /// The object, if there is one.
+    #[inline]
+    pub fn found(&self) -> Option<Found<'_>> {
+        let (_, addr) = self.place?;
+        let record = self.shard.record(addr);
+        let value = match record.value() {
+            Stored::Inline(bytes, crc) => Value::Inline(bytes, crc),
+            Stored::Large(body, _) => Value::Body(self.shard.body(body)),
+        };
+        Some(Found { head: record.head(), attributes: record.attributes(), value })
+    }
+
+    /// Counts a get and notes the use of what was found.
+    #[inline]
+    pub fn count_get(&mut self, hit: bool) {
+        let counts = &mut self.shard.logs(self.c).counts;
+        *(if hit { &mut counts.hits } else { &mut counts.misses }) += 1;
+        if hit {
+            self.mark_used();
+        }
+    }
+
+    /// Notes a use, for eviction and for `last access`.
+    #[inline]
+    pub fn mark_used(&mut self) {
+        if let Some((_, addr)) = self.place {
+            record::mark_used(self.shard.bytes_mut(addr), self.now.uptime_s);
+        }
+    }
+
+    /// Bytes of the object as counted; 0 without one.
+    pub(crate) fn weight(&self) -> u64 {
+        self.place.map_or(0, |(_, addr)| self.shard.weight(self.c, self.shard.record(addr)))
+    }
+
     /// Counts a get that found its object without noting the use.
     pub fn count_hit(&mut self) {
-        self.shard.logs(self.c, self.now.unix_ms).counts.hits += 1;
+        self.shard.logs(self.c).counts.hits += 1;
     }
 
     /// Puts an object in place of what is there; gives its version.
@@ -84,32 +142,63 @@ impl<'s> Entry<'s> {
             return Err(Error::new(ErrorKind::NoCollection, text));
         }
         let result = self.try_put(new);
-        let counts = &mut self.shard.logs(self.c, self.now.unix_ms).counts;
+        let counts = &mut self.shard.logs(self.c).counts;
         *(if result.is_ok() { &mut counts.puts } else { &mut counts.refusals }) += 1;
         result
     }
 
     fn try_put(&mut self, new: &NewObject<'_>) -> Result<Version, Error> {
         let mut draft = self.draft(new);
-        let (len, weight) = (draft.bytes(), draft.bytes() as u64 + body_bytes(&new.value));
-        self.make_quota(weight)?;
-        if self.can_overwrite(len) {
-            draft.head.version = self.shard.next_version(self.slot);
-            self.keep(&mut draft, &new.value);
-            let (_, addr) = self.place.expect("there is one to overwrite");
-            self.shard.overwrite(self.c, addr, &draft, weight);
-            return Ok(draft.head.version);
+        let weight = draft.bytes() as u64 + self.extra_bytes(&new.value);
+        let claimed = self.claim_quota(weight)?;
+        let done = self.store_draft(&mut draft, &new.value, weight, true);
+        self.c.unclaim(claimed);
+        done.map(|()| draft.head.version)
+    }
+
+    /// Puts a draft in place of what is there; `is_new`: with a version and a use count of its own.
+    fn store_draft(
+        &mut self,
+        draft: &mut Draft<'_>,
+        value: &NewValue<'_>,
+        weight: u64,
+        is_new: bool,
+    ) -> Result<(), Error> {
+        let len = draft.bytes();
+        if let Some((_, addr)) = self.place.filter(|(_, addr)| self.shard.record(*addr).len_bytes() == len) {
+            self.complete(draft, value, is_new);
+            self.shard.overwrite(self.c, addr, draft, weight);
+            return Ok(());
         }
+        let freq = self.place.filter(|_| !is_new).map_or(0, |(_, addr)| self.shard.record(addr).freq());
         self.make_index_room()?;
         let queue = self.queue_for_new();
         let addr = self.room_for(queue, len)?;
-        draft.head.version = self.shard.next_version(self.slot);
-        self.keep(&mut draft, &new.value);
-        draft.write(self.shard.bytes_mut(addr), 0);
-        self.shard.note_expiry(crate::arena::PageId(addr.page()), new.expires_ms);
+        self.complete(draft, value, is_new);
+        draft.write(self.shard.bytes_mut(addr), freq);
+        self.shard.note_expiry(PageId(addr.page()), draft.head.expires_ms);
         self.shard.count_in(self.c, queue, weight);
         self.link(addr);
-        Ok(draft.head.version)
+        Ok(())
+    }
+
+    /// Gives a draft its version and takes its body into the shard, now that there is a place for its record.
+    fn complete(&mut self, draft: &mut Draft<'_>, value: &NewValue<'_>, is_new: bool) {
+        if is_new {
+            draft.head.version = self.shard.next_version(self.slot);
+        }
+        if let NewValue::Body(body) = value {
+            draft.value = Stored::Large(self.shard.keep_body(body.clone()), body.len());
+        }
+    }
+
+    /// What an object costs beyond its record.
+    fn extra_bytes(&self, value: &NewValue<'_>) -> u64 {
+        let body = match value {
+            NewValue::Inline(_) | NewValue::Checked(..) => 0,
+            NewValue::Body(body) => body.memory_bytes(),
+        };
+        body + self.c.name_cost_bytes(self.name.len())
     }
 
     fn draft<'a>(&self, new: &NewObject<'a>) -> Draft<'a>
@@ -135,24 +224,13 @@ impl<'s> Entry<'s> {
         Draft { head, name: self.name, attributes: new.attributes, value }
     }
 
-    /// Takes a body into the shard, now that there is a place for its record.
-    fn keep(&mut self, draft: &mut Draft<'_>, value: &NewValue<'_>) {
-        if let NewValue::Body(body) = value {
-            draft.value = Stored::Large(self.shard.keep_body(body.clone()), body.len());
-        }
-    }
-
-    fn can_overwrite(&self, len: usize) -> bool {
-        self.place.is_some_and(|(_, addr)| self.shard.record(addr).len_bytes() == len)
-    }
-
     /// New objects of an evicting collection begin in the small queue, unless they left it a short while ago.
     fn queue_for_new(&mut self) -> u8 {
         if !self.c.class.evicts() {
             return MAIN;
         }
         match self.place {
-            Some((_, addr)) => self.shard.arena.note(&self.shard.owner, crate::arena::PageId(addr.page())).queue,
+            Some((_, addr)) => self.shard.arena.note(&self.shard.owner, PageId(addr.page())).queue,
             None if self.shard.recall(self.tag.value()) => MAIN,
             None => SMALL,
         }
@@ -167,25 +245,24 @@ impl<'s> Entry<'s> {
                 self.place = Some((at, addr));
             }
             None => {
-                self.shard.index.insert(self.tag, addr);
-                if let Some(mut names) = self.c.names() {
-                    names.insert(self.name.into());
-                }
-                self.look_again();
+                self.place = Some((self.shard.index.insert(self.tag, addr), addr));
+                self.c.add_name(self.generation, self.name);
             }
         }
     }
 
-    fn make_quota(&mut self, weight: u64) -> Result<(), Error> {
-        let old = self.place.map_or(0, |(_, addr)| self.shard.weight(self.shard.record(addr)));
-        let more = weight.saturating_sub(old);
-        while self.c.over_quota(more) {
-            let quota = self.c.spec.quota_bytes.unwrap_or(0);
+    /// Claims what a put adds to the bytes of a collection with a quota, evicting its own if it may; gives how much.
+    fn claim_quota(&mut self, weight: u64) -> Result<u64, Error> {
+        let Some(quota) = self.c.spec.quota_bytes else { return Ok(0) };
+        loop {
+            let more = weight.saturating_sub(self.weight());
+            if self.c.claim(more) {
+                return Ok(more);
+            }
             if !self.c.class.evicts() || weight > quota || !self.evict_own() {
-                return Err(quota_error(self.c, more, quota));
+                return Err(refusal::quota(self.c, more, quota));
             }
         }
-        Ok(())
     }
 
     /// Evicts from this collection, here or in a shard nobody holds.
@@ -193,28 +270,44 @@ impl<'s> Entry<'s> {
         let now_ms = self.now.unix_ms;
         let evicted = self.shard.evict(self.c, now_ms)
             || self.store.rotation().any(|at| {
-                let other = self.store.shards[at].0.try_lock();
-                other.is_ok_and(|mut other| other.evict(self.c, now_ms))
+                let Some(mut other) = self.store.shards[at].try_lock() else { return false };
+                let evicted = other.evict(self.c, now_ms);
+                self.shard.trash.append(&mut other.trash);
+                evicted
             });
-        self.shard.trash.clear();
         self.look_again();
         evicted
     }
 
+    /// Room for one more entry in the index, and for its name where names are kept in order.
     fn make_index_room(&mut self) -> Result<(), Error> {
-        while let Some(growth) = self.shard.index.growth_bytes() {
-            if self.place.is_some() {
-                return Ok(());
-            }
-            if u64::from(self.store.arena.spare_pages()) * PAGE_BYTES as u64 >= growth {
+        if self.place.is_some() {
+            return Ok(());
+        }
+        while self.shard.index.is_full() {
+            let Some(growth) = self.shard.index.growth_bytes() else {
+                if self.c.class.evicts() && self.shard.evict(self.c, self.now.unix_ms) {
+                    continue;
+                }
+                return Err(refusal::index(self.c, self.shard.index.len()));
+            };
+            if self.has_spare(growth) {
                 self.store.arena.charge(growth / 2);
                 self.shard.index.grow();
-                self.look_again();
             } else if !self.reclaim() {
-                return Err(full_error(self.c, &self.store.arena));
+                return Err(refusal::full(self.c, &self.store.arena));
+            }
+        }
+        while self.c.names.is_some() && !self.has_spare(1) {
+            if !self.reclaim() {
+                return Err(refusal::full(self.c, &self.store.arena));
             }
         }
         Ok(())
+    }
+
+    fn has_spare(&self, bytes: u64) -> bool {
+        u64::from(self.store.arena.spare_pages()) * PAGE_BYTES as u64 >= bytes
     }
 
     fn room_for(&mut self, queue: u8, len: usize) -> Result<Addr, Error> {
@@ -223,14 +316,14 @@ impl<'s> Entry<'s> {
                 return Ok(addr);
             }
             if !self.reclaim() {
-                return Err(full_error(self.c, &self.store.arena));
+                return Err(refusal::full(self.c, &self.store.arena));
             }
         }
     }
 
     /// Frees memory; what this entry refers to may move or go meanwhile.
     fn reclaim(&mut self) -> bool {
-        let freed = self.store.reclaim_within(&mut self.shard, self.now);
+        let freed = self.store.reclaim_within(&mut self.shard, self.c, self.now);
         self.look_again();
         freed
     }
@@ -243,9 +336,7 @@ impl<'s> Entry<'s> {
     pub fn remove(&mut self) -> Option<Version> {
         let (at, addr) = self.place.take()?;
         self.shard.kill(self.c, at, addr);
-        if let Some(mut names) = self.c.names() {
-            names.remove(self.name);
-        }
+        self.c.remove_name(self.generation, self.name);
         Some(self.shard.next_version(self.slot))
     }
 
@@ -254,10 +345,8 @@ impl<'s> Entry<'s> {
     pub(crate) fn expire(&mut self) {
         if let Some((at, addr)) = self.place.take() {
             self.shard.kill(self.c, at, addr);
-            if let Some(mut names) = self.c.names() {
-                names.remove(self.name);
-            }
-            self.shard.logs(self.c, self.now.unix_ms).counts.expired += 1;
+            self.c.remove_name(self.generation, self.name);
+            self.shard.logs(self.c).counts.expired += 1;
         }
     }
 
@@ -278,38 +367,7 @@ impl<'s> Entry<'s> {
         let new = NewObject { value, flags, expires_ms, attributes: &attributes, memcached };
         let mut draft = self.draft(&new);
         (draft.head.version, draft.head.fetched) = (head.version, head.fetched);
-        let (len, weight) = (draft.bytes(), draft.bytes() as u64 + body_bytes(&new.value));
-        let freq = self.place.map_or(0, |(_, addr)| self.shard.record(addr).freq());
-        if self.can_overwrite(len) {
-            self.keep(&mut draft, &new.value);
-            let (_, addr) = self.place.expect("there is one to overwrite");
-            self.shard.overwrite(self.c, addr, &draft, weight);
-            return Ok(());
-        }
-        let queue = self.queue_for_new();
-        let addr = self.room_for(queue, len)?;
-        self.keep(&mut draft, &new.value);
-        draft.write(self.shard.bytes_mut(addr), freq);
-        self.shard.note_expiry(crate::arena::PageId(addr.page()), expires_ms);
-        self.shard.count_in(self.c, queue, weight);
-        self.link(addr);
-        Ok(())
-    }
-}
-
-impl Drop for Entry<'_> {
-    /// Bodies that went are dropped after the lock is.
-    #[inline]
-    fn drop(&mut self) {
-        if !self.shard.trash.is_empty() {
-            self.shard.trash.clear();
-        }
-    }
-}
-
-fn body_bytes(value: &NewValue<'_>) -> u64 {
-    match value {
-        NewValue::Inline(_) | NewValue::Checked(..) => 0,
-        NewValue::Body(body) => body.memory_bytes(),
+        let weight = draft.bytes() as u64 + self.extra_bytes(&new.value);
+        self.store_draft(&mut draft, &new.value, weight, false)
     }
 }

@@ -20,6 +20,9 @@ const LAST_WINDOW_PAGES: usize = 64;
 /// Part of the bytes of a collection that the small queue may have: one tenth.
 const SMALL_PART: u64 = 10;
 
+/// Pages looked at for expired entries in one visit of upkeep to a shard: some 5 us where none is due.
+const SWEEP_PAGES: usize = 64;
+
 /// How far to go for room.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effort {
@@ -30,11 +33,20 @@ pub(crate) enum Effort {
 }
 
 impl Shard {
-    /// Frees some memory; false if nothing could be. `victim` is the collection to evict from, `all` the others.
-    pub(crate) fn free_memory(&mut self, victim: Option<&State>, all: &[&State], now_ms: u64, effort: Effort) -> bool {
-        if self.free_stale(all, now_ms) {
+    /// Frees some memory; false if nothing could be. `victim` is the collection to evict from; the logs of `held`, of
+    /// which an entry is locked, stay those of its generation.
+    pub(crate) fn free_memory(
+        &mut self,
+        victim: Option<&State>,
+        held: Option<&State>,
+        now_ms: u64,
+        effort: Effort,
+    ) -> bool {
+        self.retire_old(held, now_ms);
+        if self.empty_trash() || self.free_stale().is_some() {
             return true;
         }
+        let all = self.collections();
         if effort == Effort::Usual {
             return all.iter().any(|c| self.compact(c, CHEAP_WINDOW_PAGES))
                 || victim.is_some_and(|c| self.evict(c, now_ms));
@@ -45,36 +57,34 @@ impl Shard {
             || expired > 0
     }
 
-    /// Gives back one page of an older generation, with the index slots of its entries.
-    pub(crate) fn free_stale(&mut self, all: &[&State], now_ms: u64) -> bool {
-        for c in all {
-            if usize::from(c.index) < self.logs.len() && self.logs[usize::from(c.index)].is_some() {
-                self.logs(c, now_ms);
-            }
+    /// Gives back one stale page, with the index slots of its entries; gives how many records it looked at.
+    pub(crate) fn free_stale(&mut self) -> Option<usize> {
+        let stale = self.stale.last_mut()?;
+        let c = stale.c.clone();
+        let page = stale.pages.pop_back().expect("there are pages while they are stale");
+        if stale.pages.is_empty() {
+            self.stale.pop();
         }
-        let Some(page) = self.stale.pop() else {
-            return false;
-        };
-        let owner = self.arena.note(&self.owner, page).collection;
-        let live: Vec<Addr> = self.records(page, 0).filter(|addr| !self.record(*addr).is_dead()).collect();
-        if let Some(c) = all.iter().find(|c| c.index == owner) {
-            for addr in live {
-                let (at, body) = (self.position(c, addr), self.record(addr).body());
+        let all: Vec<Addr> = self.records(page, 0).collect();
+        for addr in &all {
+            let (dead, body) = (self.record(*addr).is_dead(), self.record(*addr).body());
+            if !dead {
+                let at = self.position(&c, *addr);
                 self.index.remove(at);
                 body.into_iter().for_each(|number| self.drop_body(number));
             }
         }
         self.give_page(page);
-        true
+        Some(all.len())
     }
 
     /// Evicts from a collection until a page or its worth of bodies is free; false if it has nothing here.
     pub(crate) fn evict(&mut self, c: &State, now_ms: u64) -> bool {
-        let Some(queue) = self.queue_to_evict(c, now_ms) else {
+        let Some(queue) = self.queue_to_evict(c) else {
             return false;
         };
         let (page, head) = {
-            let log = &self.logs(c, now_ms).queues[usize::from(queue)];
+            let log = &self.logs(c).queues[usize::from(queue)];
             (*log.pages.front().expect("the queue has pages"), log.head)
         };
         let mut freed = 0;
@@ -82,19 +92,19 @@ impl Shard {
         while at < self.arena.note(&self.owner, page).used_bytes as usize {
             let addr = Addr::new(page.0, at);
             at += self.record(addr).len_bytes();
-            self.logs(c, now_ms).queues[usize::from(queue)].head = at;
+            self.logs(c).queues[usize::from(queue)].head = at;
             freed += self.evict_record(c, queue, addr, now_ms);
             if freed >= PAGE_BYTES as u64 {
                 return true;
             }
         }
-        self.pop_front(c, queue, now_ms);
+        self.pop_front(c, queue);
         true
     }
 
     /// The small queue while it has more than its part, else the main one; whichever has pages.
-    fn queue_to_evict(&mut self, c: &State, now_ms: u64) -> Option<u8> {
-        let logs = self.logs.get(usize::from(c.index))?.is_some().then(|| self.logs(c, now_ms))?;
+    fn queue_to_evict(&self, c: &State) -> Option<u8> {
+        let logs = self.logs.get(usize::from(c.index))?.as_ref().filter(|logs| logs.c.id == c.id)?;
         let [main, small] = &logs.queues;
         let small_first = small.bytes * SMALL_PART >= small.bytes + main.bytes;
         match (small.pages.is_empty(), main.pages.is_empty()) {
@@ -117,14 +127,14 @@ impl Shard {
         if freq > 0 && !expired && self.requeue(c, queue, addr, freq) {
             return 0;
         }
-        let weight = self.weight(self.record(addr));
+        let weight = self.weight(c, self.record(addr));
         self.forget_name(c, addr);
         if queue == SMALL && !expired {
             self.remember(c, addr);
         }
         let at = self.position(c, addr);
         self.kill(c, at, addr);
-        let counts = &mut self.logs(c, now_ms).counts;
+        let counts = &mut self.logs(c).counts;
         *(if expired { &mut counts.expired } else { &mut counts.evictions }) += 1;
         weight
     }
@@ -132,7 +142,7 @@ impl Shard {
     /// Moves a used record to the back of the main queue; false if there is no page even in the reserve.
     fn requeue(&mut self, c: &State, from: u8, addr: Addr, freq: u8) -> bool {
         let len = self.record(addr).len_bytes();
-        let weight = self.weight(self.record(addr));
+        let weight = self.weight(c, self.record(addr));
         let expires_ms = self.record(addr).expires_ms();
         let at = self.position(c, addr);
         let Ok(to) = self.append(c, MAIN, len, true) else {
@@ -145,20 +155,20 @@ impl Shard {
         self.index.set_addr(at, to);
         record::mark_dead(self.bytes_mut(addr));
         self.arena.note_mut(&mut self.owner, PageId(addr.page())).live_bytes -= len as u32;
-        let logs = self.logs[usize::from(c.index)].as_mut().expect("has entries");
+        let logs = self.logs(c);
         logs.queues[usize::from(from)].bytes -= weight;
         logs.queues[usize::from(from)].garbage += len as u64;
         logs.queues[usize::from(MAIN)].bytes += weight;
         true
     }
 
-    fn pop_front(&mut self, c: &State, queue: u8, now_ms: u64) {
-        let log = &mut self.logs(c, now_ms).queues[usize::from(queue)];
+    fn pop_front(&mut self, c: &State, queue: u8) {
+        let log = &mut self.logs(c).queues[usize::from(queue)];
         let page = log.pages.pop_front().expect("the queue has pages");
         log.head = 0;
         let note = *self.arena.note(&self.owner, page);
         assert_eq!(note.live_bytes, 0, "all entries of an evicted page are gone");
-        self.logs(c, now_ms).queues[usize::from(queue)].garbage -= u64::from(note.used_bytes);
+        self.logs(c).queues[usize::from(queue)].garbage -= u64::from(note.used_bytes);
         self.give_page(page);
     }
 
@@ -202,8 +212,7 @@ impl Shard {
     /// Moves the live records of pages `first..=last` of a queue to the front of that run and frees what is left over.
     /// Packing in order never overtakes what it reads, so no spare page is needed. False if nothing was left over.
     fn slide(&mut self, c: &State, queue: u8, first: usize, last: usize) -> bool {
-        let at = usize::from(c.index);
-        let log = &self.logs[at].as_ref().expect("has pages").queues[usize::from(queue)];
+        let log = &self.logs(c).queues[usize::from(queue)];
         let pages: Vec<PageId> = log.pages.range(first..=last).copied().collect();
         let mut garbage = 0;
         let (mut to, mut to_at) = (0, 0);
@@ -230,7 +239,7 @@ impl Shard {
         }
         self.close_slid(pages[to], to_at, expiry);
         let kept = if to_at > 0 { to + 1 } else { to };
-        let log = &mut self.logs[at].as_mut().expect("has pages").queues[usize::from(queue)];
+        let log = &mut self.logs(c).queues[usize::from(queue)];
         log.pages.drain(first + kept..=last);
         log.garbage -= garbage;
         if first == 0 {
@@ -256,15 +265,16 @@ impl Shard {
         self.index.set_addr(at, to);
     }
 
-    /// Removes the expired entries of a page; gives how many.
-    pub(crate) fn expire_page(&mut self, c: &State, page: PageId, now_ms: u64) -> usize {
+    /// Removes the expired entries of a page; gives how many records it looked at, and how many had expired.
+    pub(crate) fn expire_page(&mut self, c: &State, page: PageId, now_ms: u64) -> (usize, usize) {
         let due = self.arena.note(&self.owner, page).first_expiry_s;
         if due == 0 || u64::from(due) * 1000 > now_ms {
-            return 0;
+            return (0, 0);
         }
-        let mut next = 0;
+        let (mut next, mut looked) = (0, 0);
         let mut dead = Vec::new();
         for addr in self.records(page, 0) {
+            looked += 1;
             let (record, expires_ms) = (self.record(addr), self.record(addr).expires_ms());
             if record.is_dead() || expires_ms == 0 {
                 continue;
@@ -280,49 +290,43 @@ impl Shard {
             let at = self.position(c, *addr);
             self.kill(c, at, *addr);
         }
-        self.logs(c, now_ms).counts.expired += dead.len() as u64;
+        self.logs(c).counts.expired += dead.len() as u64;
         self.arena.note_mut(&mut self.owner, page).first_expiry_s = 0;
         self.note_expiry(page, next);
-        dead.len()
+        (looked, dead.len())
     }
 
     fn expire_all(&mut self, c: &State, now_ms: u64) -> usize {
-        if self.logs.get(usize::from(c.index)).is_none_or(Option::is_none) {
-            return 0;
-        }
-        let logs = self.logs(c, now_ms);
-        let pages: Vec<PageId> = logs.queues.iter().flat_map(|queue| queue.pages.iter().copied()).collect();
-        pages.into_iter().map(|page| self.expire_page(c, page, now_ms)).sum()
+        let pages: Vec<PageId> = self.logs(c).queues.iter().flat_map(|queue| queue.pages.iter().copied()).collect();
+        pages.into_iter().map(|page| self.expire_page(c, page, now_ms).1).sum()
     }
 
-    /// Looks at up to `pages` pages for expired entries and goes on from there at the next call; true at the end.
-    pub(crate) fn sweep(&mut self, all: &[&State], now_ms: u64, pages: usize) -> bool {
-        let (mut nth, mut queue, mut page) = self.sweep_at;
-        let mut looked = 0;
-        while looked < pages {
-            let Some(c) = all.get(nth) else {
-                self.sweep_at = (0, 0, 0);
-                return true;
-            };
-            let logs = self.logs.get(usize::from(c.index)).and_then(Option::as_ref);
+    /// Looks at up to `max_pages` pages for expired entries, until `budget` records are looked at, and goes on from
+    /// there at the next call; gives the pages and the records looked at.
+    pub(crate) fn sweep(&mut self, now_ms: u64, max_pages: usize, budget: usize) -> (usize, usize) {
+        let (mut index, mut queue, mut page) = self.sweep_at;
+        let (mut pages, mut records) = (0, 0);
+        let max_pages = max_pages.min(SWEEP_PAGES);
+        while pages < max_pages && records < budget && index < self.logs.len() {
+            let logs = self.logs[index].as_ref();
             match logs.and_then(|logs| logs.queues.get(queue)).map(|log| log.pages.get(page).copied()) {
                 Some(Some(id)) => {
-                    self.expire_page(c, id, now_ms);
-                    (page, looked) = (page + 1, looked + 1);
+                    let c = logs.expect("it has queues").c.clone();
+                    records += self.expire_page(&c, id, now_ms).0;
+                    (page, pages) = (page + 1, pages + 1);
                 }
                 Some(None) => (queue, page) = (queue + 1, 0),
-                None => (nth, queue, page) = (nth + 1, 0, 0),
+                None => (index, queue, page) = (index + 1, 0, 0),
             }
         }
-        self.sweep_at = (nth, queue, page);
-        false
+        self.sweep_at = if index < self.logs.len() { (index, queue, page) } else { (0, 0, 0) };
+        (pages, records)
     }
 
     /// Takes the name of an entry that goes by itself out of the sorted names.
-    fn forget_name(&mut self, c: &State, addr: Addr) {
-        if let Some(mut names) = c.names() {
-            names.remove(self.record(addr).name());
-        }
+    fn forget_name(&self, c: &State, addr: Addr) {
+        let generation = self.arena.note(&self.owner, PageId(addr.page())).generation;
+        c.remove_name(generation, self.record(addr).name());
     }
 
     /// Remembers the fingerprint of an entry evicted from the small queue.

@@ -6,14 +6,14 @@
 
 use crate::arena::prefetch;
 
-pub(crate) const ADDR_BITS: u32 = 37;
-pub(crate) const TAG_BITS: u32 = 27;
-pub(crate) const ADDR_MASK: u64 = (1 << ADDR_BITS) - 1;
+const ADDR_BITS: u32 = 37;
+const TAG_BITS: u32 = 27;
+const ADDR_MASK: u64 = (1 << ADDR_BITS) - 1;
 const FIRST_BITS: u32 = 6;
 
 /// 27 bits of a name's hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Tag(pub(crate) u32);
+pub(crate) struct Tag(u32);
 
 impl Tag {
     /// The tag out of 64 well-mixed bits.
@@ -32,12 +32,12 @@ impl Tag {
 
 /// Address of an entry: page (24 bits) and offset in units of 8 bytes (13 bits). Never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Addr(pub(crate) u64);
+pub(crate) struct Addr(u64);
 
 impl Addr {
     #[inline]
     pub(crate) fn new(page: u32, offset: usize) -> Self {
-        debug_assert!(page != 0 && offset.is_multiple_of(8) && offset < 1 << 16);
+        assert!(page != 0 && offset.is_multiple_of(8) && offset < 1 << 16, "an address is that of an entry");
         Self(u64::from(page) << 13 | (offset as u64 >> 3))
     }
 
@@ -54,14 +54,16 @@ impl Addr {
 
 /// The table.
 pub(crate) struct Index {
-    pub(crate) slots: Box<[u64]>,
-    pub(crate) bits: u32,
+    slots: Box<[u64]>,
+    bits: u32,
+    /// The table has at most 2 to the power of this many slots.
+    last_bits: u32,
     len: usize,
 }
 
 impl Index {
     pub(crate) fn new() -> Self {
-        Self { slots: vec![0; 1 << FIRST_BITS].into(), bits: FIRST_BITS, len: 0 }
+        Self { slots: vec![0; 1 << FIRST_BITS].into(), bits: FIRST_BITS, last_bits: TAG_BITS, len: 0 }
     }
 
     /// Objects in it.
@@ -74,10 +76,21 @@ impl Index {
         self.slots.len() as u64 * 8
     }
 
-    /// Bytes the table will have when one more insertion makes it grow; `None` if there is room.
+    /// Whether the table is as full as it may be, so that it must grow before one more insertion.
     #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.len + 1 > self.slots.len() / 5 * 4
+    }
+
+    /// Bytes the table will have when it grows; `None` if it has its greatest size, that of all tags.
     pub(crate) fn growth_bytes(&self) -> Option<u64> {
-        (self.len + 1 > self.slots.len() / 5 * 4 && self.bits < TAG_BITS).then(|| self.bytes() * 2)
+        (self.bits < self.last_bits).then(|| self.bytes() * 2)
+    }
+
+    /// Makes the size the table has its greatest.
+    #[cfg(test)]
+    pub(crate) fn stop_growing(&mut self) {
+        self.last_bits = self.bits;
     }
 
     /// Doubles the table.
@@ -96,11 +109,32 @@ impl Index {
         prefetch(&self.slots[self.home(tag)]);
     }
 
-    /// Adds an entry; the caller has grown the table where `growth_bytes` said so.
-    pub(crate) fn insert(&mut self, tag: Tag, addr: Addr) {
-        assert!(self.len + 1 < self.slots.len(), "a table is never full");
-        self.place(word(tag, addr));
+    /// Position and address of the entry with `tag` for which `is_it` holds.
+    #[inline]
+    pub(crate) fn find(&self, tag: Tag, mut is_it: impl FnMut(Addr) -> bool) -> Option<(usize, Addr)> {
+        let mask = self.slots.len() - 1;
+        let mut at = self.home(tag);
+        while self.slots[at] != 0 {
+            let (slot, addr) = (self.slots[at], Addr(self.slots[at] & ADDR_MASK));
+            if slot >> ADDR_BITS == u64::from(tag.0) && is_it(addr) {
+                return Some((at, addr));
+            }
+            at = (at + 1) & mask;
+        }
+        None
+    }
+
+    /// Where the search for a tag begins.
+    #[inline]
+    fn home(&self, tag: Tag) -> usize {
+        (tag.0 >> (TAG_BITS - self.bits)) as usize
+    }
+
+    /// Adds an entry and gives its position; the table is not full.
+    pub(crate) fn insert(&mut self, tag: Tag, addr: Addr) -> usize {
+        assert!(self.len + 1 < self.slots.len(), "a table always has an empty slot");
         self.len += 1;
+        self.place(word(tag, addr))
     }
 
     /// Points the entry at `at` elsewhere.
@@ -158,13 +192,14 @@ impl Index {
         Tag((u64::from(from.0) + width).min((1 << TAG_BITS) - 1) as u32)
     }
 
-    fn place(&mut self, slot: u64) {
+    fn place(&mut self, slot: u64) -> usize {
         let mask = self.slots.len() - 1;
         let mut at = self.home(tag_of(slot));
         while self.slots[at] != 0 {
             at = (at + 1) & mask;
         }
         self.slots[at] = slot;
+        at
     }
 }
 
@@ -209,7 +244,7 @@ mod tests {
                     model.insert(tag.0, addr);
                 }
                 None => {
-                    if index.growth_bytes().is_some() {
+                    if index.is_full() {
                         index.grow();
                     }
                     let addr = Addr::new(round + 1, 16);
@@ -228,7 +263,7 @@ mod tests {
     fn stretches_cover_every_entry_once() {
         let mut index = Index::new();
         for i in 0..5_000u64 {
-            if index.growth_bytes().is_some() {
+            if index.is_full() {
                 index.grow();
             }
             index.insert(Tag::new((i + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)), Addr::new(i as u32 + 1, 0));

@@ -4,6 +4,18 @@
 //! lock; small values lie in the log and are copied under the lock, large ones are reference-counted blocks. Memory is
 //! one arena of pages with a hard budget (`arena.rs`). Reading order: `record.rs`, `index.rs`, `shard.rs`, `evict.rs`.
 //!
+//! # Locks, in the order in which they are taken
+//!
+//! | rank | guards | held for |
+//! |---|---|---|
+//! | shard | index, logs, bodies and versions of a part of the names | an operation on an entry, or a page of upkeep |
+//! | registry | the list of collections | finding one; no shard is ever waited for with it |
+//! | names | the sorted names of one ordered collection | one insertion, removal, or stretch of a listing |
+//! | pool | which pages and pieces are free | taking or giving one |
+//!
+//! A thread that has a lock waits only for those further down; of shards it has one, and only tries others. `sync.rs`
+//! checks that in builds with debug assertions.
+//!
 //! Callers: `herd-node`. Every call takes the time as a value; nothing here reads a clock.
 
 mod arena;
@@ -14,36 +26,37 @@ mod evict;
 mod find;
 mod index;
 mod list;
+mod names;
 mod pool;
 mod record;
+mod refusal;
 mod shard;
+mod sync;
+mod upkeep;
+mod upload;
 
 pub use body::{Body, BodyWriter, NoRoom};
 pub use collection::{Collection, Counts};
-pub use entry::{Entry, NewObject, NewValue};
-pub use find::{Found, Value};
+pub use entry::{Entry, Found, NewObject, NewValue, Value};
 pub use list::{ListItem, Page};
+pub use upload::Upload;
 
-use arena::{Arena, PAGE_BYTES, PageId};
-use collection::{Registry, State};
-use evict::Effort;
+use arena::{Arena, PageId};
+use body::Zeros;
+use collection::Registry;
 use herd_core::collection::Spec;
 use herd_core::key::{CollectionId, HashKey, ObjectId};
-use herd_core::limits::{BLOCK_BYTES, HELD_PART, SLOTS};
-use herd_core::{Error, ErrorKind, entry as core_entry, size};
+use herd_core::limits::{HELD_PART, SLOTS};
+use herd_core::{Error, entry as core_entry, size};
 use index::Tag;
-use shard::Shard;
+use shard::{FETCH_BYTES, Lane, Shard};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, OnceLock};
 
 /// Pages kept so that eviction can always move an entry.
 const RESERVE_PAGES: u32 = 16;
-/// Pages that maintenance keeps free while something can be evicted, so that puts rarely make room themselves.
-const SPARE_PAGES: u32 = 32;
 /// How far apart the versions of two slots begin: a millisecond of [`core_entry::first_version`] over all slots.
 const SLOT_STEP: u64 = (1 << 22) / SLOTS as u64;
-/// Bytes fetched ahead of an entry: a small object, or the start of a larger one that the hardware goes on with.
-const FETCH_BYTES: usize = 320;
 /// Least memory a store works with.
 pub const MEMORY_MIN_BYTES: u64 = 8 << 20;
 
@@ -88,26 +101,14 @@ pub struct Store {
     promised: AtomicU64,
     /// Bytes the node holds outside the store.
     held: AtomicU64,
+    /// Where the next search for memory begins.
     next_shard: AtomicUsize,
-}
-
-/// A shard on cache lines of its own.
-#[repr(align(128))]
-struct Lane(Mutex<Shard>);
-
-/// A large value on its way in, admitted against the budget.
-pub struct Upload {
-    store: Arc<Store>,
-    collection: Collection,
-    promised: u64,
-    /// Where its bytes go.
-    pub writer: BodyWriter,
-}
-
-impl Drop for Upload {
-    fn drop(&mut self) {
-        self.store.promised.fetch_sub(self.promised, Relaxed);
-    }
+    /// Where the next turn of upkeep begins.
+    upkeep_at: AtomicUsize,
+    /// What `freeable` was when nothing could be freed.
+    futile: AtomicU64,
+    /// The block that all gaps share, once there is one.
+    zeros: OnceLock<Zeros>,
 }
 
 impl Store {
@@ -125,17 +126,20 @@ impl Store {
             // Slots begin apart, so that versions of two objects are seldom the same number.
             let version = |local| first + ((local * shards + shard) as u64 * SLOT_STEP);
             let versions = (0..SLOTS / shards).map(version).collect();
-            Lane(Mutex::new(Shard::new(arena.clone(), owner, config.hash_key, versions)))
+            Lane::new(Shard::new(arena.clone(), owner, config.hash_key, versions))
         };
         Ok(Arc::new(Self {
             shards: owners.into_iter().enumerate().map(lane).collect(),
+            registry: Registry::new(arena.clone()),
             arena,
-            registry: Registry::new(),
             hash_key: config.hash_key,
             object_max_bytes: config.object_max_bytes,
             promised: AtomicU64::new(0),
             held: AtomicU64::new(0),
             next_shard: AtomicUsize::new(0),
+            upkeep_at: AtomicUsize::new(0),
+            futile: AtomicU64::new(u64::MAX),
+            zeros: OnceLock::new(),
         }))
     }
 
@@ -191,54 +195,14 @@ impl Store {
         }
     }
 
-    /// Admits a value of `expected` bytes (or of unknown size) to a collection before its first byte is read.
-    pub fn admit(self: &Arc<Self>, collection: &Collection, expected: Option<u64>) -> Result<Upload, Error> {
-        let size_bytes = expected.unwrap_or(0);
-        self.check_size(size_bytes)?;
-        self.check_room(collection, size_bytes).inspect_err(|_| collection.0.count_refused())?;
-        self.promised.fetch_add(size_bytes, Relaxed);
-        Ok(Upload {
-            store: self.clone(),
-            collection: collection.clone(),
-            promised: size_bytes,
-            writer: BodyWriter::new(self.arena.clone(), expected),
-        })
-    }
-
-    /// An error if an object of that size is over the limit.
-    pub fn check_size(&self, size_bytes: u64) -> Result<(), Error> {
-        if size_bytes <= self.object_max_bytes {
-            return Ok(());
-        }
-        let (has, limit) = (size::show(size_bytes), size::show(self.object_max_bytes));
-        Err(Error::new(ErrorKind::TooLarge, format!("object of {has} is over the limit of {limit}")))
-    }
-
-    /// An error if `size_bytes` more can't fit beside what is never evicted, or within the quota.
-    fn check_room(&self, collection: &Collection, size_bytes: u64) -> Result<(), Error> {
-        let state = &collection.0;
-        if let Some(quota) = state.spec.quota_bytes {
-            let held = if state.class.evicts() { 0 } else { state.used_bytes() };
-            if held + size_bytes > quota {
-                return Err(quota_error(state, size_bytes, quota));
-            }
-        }
-        let budget = self.arena.budget_bytes() - u64::from(RESERVE_PAGES) * PAGE_BYTES as u64;
-        let held = self.registry.pinned_bytes() + self.promised.load(Relaxed);
-        if size_bytes > 0 && held + size_bytes > budget {
-            let (has, free) = (size::show(size_bytes), size::show(budget.saturating_sub(held)));
-            let text = format!("object of {has} does not fit: {free} of {} free", size::show(budget));
-            return Err(Error::new(ErrorKind::Full, text));
-        }
-        Ok(())
-    }
-
     /// What a collection holds and counted.
     pub fn counts(&self, collection: &Collection) -> Counts {
         let mut sum = Counts { refusals: collection.0.refused.load(Relaxed), ..Counts::default() };
         for at in 0..self.shards.len() {
             let shard = self.lock(at);
-            if let Some(Some(logs)) = shard.logs.get(usize::from(collection.0.index)) {
+            if let Some(Some(logs)) = shard.logs.get(usize::from(collection.0.index))
+                && logs.c.id == collection.id()
+            {
                 let current = logs.generation == collection.0.generation(0);
                 sum += if current { logs.counts } else { Counts { objects: 0, bytes: 0, ..logs.counts } };
             }
@@ -269,178 +233,14 @@ impl Store {
         (self.arena.budget_bytes(), self.arena.used_bytes())
     }
 
-    /// Upkeep, to be called a few times a second: gives back memory of removed collections, takes out expired
-    /// objects, and evicts a little ahead of need. Holds a lock for a fraction of a millisecond at a time.
-    pub fn maintain(&self, now: Now) {
-        let all = self.states();
-        let refs: Vec<&State> = all.iter().map(Arc::as_ref).collect();
-        for at in 0..self.shards.len() {
-            while self.lock(at).free_stale(&refs, now.unix_ms) {}
-            while !self.lock(at).sweep(&refs, now.unix_ms, 64) {}
+    /// The block of zeros that all gaps share.
+    fn zeros(&self) -> Result<Zeros, NoRoom> {
+        if let Some(zeros) = self.zeros.get() {
+            return Ok(zeros.clone());
         }
-        let mut tries = SPARE_PAGES * 4;
-        while self.arena.spare_pages() < SPARE_PAGES && tries > 0 && self.registry.victim(1).is_some() {
-            self.reclaim(now);
-            tries -= 1;
-        }
-        self.registry.forget(|c| {
-            let index = usize::from(c.index);
-            (0..self.shards.len()).all(|at| {
-                let mut shard = self.lock(at);
-                let clear = shard.stale.is_empty();
-                if clear && shard.logs.get(index).is_some_and(|logs| logs.is_some()) {
-                    shard.logs(c, now.unix_ms);
-                    shard.logs[index] = None;
-                }
-                clear && shard.stale.is_empty()
-            })
-        });
+        let zeros = Zeros::new(&self.arena)?;
+        Ok(self.zeros.get_or_init(|| zeros).clone())
     }
-
-    /// Frees some memory while no lock is held; false if nothing can be freed.
-    fn reclaim(&self, now: Now) -> bool {
-        let all = self.states();
-        let refs: Vec<&State> = all.iter().map(Arc::as_ref).collect();
-        let victim = self.registry.victim(self.arena.budget_bytes());
-        for effort in [Effort::Usual, Effort::Last] {
-            for at in self.rotation() {
-                let mut shard = self.lock(at);
-                let freed = shard.free_memory(victim.as_deref(), &refs, now.unix_ms, effort);
-                let trash = std::mem::take(&mut shard.trash);
-                drop(shard);
-                drop(trash);
-                if freed {
-                    return true;
-                }
-            }
-        }
-        false
-    }
-
-    /// Frees some memory while `own` is locked: in it, or in others that nobody holds.
-    #[cold]
-    fn reclaim_within(&self, own: &mut Shard, now: Now) -> bool {
-        let all = self.states();
-        let refs: Vec<&State> = all.iter().map(Arc::as_ref).collect();
-        let victim = self.registry.victim(self.arena.budget_bytes());
-        for effort in [Effort::Usual, Effort::Last] {
-            if own.free_memory(victim.as_deref(), &refs, now.unix_ms, effort) {
-                own.trash.clear();
-                return true;
-            }
-            for at in self.rotation() {
-                // Another shard's lock is only tried: waiting for one while holding one could wait for ever.
-                let Ok(mut other) = self.shards[at].0.try_lock() else {
-                    continue;
-                };
-                if other.free_memory(victim.as_deref(), &refs, now.unix_ms, effort) {
-                    other.trash.clear();
-                    return true;
-                }
-            }
-        }
-        false
-    }
-
-    fn rotation(&self) -> impl Iterator<Item = usize> + use<> {
-        let shards = self.shards.len();
-        let from = self.next_shard.fetch_add(1, Relaxed);
-        (0..shards).map(move |i| (from + i) & (shards - 1))
-    }
-
-    fn states(&self) -> Vec<Arc<State>> {
-        self.registry.everything()
-    }
-
-    /// A body of `parts` one after the other, for values put together by the node.
-    pub fn body_of(self: &Arc<Self>, collection: &Collection, parts: &[&[u8]], now: Now) -> Result<Body, Error> {
-        let size_bytes: usize = parts.iter().map(|part| part.len()).sum();
-        let mut upload = self.admit(collection, Some(size_bytes as u64))?;
-        for part in parts {
-            upload.write(part, now)?;
-        }
-        upload.finish(now)
-    }
-}
-
-impl Upload {
-    /// Makes room for up to `max` more bytes, evicting if need be; gives how many fit now.
-    pub fn reserve(&mut self, max: usize, now: Now) -> Result<usize, Error> {
-        self.retry(now, |writer| writer.reserve(max))
-    }
-
-    /// Copies `bytes` in.
-    pub fn write(&mut self, bytes: &[u8], now: Now) -> Result<(), Error> {
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let room = self.reserve(rest.len().min(BLOCK_BYTES), now)?;
-            assert!(room > 0, "not more bytes than were announced");
-            let (chunk, after) = rest.split_at(room);
-            self.retry(now, |writer| writer.write(chunk))?;
-            rest = after;
-        }
-        Ok(())
-    }
-
-    /// Copies a range of another body in.
-    pub fn copy(&mut self, body: &Body, from: u64, to: u64, now: Now) -> Result<(), Error> {
-        let mut at = from;
-        while at < to {
-            let step = (BLOCK_BYTES as u64 - at % BLOCK_BYTES as u64).min(to - at);
-            self.retry(now, |writer| writer.copy(body, at, at + step))?;
-            at += step;
-        }
-        Ok(())
-    }
-
-    /// The finished body.
-    pub fn finish(mut self, now: Now) -> Result<Body, Error> {
-        let empty = BodyWriter::new(self.store.arena.clone(), None);
-        let writer = std::mem::replace(&mut self.writer, empty);
-        // Only a value of unforeseen size takes memory here, for its last, smaller block.
-        let mut tries = 0;
-        while self.store.arena.spare_pages() == 0 && tries < 64 && self.store.reclaim(now) {
-            tries += 1;
-        }
-        writer.finish().map_err(|NoRoom| self.full())
-    }
-
-    fn retry<R>(&mut self, now: Now, mut step: impl FnMut(&mut BodyWriter) -> Result<R, NoRoom>) -> Result<R, Error> {
-        if self.writer.len() >= self.store.object_max_bytes.saturating_add(1) {
-            self.store.check_size(self.writer.len())?;
-        }
-        loop {
-            match step(&mut self.writer) {
-                Ok(done) => return Ok(done),
-                Err(NoRoom) if self.store.reclaim(now) => {}
-                Err(NoRoom) => return Err(self.full()),
-            }
-        }
-    }
-
-    #[cold]
-    fn full(&self) -> Error {
-        self.collection.0.count_refused();
-        full_error(&self.collection.0, &self.store.arena)
-    }
-}
-
-#[cold]
-fn full_error(c: &State, arena: &Arena) -> Error {
-    let text = format!(
-        "memory is full: {} of {} in use and collection '{}' of class {} does not evict",
-        size::show(arena.used_bytes()),
-        size::show(arena.budget_bytes()),
-        c.name,
-        c.class
-    );
-    Error::new(ErrorKind::Full, text)
-}
-
-#[cold]
-fn quota_error(c: &State, more: u64, quota: u64) -> Error {
-    let (used, more, quota) = (size::show(c.used_bytes()), size::show(more), size::show(quota));
-    Error::new(ErrorKind::Quota, format!("quota of collection '{}' is {quota}: {used} in use, {more} asked", c.name))
 }
 
 /// Enough shards that loops rarely meet, few enough that open pages are a small part of the memory.

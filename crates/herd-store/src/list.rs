@@ -8,7 +8,6 @@ use crate::index::Tag;
 use crate::shard::Shard;
 use crate::{Collection, Now, Store};
 use herd_core::key::ObjectId;
-use std::ops::Bound;
 
 /// Entries looked at under one lock.
 const STRETCH: usize = 256;
@@ -41,15 +40,8 @@ impl Store {
         let mut page = Page::new();
         let mut after: Option<Box<[u8]>> = after.map(Into::into);
         while page.len() < limit {
-            let from = match &after {
-                Some(name) if &**name >= prefix => Bound::Excluded(&**name),
-                _ => Bound::Included(prefix),
-            };
-            let names: Vec<Box<[u8]>> = {
-                let names = c.0.names().expect("this collection keeps names");
-                let range = names.range::<[u8], _>((from, Bound::Unbounded));
-                range.take_while(|name| name.starts_with(prefix)).take(STRETCH.min(limit)).cloned().collect()
-            };
+            let sorted = c.0.names.as_ref().expect("this collection keeps names");
+            let names = sorted.after(prefix, after.as_deref(), STRETCH.min(limit));
             let Some(last) = names.last() else {
                 break;
             };

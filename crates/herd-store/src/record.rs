@@ -9,21 +9,18 @@
 //! | 20 | | [flags 4] [expiry 8] [memcached 9] [attributes 2 + n] name, value |
 //!
 //! The value of a large entry is 12 bytes: index of its body in the shard (4) and size (8).
-//!
-//! This file writes entries and reads what few have; what every get reads is in `find.rs`.
 
-use crate::find::Record;
 use herd_core::entry::{Head, Memcached};
 
-pub(crate) const HEADER_BYTES: usize = 20;
-pub(crate) const HAS_FLAGS: u32 = 1 << 24;
-pub(crate) const HAS_EXPIRY: u32 = 1 << 25;
-pub(crate) const HAS_MEMCACHED: u32 = 1 << 26;
-pub(crate) const HAS_ATTRIBUTES: u32 = 1 << 27;
-pub(crate) const LARGE: u32 = 1 << 28;
-pub(crate) const FETCHED: u32 = 1 << 29;
-pub(crate) const FREQ_SHIFT: u32 = 30;
-pub(crate) const DEAD: u32 = 1 << 31;
+const HEADER_BYTES: usize = 20;
+const HAS_FLAGS: u32 = 1 << 24;
+const HAS_EXPIRY: u32 = 1 << 25;
+const HAS_MEMCACHED: u32 = 1 << 26;
+const HAS_ATTRIBUTES: u32 = 1 << 27;
+const LARGE: u32 = 1 << 28;
+const FETCHED: u32 = 1 << 29;
+const FREQ_SHIFT: u32 = 30;
+const DEAD: u32 = 1 << 31;
 /// Bytes of the value field of a large entry.
 const LARGE_BYTES: usize = 12;
 
@@ -107,25 +104,72 @@ impl Draft<'_> {
     }
 }
 
+/// An entry in a page, to read.
+#[derive(Clone, Copy)]
+pub(crate) struct Record<'a> {
+    bytes: &'a [u8],
+    bits: u32,
+}
+
 impl<'a> Record<'a> {
+    /// The entry that starts at the first byte of `bytes`.
     #[inline]
-    pub(crate) fn name_len(&self) -> usize {
+    pub(crate) fn at(bytes: &'a [u8]) -> Self {
+        Self { bytes, bits: u32_at(bytes, 8) }
+    }
+
+    /// Its name.
+    #[inline]
+    pub(crate) fn name(&self) -> &'a [u8] {
+        let at = self.starts().1;
+        &self.bytes[at..at + self.name_len()]
+    }
+
+    /// Its value.
+    #[inline]
+    pub(crate) fn value(&self) -> Stored<'a> {
+        let at = self.starts().1 + self.name_len();
+        if self.has(LARGE) {
+            Stored::Large(u32_at(self.bytes, at), u64_at(self.bytes, at + 4))
+        } else {
+            Stored::Inline(&self.bytes[at..at + self.value_len()], u32_at(self.bytes, 16))
+        }
+    }
+
+    /// All that is known besides the value.
+    #[inline]
+    pub(crate) fn head(&self) -> Head {
+        let mut head = Head {
+            version: u64_at(self.bytes, 0),
+            size_bytes: self.value_len() as u64,
+            access_s: u32_at(self.bytes, 12) & !DEAD,
+            fetched: self.has(FETCHED),
+            ..Head::default()
+        };
+        if self.bits & (HAS_FLAGS | HAS_EXPIRY | HAS_MEMCACHED | LARGE) != 0 {
+            self.optional(&mut head);
+        }
+        head
+    }
+
+    #[inline]
+    fn name_len(&self) -> usize {
         (self.bits & 0x7FF) as usize
     }
 
     #[inline]
-    pub(crate) fn value_len(&self) -> usize {
+    fn value_len(&self) -> usize {
         (self.bits >> 11 & 0x1FFF) as usize
     }
 
     #[inline]
-    pub(crate) fn has(&self, bit: u32) -> bool {
+    fn has(&self, bit: u32) -> bool {
         self.bits & bit != 0
     }
 
     /// Where attributes (their length field) and the name begin.
     #[inline]
-    pub(crate) fn starts(&self) -> (usize, usize) {
+    fn starts(&self) -> (usize, usize) {
         let mut at = HEADER_BYTES;
         if self.bits & (HAS_FLAGS | HAS_EXPIRY | HAS_MEMCACHED | HAS_ATTRIBUTES) == 0 {
             return (at, at);
@@ -179,7 +223,7 @@ impl<'a> Record<'a> {
     }
 
     /// What few entries have.
-    pub(crate) fn optional(&self, head: &mut Head) {
+    fn optional(&self, head: &mut Head) {
         let mut at = HEADER_BYTES;
         if self.has(HAS_FLAGS) {
             head.flags = u32_at(self.bytes, at);
@@ -200,6 +244,21 @@ impl<'a> Record<'a> {
     }
 }
 
+/// Notes a use at `access_s` of the entry at the start of `bytes`; writes only what changes, so that hot entries stay
+/// clean in the cache.
+#[inline]
+pub(crate) fn mark_used(bytes: &mut [u8], access_s: u32) {
+    let bits = u32_at(bytes, 8);
+    let freq = bits >> FREQ_SHIFT;
+    let next = (bits & !(3 << FREQ_SHIFT)) | FETCHED | (freq + 1).min(3) << FREQ_SHIFT;
+    if next != bits {
+        bytes[8..12].copy_from_slice(&next.to_le_bytes());
+    }
+    if u32_at(bytes, 12) != access_s {
+        bytes[12..16].copy_from_slice(&(access_s & !DEAD).to_le_bytes());
+    }
+}
+
 /// Marks the entry at the start of `bytes` dead.
 pub(crate) fn mark_dead(bytes: &mut [u8]) {
     bytes[15] |= 0x80;
@@ -212,24 +271,23 @@ pub(crate) fn set_freq(bytes: &mut [u8], freq: u8) {
 }
 
 #[inline]
-pub(crate) fn u16_at(bytes: &[u8], at: usize) -> usize {
+fn u16_at(bytes: &[u8], at: usize) -> usize {
     usize::from(u16::from_le_bytes(bytes[at..at + 2].try_into().expect("two bytes")))
 }
 
 #[inline]
-pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
 #[inline]
-pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::find::mark_used;
 
     #[test]
     fn an_entry_reads_back_as_it_was_written() {

@@ -5,19 +5,31 @@
 //! 1. Every live record is in the index exactly once, and every index slot points at a live record.
 //! 2. A page's `live_bytes` is the sum of its live records; a queue's `bytes` adds their bodies.
 //! 3. Pages of an older generation of their collection are in `stale`, and found by nobody.
+//! 4. Logs and stale pages hold their collection, so its index stands for no other.
 //!
-//! Who may call: `Store` and its `Entry`, which hold the lock. Making room is in `evict.rs`.
+//! Bodies whose entry is gone are freed a bounded number at a time, and after the lock is left unless a put waits for
+//! their memory. Who may call: `Store` and its `Entry`, which hold the lock. Making room is in `evict.rs`.
 
 use crate::arena::{Arena, Owner, PAGE_BYTES, PageId, PageNote, prefetch};
 use crate::body::Body;
 use crate::collection::{Counts, State};
-use crate::find::Record;
 use crate::index::{Addr, Index, Tag};
-use crate::record::{self, Draft};
+use crate::record::{self, Draft, Record};
+use crate::sync::{Mutex, MutexGuard, Rank};
 use herd_core::entry::Version;
 use herd_core::key::{HashKey, ObjectId};
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+
+/// Bytes fetched ahead of an entry: a small object, or the start of a larger one that the hardware goes on with.
+pub(crate) const FETCH_BYTES: usize = 320;
+/// Blocks of bodies freed when a shard's lock is left, but for the last body, which goes whole: 0.3 ms.
+const TRASH_BLOCKS: usize = 4096;
+/// Blocks freed under a shard's lock for a put that waits for memory: 5 us.
+const TRASH_BLOCKS_LOCKED: usize = 64;
+/// Garbage of a queue that may make the difference for a put that was refused.
+const GARBAGE_STEP_BYTES: u64 = 8 * 1024;
 
 /// The queue of entries that proved useful, and of those that are never evicted.
 pub(crate) const MAIN: u8 = 0;
@@ -29,12 +41,12 @@ pub(crate) struct Shard {
     pub(crate) owner: Owner,
     pub(crate) index: Index,
     pub(crate) logs: Vec<Option<Box<Logs>>>,
-    pub(crate) stale: Vec<PageId>,
+    pub(crate) stale: Vec<Stale>,
     pub(crate) ghost: Vec<u32>,
     /// Bodies of large entries, by the number in their record.
     bodies: Vec<Option<Arc<Body>>>,
     free_bodies: Vec<u32>,
-    /// Bodies whose entry is gone; dropped once the lock is released.
+    /// Bodies whose entry is gone.
     pub(crate) trash: Vec<Arc<Body>>,
     /// The last version of each of this shard's slots.
     versions: Box<[Version]>,
@@ -43,9 +55,15 @@ pub(crate) struct Shard {
     hash_key: HashKey,
 }
 
+/// Pages of an older generation.
+pub(crate) struct Stale {
+    pub(crate) c: Arc<State>,
+    pub(crate) pages: VecDeque<PageId>,
+}
+
 /// The entries of one collection in one shard.
-#[derive(Default)]
 pub(crate) struct Logs {
+    pub(crate) c: Arc<State>,
     pub(crate) queues: [Queue; 2],
     pub(crate) generation: u32,
     pub(crate) counts: Counts,
@@ -98,32 +116,76 @@ impl Shard {
         self.versions[slot]
     }
 
-    /// The logs of a collection, emptied if it began a new generation.
+    /// Makes the logs of a collection those of its generation; gives it.
     #[inline]
-    pub(crate) fn logs(&mut self, c: &State, now_ms: u64) -> &mut Logs {
+    pub(crate) fn begin(&mut self, c: &Arc<State>, now_ms: u64) -> u32 {
         let at = usize::from(c.index);
         let generation = c.generation(now_ms);
         let current = self.logs.get(at).and_then(Option::as_ref).is_some_and(|logs| logs.generation == generation);
         if !current {
             self.renew(c, generation);
         }
-        self.logs[at].as_mut().expect("renewed above")
+        generation
+    }
+
+    /// The logs of a collection that has some.
+    #[inline]
+    pub(crate) fn logs(&mut self, c: &State) -> &mut Logs {
+        self.logs[usize::from(c.index)].as_mut().expect("logs are made before entries")
     }
 
     #[cold]
-    fn renew(&mut self, c: &State, generation: u32) {
+    fn renew(&mut self, c: &Arc<State>, generation: u32) {
         let at = usize::from(c.index);
         if at >= self.logs.len() {
             self.logs.resize_with(at + 1, || None);
         }
-        let mut logs = Box::new(Logs { generation, ..Logs::default() });
-        if let Some(old) = self.logs[at].take() {
-            let held = old.counts.bytes as i64;
-            c.report_now(old.unreported - held);
-            logs.counts = Counts { objects: 0, bytes: 0, ..old.counts };
-            self.stale.extend(old.queues.into_iter().flat_map(|queue| queue.pages));
+        let counts = self.retire(at);
+        let queues = Default::default();
+        self.logs[at] = Some(Box::new(Logs { c: c.clone(), queues, generation, counts, unreported: 0 }));
+    }
+
+    /// Takes the logs at an index out; their pages are stale then. Gives what they counted that lasts.
+    fn retire(&mut self, at: usize) -> Counts {
+        let Some(old) = self.logs[at].take() else { return Counts::default() };
+        old.c.report_now(old.unreported - old.counts.bytes as i64);
+        let stale = old.queues.into_iter().map(|queue| queue.pages).filter(|pages| !pages.is_empty());
+        self.stale.extend(stale.map(|pages| Stale { c: old.c.clone(), pages }));
+        Counts { objects: 0, bytes: 0, ..old.counts }
+    }
+
+    /// Makes stale what was flushed or destroyed, but for the collection `held`, of which an entry is locked.
+    pub(crate) fn retire_old(&mut self, held: Option<&State>, now_ms: u64) {
+        for at in (0..self.logs.len()).filter(|at| held.is_none_or(|held| usize::from(held.index) != *at)) {
+            let Some(logs) = &self.logs[at] else { continue };
+            let (c, generation) = (logs.c.clone(), logs.c.generation(now_ms));
+            if c.is_destroyed() {
+                self.retire(at);
+            } else if generation != logs.generation {
+                self.renew(&c, generation);
+            }
         }
-        self.logs[at] = Some(logs);
+    }
+
+    /// The collections that have logs here.
+    pub(crate) fn collections(&self) -> Vec<Arc<State>> {
+        self.logs.iter().flatten().map(|logs| logs.c.clone()).collect()
+    }
+
+    /// Position and address of an entry.
+    #[inline]
+    pub(crate) fn find(&self, c: &State, generation: u32, tag: Tag, name: &[u8]) -> Option<(usize, Addr)> {
+        self.index.find(tag, |addr| {
+            self.arena.fetch(&self.owner, PageId(addr.page()), addr.offset(), FETCH_BYTES);
+            let note = self.arena.note(&self.owner, PageId(addr.page()));
+            note.collection == c.index && note.generation == generation && self.record(addr).name() == name
+        })
+    }
+
+    /// The entry at an address.
+    #[inline]
+    pub(crate) fn record(&self, addr: Addr) -> Record<'_> {
+        Record::at(&self.arena.page(&self.owner, PageId(addr.page()))[addr.offset()..])
     }
 
     /// The bytes of the entry at an address and what follows it in its page.
@@ -168,9 +230,49 @@ impl Shard {
         self.trash.push(body);
     }
 
-    /// Bytes of an entry as counted: its record and its body.
-    pub(crate) fn weight(&self, record: Record<'_>) -> u64 {
-        record.len_bytes() as u64 + record.body().map_or(0, |number| self.body(number).memory_bytes())
+    /// Frees up to [`TRASH_BLOCKS_LOCKED`] blocks of bodies whose entry is gone; false if there were none.
+    pub(crate) fn empty_trash(&mut self) -> bool {
+        let mut left = TRASH_BLOCKS_LOCKED;
+        while left > 0
+            && let Some(body) = self.trash.pop()
+        {
+            // What others still read is not freed here, nor by them alone: they drop it later.
+            let Some(mut body) = Arc::into_inner(body) else { continue };
+            left -= body.give_blocks(left);
+            if body.has_blocks() {
+                self.trash.push(Arc::new(body));
+            }
+        }
+        left < TRASH_BLOCKS_LOCKED
+    }
+
+    /// Bodies that will be freed when the lock is left, and their blocks.
+    fn trash_to_take(&self) -> (usize, usize) {
+        let (mut bodies, mut blocks) = (0, 0);
+        for body in self.trash.iter().rev() {
+            if blocks >= TRASH_BLOCKS {
+                break;
+            }
+            (bodies, blocks) = (bodies + 1, blocks + body.checksums().len());
+        }
+        (bodies, blocks)
+    }
+
+    /// Blocks that will be freed when the lock is left.
+    pub(crate) fn trash_blocks(&self) -> usize {
+        self.trash_to_take().1
+    }
+
+    /// Takes out what is to be freed after the lock is left.
+    fn take_trash(&mut self) -> Vec<Arc<Body>> {
+        let (bodies, _) = self.trash_to_take();
+        self.trash.split_off(self.trash.len() - bodies)
+    }
+
+    /// Bytes of an entry as counted: its record, its body and its place among the sorted names.
+    pub(crate) fn weight(&self, c: &State, record: Record<'_>) -> u64 {
+        let body = record.body().map_or(0, |number| self.body(number).memory_bytes());
+        record.len_bytes() as u64 + body + c.name_cost_bytes(record.name().len())
     }
 
     /// Room for an entry of `len` bytes at the end of a queue; `reserved` may take the last pages. The caller writes
@@ -207,7 +309,7 @@ impl Shard {
 
     /// Counts a new live entry of `weight` bytes in `queue`.
     pub(crate) fn count_in(&mut self, c: &State, queue: u8, weight: u64) {
-        let logs = self.logs[usize::from(c.index)].as_mut().expect("has entries");
+        let logs = self.logs(c);
         logs.queues[usize::from(queue)].bytes += weight;
         logs.counts.objects += 1;
         logs.change(c, weight as i64);
@@ -222,7 +324,7 @@ impl Shard {
     /// As `kill`, for an entry whose index slot is used for its successor.
     pub(crate) fn bury(&mut self, c: &State, addr: Addr) {
         let record = self.record(addr);
-        let (len, weight, body) = (record.len_bytes(), self.weight(record), record.body());
+        let (len, weight, body) = (record.len_bytes(), self.weight(c, record), record.body());
         if let Some(number) = body {
             self.drop_body(number);
         }
@@ -230,24 +332,28 @@ impl Shard {
         let note = self.arena.note_mut(&mut self.owner, PageId(addr.page()));
         note.live_bytes -= len as u32;
         let queue = usize::from(note.queue);
-        let logs = self.logs[usize::from(c.index)].as_mut().expect("has entries");
+        let logs = self.logs(c);
+        let before = logs.queues[queue].garbage;
         logs.queues[queue].bytes -= weight;
         logs.queues[queue].garbage += len as u64;
         logs.counts.objects -= 1;
         logs.change(c, -(weight as i64));
+        if before / GARBAGE_STEP_BYTES != (before + len as u64) / GARBAGE_STEP_BYTES {
+            self.arena.note_freeable();
+        }
     }
 
     /// Overwrites an entry with one of the same length in the page.
     pub(crate) fn overwrite(&mut self, c: &State, addr: Addr, draft: &Draft<'_>, weight: u64) {
         let record = self.record(addr);
-        let (old_weight, body, freq) = (self.weight(record), record.body(), record.freq());
+        let (old_weight, body, freq) = (self.weight(c, record), record.body(), record.freq());
         if let Some(number) = body {
             self.drop_body(number);
         }
         draft.write(self.bytes_mut(addr), (freq + 1).min(3));
         self.note_expiry(PageId(addr.page()), draft.head.expires_ms);
         let queue = usize::from(self.arena.note(&self.owner, PageId(addr.page())).queue);
-        let logs = self.logs[usize::from(c.index)].as_mut().expect("has entries");
+        let logs = self.logs(c);
         logs.queues[queue].bytes = logs.queues[queue].bytes + weight - old_weight;
         logs.change(c, weight as i64 - old_weight as i64);
     }
@@ -274,5 +380,56 @@ impl Logs {
     fn change(&mut self, c: &State, bytes: i64) {
         self.counts.bytes = self.counts.bytes.checked_add_signed(bytes).expect("bytes are never negative");
         self.unreported = c.report(self.unreported + bytes);
+    }
+}
+
+/// A shard behind its lock, on cache lines of its own.
+#[repr(align(128))]
+pub(crate) struct Lane(Mutex<Shard>);
+
+impl Lane {
+    pub(crate) fn new(shard: Shard) -> Self {
+        Self(Mutex::new(Rank::Shard, shard))
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> Locked<'_> {
+        Locked { shard: self.0.lock(), trash: Vec::new() }
+    }
+
+    /// The shard, if nobody has it: another one's lock is only tried by who has one.
+    pub(crate) fn try_lock(&self) -> Option<Locked<'_>> {
+        self.0.try_lock().map(|shard| Locked { shard, trash: Vec::new() })
+    }
+}
+
+/// A locked shard. What it threw away is dropped after the lock, since fields are dropped in their order.
+pub(crate) struct Locked<'s> {
+    shard: MutexGuard<'s, Shard>,
+    trash: Vec<Arc<Body>>,
+}
+
+impl Drop for Locked<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.shard.trash.is_empty() {
+            self.trash = self.shard.take_trash();
+        }
+    }
+}
+
+impl Deref for Locked<'_> {
+    type Target = Shard;
+
+    #[inline]
+    fn deref(&self) -> &Shard {
+        &self.shard
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Shard {
+        &mut self.shard
     }
 }

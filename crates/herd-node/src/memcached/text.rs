@@ -138,7 +138,7 @@ pub(super) fn join(
             bytes = parts.iter().flat_map(|part| bytes_of(part)).collect::<Vec<u8>>();
             NewValue::Inline(&bytes)
         } else {
-            NewValue::Body(Arc::new(join_large(cx, parts, size_bytes)?))
+            NewValue::Body(Arc::new(join_large(cx, key, parts, size_bytes)?))
         };
         let mut entry = shared.store.entry(&shared.default, key, cx.now);
         if entry.version() != Some(head.version) {
@@ -161,8 +161,8 @@ fn bytes_of(part: &Given<'_>) -> Vec<u8> {
     }
 }
 
-fn join_large(cx: &Context, parts: [&Given<'_>; 2], size_bytes: u64) -> Result<Body, Error> {
-    let mut upload = cx.shared.store.admit(&cx.shared.default, Some(size_bytes))?;
+fn join_large(cx: &Context, key: &[u8], parts: [&Given<'_>; 2], size_bytes: u64) -> Result<Body, Error> {
+    let mut upload = cx.shared.store.admit(&cx.shared.default, key, Some(size_bytes))?;
     for part in parts {
         match part {
             Given::Small(bytes) => upload.write(bytes, cx.now)?,

@@ -64,7 +64,7 @@ impl Incoming {
     fn begin(cx: &mut Context, head: &FrameHead<'_>, fields: &Fields<'_>) -> Result<Self, Error> {
         let header = &head.header;
         let collection = verbs::collection(cx, header, fields)?;
-        let name = verbs::name(fields)?.into();
+        let name: Box<[u8]> = verbs::name(fields)?.into();
         let expected = (header.length != LENGTH_UNKNOWN).then_some(header.length);
         if expected.is_some_and(|n| n < u64::from(header.body_len)) {
             return Err(Error::new(ErrorKind::BadRequest, "the body is longer than its length says"));
@@ -72,7 +72,7 @@ impl Incoming {
         let options = PutOptions::of(header, fields)?;
         let size = expected.unwrap_or(0).saturating_add(options.range_from.unwrap_or(0));
         cx.shared.store.check_size(size)?;
-        let upload = cx.shared.store.admit(&collection, expected)?;
+        let upload = cx.shared.store.admit(&collection, &name, expected)?;
         Ok(Self {
             request: *header,
             collection,

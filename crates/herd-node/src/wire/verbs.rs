@@ -406,7 +406,7 @@ fn put_range(
             attributes: Some(options.attributes.clone().unwrap_or(attributes.into())),
             range_from: None,
         };
-        let body = splice(cx, collection, &old, from, piece).map_err(|error| (error, 0))?;
+        let body = splice(cx, (collection, name), &old, from, piece).map_err(|error| (error, 0))?;
         let value = match &body {
             Old::Small(bytes) => NewValue::Inline(bytes),
             Old::Large(body) => NewValue::Body(body.clone()),
@@ -421,7 +421,13 @@ fn put_range(
 }
 
 /// The old value with a range replaced; it grows where the range ends beyond it, and a gap reads as zeros.
-fn splice(cx: &Context, collection: &Collection, old: &Old, from: u64, piece: &Piece<'_>) -> Result<Old, Error> {
+fn splice(
+    cx: &Context,
+    (collection, name): (&Collection, &[u8]),
+    old: &Old,
+    from: u64,
+    piece: &Piece<'_>,
+) -> Result<Old, Error> {
     let old_len = match old {
         Old::Small(bytes) => bytes.len() as u64,
         Old::Large(body) => body.len(),
@@ -443,18 +449,14 @@ fn splice(cx: &Context, collection: &Collection, old: &Old, from: u64, piece: &P
         bytes[from as usize..end as usize].copy_from_slice(&new);
         return Ok(Old::Small(bytes));
     }
-    let mut upload = cx.shared.store.admit(collection, Some(size))?;
+    let changed = piece.len() + if let Old::Small(bytes) = old { bytes.len() as u64 } else { 0 };
+    let mut upload = cx.shared.store.admit_change(collection, name, size, changed)?;
     let copy = |upload: &mut herd_store::Upload, at: u64, to: u64| match old {
         Old::Small(bytes) => upload.write(&bytes[at as usize..to as usize], cx.now),
         Old::Large(body) => upload.copy(body, at, to, cx.now),
     };
     copy(&mut upload, 0, from.min(old_len))?;
-    let mut gap = from.saturating_sub(old_len);
-    while gap > 0 {
-        let n = gap.min(4096);
-        upload.write(&[0; 4096][..n as usize], cx.now)?;
-        gap -= n;
-    }
+    upload.zeros(from.saturating_sub(old_len), cx.now)?;
     match piece {
         Piece::Small(bytes) => upload.write(bytes, cx.now)?,
         Piece::Large(body) => upload.copy(body, 0, body.len(), cx.now)?,

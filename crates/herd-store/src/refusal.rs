@@ -1,0 +1,44 @@
+//! What is said where a put is refused: what, which collection, with the figures.
+
+use crate::arena::Arena;
+use crate::collection::State;
+use herd_core::{Error, ErrorKind, size};
+
+#[cold]
+pub(crate) fn full(c: &State, arena: &Arena) -> Error {
+    let text = format!(
+        "memory is full: {} of {} in use and collection '{}' of class {} does not evict",
+        size::show(arena.used_bytes()),
+        size::show(arena.budget_bytes()),
+        c.name,
+        c.class
+    );
+    Error::new(ErrorKind::Full, text)
+}
+
+#[cold]
+pub(crate) fn quota(c: &State, more: u64, quota: u64) -> Error {
+    let (used, more, quota) = (size::show(c.used_bytes()), size::show(more), size::show(quota));
+    Error::new(ErrorKind::Quota, format!("quota of collection '{}' is {quota}: {used} in use, {more} asked", c.name))
+}
+
+/// A table of the index has its greatest size; more threads would cut the memory into more shards.
+#[cold]
+pub(crate) fn index(c: &State, objects: usize) -> Error {
+    let text = format!("the index is full: {objects} objects in this shard, collection '{}' gets no more", c.name);
+    Error::new(ErrorKind::Full, text)
+}
+
+/// A value does not fit beside what is never evicted.
+#[cold]
+pub(crate) fn no_room(size_bytes: u64, free_bytes: u64, budget_bytes: u64) -> Error {
+    let (has, free, budget) = (size::show(size_bytes), size::show(free_bytes), size::show(budget_bytes));
+    Error::new(ErrorKind::Full, format!("object of {has} does not fit: {free} of {budget} free"))
+}
+
+/// An object is over the node's limit.
+#[cold]
+pub(crate) fn too_large(size_bytes: u64, limit_bytes: u64) -> Error {
+    let (has, limit) = (size::show(size_bytes), size::show(limit_bytes));
+    Error::new(ErrorKind::TooLarge, format!("object of {has} is over the limit of {limit}"))
+}

@@ -1,0 +1,229 @@
+//! What is counted against the budget, and when it is given back.
+
+use super::*;
+
+/// Memory in use once upkeep has nothing left to do.
+fn settled(store: &Store, now: Now) -> u64 {
+    (0..4).for_each(|_| upkeep(store, now));
+    store.memory().1
+}
+
+#[test]
+fn names_kept_in_order_are_counted_and_given_back() {
+    let store = store(64 << 20);
+    let plain = store.create("plain", spec("ram:1")).expect("new");
+    let sorted = store.create("sorted", Spec { ordered: true, ..spec("ram:1") }).expect("new");
+    let name = |i: u64| format!("{i:0900}").into_bytes();
+    let fill = |c: &Collection| {
+        let before = store.memory().1;
+        for i in 0..5_000 {
+            put(&store, c, &name(i), b"v", at(1)).expect("fits");
+        }
+        store.memory().1 - before
+    };
+    let (of_plain, of_sorted) = (fill(&plain), fill(&sorted));
+    assert!(of_sorted > of_plain + 5_000 * 900, "{of_sorted} with names in order, {of_plain} without");
+    assert_eq!(store.counts(&sorted).bytes - store.counts(&plain).bytes, 5_000 * 948, "quotas see them");
+    for i in 0..2_000 {
+        store.entry(&sorted, &name(i), at(1)).remove();
+    }
+    assert_eq!(store.counts(&sorted).bytes, 3_000 * (928 + 948));
+    store.flush(&plain, None);
+    store.flush(&sorted, None);
+    assert_eq!(store.counts(&sorted).bytes, 0);
+    let flushed = settled(&store, at(1));
+    assert!(flushed < 2 << 20, "{flushed} are held after the flush");
+}
+
+#[test]
+fn names_kept_in_order_leave_with_a_flush_that_meets_a_put() {
+    let store = store(64 << 20);
+    let sorted = store.create("sorted", Spec { ordered: true, ..spec("ram:1") }).expect("new");
+    let before = settled(&store, at(1));
+    for i in 0..1_000u64 {
+        let name = i.to_le_bytes();
+        let mut entry = store.entry(&sorted, &name, at(1));
+        store.flush(&sorted, None);
+        entry.put(&NewObject::of(NewValue::Inline(b"v"))).expect("fits");
+    }
+    let after = settled(&store, at(1));
+    assert!(after < before + 4_096, "names of no object are held: {after} after {before}");
+}
+
+#[test]
+fn large_objects_that_went_are_given_back_on_an_idle_node() {
+    let store = store(64 << 20);
+    let base = store.memory().1;
+    type Remove = fn(&Store, &Collection);
+    let ways: [(&str, Remove); 3] = [
+        ("removed", |store, c| store.destroy(c)),
+        ("flushed", |store, c| store.flush(c, None)),
+        ("expired", |_, _| ()),
+    ];
+    for (name, remove) in ways {
+        let c = store.create(name, spec("ram:1")).expect("new");
+        for i in 0..10u64 {
+            let body = Arc::new(store.body_of(&c, b"n", &[&value(i, 3 << 20)], at(1)).expect("fits"));
+            let new = NewObject { expires_ms: 5_000, ..NewObject::of(NewValue::Body(body)) };
+            store.entry(&c, &i.to_le_bytes(), at(1)).put(&new).expect("fits");
+        }
+        assert!(store.memory().1 > base + (30 << 20));
+        remove(&store, &c);
+        let left = settled(&store, at(if name == "expired" { 6_000 } else { 1 }));
+        assert!(left < base + (6 << 20), "{left} are held after they were {name}");
+    }
+}
+
+#[test]
+fn an_object_of_unknown_size_is_held_to_the_limit() {
+    let config = Config {
+        memory_bytes: 16 << 20,
+        threads: 1,
+        object_max_bytes: 1 << 20,
+        hash_key: HashKey([3; 16]),
+        start_ms: 1_800_000_000_000,
+    };
+    let store = Store::new(&config).expect("maps");
+    let c = store.create("r", spec("ram:1")).expect("new");
+    let mut exact = store.admit(&c, b"n", None).expect("admitted");
+    exact.write(&value(1, 1 << 20), at(1)).expect("the limit itself is allowed");
+    assert_eq!(exact.finish(at(1)).map(|body| body.len()).ok(), Some(1 << 20));
+    let mut over = store.admit(&c, b"n", None).expect("admitted");
+    while let Ok(room @ 1..) = over.reserve(256 << 10, at(1)) {
+        over.writer.advance(room);
+        assert!(over.writer.len() <= (1 << 20) + 1, "{} bytes were taken", over.writer.len());
+    }
+    assert_eq!(over.finish(at(1)).err().map(|error| error.kind), Some(ErrorKind::TooLarge));
+}
+
+#[test]
+fn a_refused_put_does_not_look_for_memory_again_and_again() {
+    let store = store(8 << 20);
+    let c = store.create("r", spec("ram:1")).expect("new");
+    let put_one = |i: u64, now| put(&store, &c, &i.to_le_bytes(), &value(i, 3_000), now);
+    let held: Vec<u64> = (0..4_000).filter(|i| put_one(*i, at(1)).is_ok()).collect();
+    let searches = || store.next_shard.load(Relaxed);
+    let before = searches();
+    for i in 5_000..5_100 {
+        assert_eq!(put_one(i, at(1)).err().map(|error| error.kind), Some(ErrorKind::Full));
+        assert!(store.admit(&c, b"n", None).expect("of unknown size").reserve(1 << 20, at(1)).is_err());
+    }
+    assert!(searches() - before < 4, "{} searches", searches() - before);
+    // What was removed is found at once, what expires in time.
+    for i in held.iter().step_by(2) {
+        store.entry(&c, &i.to_le_bytes(), at(1)).remove();
+    }
+    let mut fits = (0..held.len() as u64 / 3).filter(|i| put_one(i + 10_000, at(1)).is_ok()).count();
+    assert_eq!(fits, held.len() / 3);
+    store.flush(&c, Some(500));
+    fits = (0..1_000).filter(|i| put_one(i + 20_000, at(499)).is_ok()).count();
+    assert!(fits < 1_000, "memory is full");
+    fits = (0..1_000).filter(|i| put_one(i + 20_000, at(500)).is_ok()).count();
+    assert_eq!(fits, 1_000, "all was flushed");
+}
+
+#[test]
+fn an_index_that_may_not_grow_refuses() {
+    let store = store(8 << 20);
+    for at in 0..store.shards.len() {
+        store.lock(at).index.stop_growing();
+    }
+    let (ram, cache) = (store.create("r", spec("ram:1")).expect("new"), store.create("c", spec("cache")).expect("new"));
+    let error = (0u64..1_000).find_map(|i| put(&store, &ram, &i.to_le_bytes(), b"v", at(1)).err());
+    let error = error.expect("it is full");
+    assert!(error.kind == ErrorKind::Full && error.text.contains("index is full"), "{}", error.text);
+    assert!((0u64..1_000).any(|i| put(&store, &cache, &i.to_le_bytes(), b"v", at(1)).is_err()), "no room for a cache");
+    store.flush(&ram, None);
+    upkeep(&store, at(1));
+    for i in 0..1_000u64 {
+        put(&store, &cache, &i.to_le_bytes(), b"v", at(1)).expect("a cache evicts for its index too");
+    }
+}
+
+#[test]
+fn what_is_replaced_does_not_count_against_a_quota_whatever_its_size() {
+    let store = store(64 << 20);
+    let quota = Spec { quota_bytes: Some(1 << 20), ..spec("ram:1") };
+    let c = store.create("r", quota).expect("new");
+    for round in 0..3 {
+        put(&store, &c, b"large", &value(round, 700 << 10), at(1)).expect("it replaces itself");
+        put(&store, &c, b"small", &value(round, 4_000), at(1)).expect("it replaces itself");
+    }
+    let refused = put(&store, &c, b"other", &value(1, 700 << 10), at(1)).err().map(|error| error.kind);
+    assert_eq!(refused, Some(ErrorKind::Quota), "at its header");
+    assert_eq!(get(&store, &c, b"large", at(1)), Some(value(2, 700 << 10)));
+}
+
+#[test]
+fn a_quota_is_kept_by_threads_that_put_at_once() {
+    let store = store(64 << 20);
+    let c = store.create("r", Spec { quota_bytes: Some(1 << 20), ..spec("ram:1") }).expect("new");
+    let most = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for t in 0..4u64 {
+            let (store, c, most) = (&store, &c, &most);
+            scope.spawn(move || {
+                for i in 0..2_000u64 {
+                    let name = (i % 500 + t * 1_000).to_le_bytes();
+                    match i % 5 {
+                        4 => drop(store.entry(c, &name, at(1)).remove()),
+                        _ => drop(put(store, c, &name, &value(i, 900 + t as usize * 100), at(1))),
+                    }
+                    most.fetch_max(c.0.used_bytes(), Relaxed);
+                }
+            });
+        }
+    });
+    assert!(most.load(Relaxed) <= 1 << 20, "{} bytes in a quota of 1 MiB", most.load(Relaxed));
+    assert_eq!(c.0.used_bytes(), store.counts(&c).bytes, "no claim is left");
+}
+
+#[test]
+fn a_body_put_together_while_memory_is_short_has_the_right_bytes() {
+    let store = store(8 << 20);
+    let cache = store.create("c", spec("cache")).expect("new");
+    let data = value(5, 300_000);
+    let source = store.body_of(&cache, b"n", &[&data], at(1)).expect("fits");
+    let mut fill = (0u64..).map(|i| put(&store, &cache, &i.to_le_bytes(), &[1; 1000], at(1)));
+    fill.nth(8_000).expect("endless").expect("evicts");
+    for i in 0..60u64 {
+        fill.nth(300).expect("endless").expect("evicts");
+        let skip = 1 + i * 997;
+        let mut upload = store.admit(&cache, b"n", None).expect("admitted");
+        upload.write(&data[..skip as usize], at(1)).expect("evicts");
+        upload.copy(&source, 1000, 300_000, at(1)).expect("evicts");
+        upload.zeros(100_000 + i, at(1)).expect("evicts");
+        let body = upload.finish(at(1)).expect("evicts");
+        let zeros = vec![0; 100_000 + i as usize];
+        let wanted = [&data[..skip as usize], &data[1000..], &zeros].concat();
+        assert!(bytes(&body) == wanted, "round {i}");
+    }
+}
+
+#[test]
+fn a_gap_takes_no_memory() {
+    let store = store(32 << 20);
+    let c = store.create("r", spec("ram:1")).expect("new");
+    let before = store.memory().1;
+    let len = (1 << 30) - 5;
+    let mut upload = store.admit_change(&c, b"n", len, 10).expect("only what is changed needs memory");
+    upload.write(b"begin", at(1)).expect("fits");
+    upload.zeros(len - 10, at(1)).expect("fits");
+    upload.write(b"endof", at(1)).expect("fits");
+    let body = Arc::new(upload.finish(at(1)).expect("fits"));
+    assert_eq!((body.len(), body.checksums().len()), (len, 16_384));
+    for block in [0, 1, 7_000, 16_383] {
+        let chunk = body.chunk(block * 65_536);
+        assert_eq!(body.checksums()[block as usize], herd_core::checksum::crc32c(chunk));
+        let ends = (chunk.starts_with(b"begin"), chunk.ends_with(b"endof"));
+        assert_eq!(ends, (block == 0, block == 16_383));
+        let count = chunk.iter().filter(|byte| **byte != 0).count();
+        assert_eq!(count, if ends == (false, false) { 0 } else { 5 });
+    }
+    store.entry(&c, b"n", at(1)).put(&NewObject::of(NewValue::Body(body))).expect("fits");
+    let taken = store.memory().1 - before;
+    assert!(taken < 1 << 20, "{taken} bytes for a gap");
+    assert!(store.counts(&c).bytes < 1 << 20);
+    store.entry(&c, b"n", at(1)).remove();
+    assert!(store.memory().1 - before < 130 << 10, "the shared block and a page of the log stay");
+}
