@@ -169,6 +169,8 @@ impl<S: Service, M: System> Engine<S, M> {
         fresh.chunks(ROUND).for_each(|round| self.round(round));
         self.fresh = fresh;
         self.fresh.clear();
+        // Not before: it may close any connection, also one that waits for its round.
+        self.resume_ready();
     }
 
     /// Reads up to [`ROUND`] connections, serves them, and answers them.
@@ -212,7 +214,6 @@ impl<S: Service, M: System> Engine<S, M> {
         add(&self.stats.read_bytes, read as u64);
         add(&self.stats.written_bytes, written as u64);
         self.last_small = (self.now_ms, if round.len() == 1 { round[0] } else { usize::MAX });
-        self.resume_ready();
     }
 
     /// Tells the service what time it is after what it did.

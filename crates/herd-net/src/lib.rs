@@ -13,11 +13,14 @@ mod group;
 mod laps;
 mod listen;
 mod output;
+mod pipe;
 mod service;
 mod sink;
 mod stats;
 mod sys;
 mod system;
+#[cfg(test)]
+mod tests;
 mod turn;
 
 pub use engine::{Engine, Ready};
@@ -25,6 +28,7 @@ pub use event_loop::EventLoop;
 pub use group::{LoopHandle, Remote};
 pub use listen::listen;
 pub use output::{Output, Ticket};
+pub use pipe::{Peer, Pipe, Pipes};
 pub use service::{Next, Service, Step};
 pub use sink::Sink;
 pub use stats::LoopStats;

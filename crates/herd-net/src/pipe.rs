@@ -1,0 +1,240 @@
+//! Pretended sockets and a pretended clock, so that an [`Engine`](crate::Engine) runs in one thread in virtual time.
+//!
+//! A [`Pipe`] is the node's end of a connection, a [`Peer`] the client's. Each direction has a buffer of its own size,
+//! so writes are cut short and refused as the kernel's are; ends, half ends and resets are as TCP has them. What the
+//! poller would say, and when, is [`Peer::news`]: once for each change, as an edge-triggered poller does.
+//!
+//! Callers: `herd-sim`, tests.
+
+use crate::engine::Ready;
+use crate::system::System;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::rc::Rc;
+
+/// The system of a simulation: its clock, which all clones share.
+#[derive(Clone, Default)]
+pub struct Pipes {
+    now_ns: Rc<Cell<u64>>,
+    look_ns: Rc<Cell<u64>>,
+}
+
+/// The node's end of a connection.
+pub struct Pipe(Rc<RefCell<Line>>);
+
+/// The client's end of a connection. To drop it says nothing to the node: see [`Peer::end`] and [`Peer::reset`].
+pub struct Peer(Rc<RefCell<Line>>);
+
+/// What lies between the ends.
+struct Line {
+    to_node: Way,
+    to_client: Way,
+    /// The client tore it down.
+    reset: bool,
+    /// The node closed it.
+    closed: bool,
+    /// Arrivals are told from so many bytes on.
+    low_water: usize,
+    /// The node was refused room since it was last told of any.
+    wants_room: bool,
+    /// Something changed that the node was not told of.
+    edge: bool,
+}
+
+struct Way {
+    bytes: VecDeque<u8>,
+    room: usize,
+    ended: bool,
+}
+
+impl Way {
+    fn new(room: usize) -> Self {
+        Self { bytes: VecDeque::new(), room, ended: false }
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> usize {
+        let n = bytes.len().min(self.room - self.bytes.len().min(self.room));
+        self.bytes.extend(&bytes[..n]);
+        n
+    }
+
+    fn take(&mut self, buf: &mut [u8]) -> usize {
+        let n = buf.len().min(self.bytes.len());
+        for (to, from) in buf.iter_mut().zip(self.bytes.drain(..n)) {
+            *to = from;
+        }
+        n
+    }
+}
+
+impl Pipes {
+    /// Lets time pass.
+    pub fn pass(&self, ns: u64) {
+        self.now_ns.set(self.now_ns.get() + ns);
+    }
+
+    /// Lets so much time pass at each look at the clock: while the node works.
+    pub fn pass_at_each_look(&self, ns: u64) {
+        self.look_ns.set(ns);
+    }
+
+    /// A connection whose buffers hold so many bytes.
+    pub fn connect(&self, to_node_bytes: usize, to_client_bytes: usize) -> (Pipe, Peer) {
+        let line = Rc::new(RefCell::new(Line {
+            to_node: Way::new(to_node_bytes),
+            to_client: Way::new(to_client_bytes),
+            reset: false,
+            closed: false,
+            low_water: 1,
+            wants_room: false,
+            edge: true,
+        }));
+        (Pipe(line.clone()), Peer(line))
+    }
+}
+
+impl Line {
+    fn receive(&mut self, mut fill: impl FnMut(&mut Way) -> usize) -> io::Result<usize> {
+        if self.reset {
+            return Err(ErrorKind::ConnectionReset.into());
+        }
+        match fill(&mut self.to_node) {
+            0 if self.to_node.ended => Ok(0),
+            0 => Err(ErrorKind::WouldBlock.into()),
+            n => Ok(n),
+        }
+    }
+
+    fn send(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        if self.reset {
+            return Err(ErrorKind::BrokenPipe.into());
+        }
+        let asked: usize = slices.iter().map(|slice| slice.len()).sum();
+        let sent: usize = slices.iter().map(|slice| self.to_client.put(slice)).sum();
+        self.wants_room |= sent < asked;
+        if sent == 0 && asked > 0 { Err(ErrorKind::WouldBlock.into()) } else { Ok(sent) }
+    }
+}
+
+impl System for Pipes {
+    type Socket = Pipe;
+
+    fn now_ns(&self) -> u64 {
+        self.pass(self.look_ns.get());
+        self.now_ns.get()
+    }
+
+    fn cpu_ns(&self) -> u64 {
+        self.now_ns.get()
+    }
+
+    fn recv(&self, socket: &Pipe, buf: &mut [u8]) -> io::Result<usize> {
+        socket.0.borrow_mut().receive(|way| way.take(buf))
+    }
+
+    fn recv_slices(&self, socket: &Pipe, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        socket.0.borrow_mut().receive(|way| slices.iter_mut().map(|slice| way.take(slice)).sum())
+    }
+
+    fn send(&self, socket: &Pipe, bytes: &[u8]) -> io::Result<usize> {
+        socket.0.borrow_mut().send(&[IoSlice::new(bytes)])
+    }
+
+    fn send_slices(&self, socket: &Pipe, slices: &[IoSlice<'_>], _more: bool) -> io::Result<usize> {
+        socket.0.borrow_mut().send(slices)
+    }
+
+    fn lend(&self, socket: &Pipe, bytes: &[u8], _more: bool) -> io::Result<(usize, usize)> {
+        Ok((bytes.len(), socket.0.borrow_mut().send(&[IoSlice::new(bytes)])?))
+    }
+
+    fn end(&self, socket: &Pipe) -> io::Result<()> {
+        socket.0.borrow_mut().to_client.ended = true;
+        Ok(())
+    }
+
+    fn set_low_water(&self, socket: &Pipe, bytes: usize) {
+        socket.0.borrow_mut().low_water = bytes;
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        let mut line = self.0.borrow_mut();
+        line.closed = true;
+        line.to_client.ended = true;
+        // What the node did not read comes back as a reset, which takes unread replies with it.
+        if !line.to_node.bytes.is_empty() {
+            line.reset = true;
+            line.to_client.bytes.clear();
+        }
+    }
+}
+
+impl Peer {
+    /// Sends what there is room for; gives how much. Nothing is taken once the node closed.
+    pub fn write(&self, bytes: &[u8]) -> usize {
+        let mut line = self.0.borrow_mut();
+        if line.closed || line.reset || line.to_node.ended {
+            return 0;
+        }
+        let n = line.to_node.put(bytes);
+        let told = line.to_node.bytes.len() >= line.low_water || line.to_node.bytes.len() == line.to_node.room;
+        line.edge |= n > 0 && told;
+        n
+    }
+
+    /// Sends no more.
+    pub fn end(&self) {
+        let mut line = self.0.borrow_mut();
+        line.edge |= !line.to_node.ended;
+        line.to_node.ended = true;
+    }
+
+    /// Tears the connection down: what is under way is lost.
+    pub fn reset(&self) {
+        let mut line = self.0.borrow_mut();
+        (line.reset, line.edge) = (true, true);
+        line.to_client.bytes.clear();
+    }
+
+    /// Takes up to `max` bytes of what came.
+    pub fn read(&self, max: usize) -> Vec<u8> {
+        let mut line = self.0.borrow_mut();
+        let n = max.min(line.to_client.bytes.len());
+        let bytes: Vec<u8> = line.to_client.bytes.drain(..n).collect();
+        if n > 0 && std::mem::take(&mut line.wants_room) {
+            line.edge = true;
+        }
+        bytes
+    }
+
+    /// Whether nothing more will come.
+    pub fn is_over(&self) -> bool {
+        let line = self.0.borrow();
+        line.reset || (line.to_client.ended && line.to_client.bytes.is_empty())
+    }
+
+    /// Whether the connection was torn down, by either side.
+    pub fn is_reset(&self) -> bool {
+        self.0.borrow().reset
+    }
+
+    /// Whether the node closed it.
+    pub fn is_closed(&self) -> bool {
+        self.0.borrow().closed
+    }
+
+    /// What a poller would tell the node now.
+    pub fn news(&self) -> Option<Ready> {
+        let mut line = self.0.borrow_mut();
+        if line.closed || !std::mem::take(&mut line.edge) {
+            return None;
+        }
+        let ended = line.to_node.ended || line.reset;
+        let readable = ended || line.to_node.bytes.len() >= line.low_water.max(1);
+        let writable = line.reset || line.to_client.bytes.len() < line.to_client.room;
+        Some(Ready { readable, ended, writable })
+    }
+}

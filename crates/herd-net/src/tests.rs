@@ -1,0 +1,335 @@
+//! The engine over pipes: a service of one-word requests shows what connections do at their edges.
+
+use crate::{Engine, LoopStats, Next, Output, Peer, Pipes, Service, Step, Ticket};
+use herd_core::Chunks;
+use herd_core::limits::{OUTPUT_HIGH_BYTES, TURN_SMALL_BYTES};
+use std::io::IoSliceMut;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A body of equal bytes.
+struct Same(Vec<u8>);
+
+impl Chunks for Same {
+    fn size_bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn chunk(&self, at: u64) -> &[u8] {
+        &self.0[at as usize..]
+    }
+}
+
+/// Requests are lines: `p` a reply of 1,000 bytes, `b` a body of 1 MiB, `w` a reply that comes when `ready` is told, `t`
+/// one that comes in no order, `r` makes all of those ready, `q` the end. Anything else is never whole.
+#[derive(Default)]
+struct Words {
+    now_ns: Vec<u64>,
+    waiting: Vec<Ticket>,
+    ready: Vec<Ticket>,
+    held_bytes: i64,
+    /// Least size of replies that come later.
+    late_bytes: usize,
+    /// May connections hold more?
+    refuses: bool,
+    closed: usize,
+}
+
+const REPLY: [u8; 1000] = [b'r'; 1000];
+
+impl Service for Words {
+    type Session = ();
+    type Bulk = Same;
+
+    fn begin(&mut self, now_ns: u64) {
+        self.now_ns.push(now_ns);
+    }
+
+    fn open(&mut self, _peer: SocketAddr) {}
+
+    fn foresee(&mut self, _session: &(), _input: &[u8]) {}
+
+    fn foreseen(&mut self) {}
+
+    fn served(&mut self, now_ns: u64) {
+        self.now_ns.push(now_ns);
+    }
+
+    fn serve(&mut self, _session: &mut (), input: &[u8], out: &mut Output<'_, Same>) -> Step {
+        let mut used = 0;
+        for line in input.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")) {
+            match line {
+                b"p\n" => out.buf.extend_from_slice(&REPLY),
+                b"b\n" => out.bulk(Same(vec![b'b'; 1 << 20]), 0, 1 << 20),
+                b"w\n" => self.waiting.extend(out.defer()),
+                b"t\n" => self.waiting.push(out.ticket()),
+                b"r\n" => self.ready.append(&mut self.waiting),
+                b"q\n" => return Step { used: used + 2, next: Next::Close },
+                _ => {}
+            }
+            used += line.len();
+            if out.pending_bytes() > OUTPUT_HIGH_BYTES {
+                return Step { used, next: Next::Again };
+            }
+        }
+        Step { used, next: Next::Read }
+    }
+
+    fn space<'a>(&'a mut self, _session: &'a mut (), _max: usize) -> Vec<IoSliceMut<'a>> {
+        Vec::new()
+    }
+
+    fn filled(&mut self, _session: &mut (), _n: usize, _out: &mut Output<'_, Same>) -> Step {
+        unreachable!("it has no bodies")
+    }
+
+    fn ready(&mut self, tickets: &mut Vec<Ticket>) {
+        tickets.append(&mut self.ready);
+    }
+
+    fn resume(&mut self, _session: &mut (), _ticket: Ticket, out: &mut Output<'_, Same>) {
+        out.buf.extend_from_slice(b"late");
+        out.buf.resize(4.max(self.late_bytes), b'.');
+    }
+
+    fn is_multiplexed(&self, _session: &()) -> bool {
+        false
+    }
+
+    fn wants_more(&self, _session: &()) -> bool {
+        false
+    }
+
+    fn owes(&self, _session: &()) -> bool {
+        false
+    }
+
+    fn more(&mut self, _session: &mut (), _out: &mut Output<'_, Same>) {}
+
+    fn tick(&mut self, _due: &mut Vec<Ticket>) {}
+
+    fn is_idle(&self, _session: &()) -> bool {
+        true
+    }
+
+    fn is_known(&self, _session: &()) -> bool {
+        true
+    }
+
+    fn hold(&mut self, change_bytes: i64) -> bool {
+        if self.refuses && change_bytes > 0 {
+            return false;
+        }
+        self.held_bytes += change_bytes;
+        true
+    }
+
+    fn close(&mut self, _session: ()) {
+        self.closed += 1;
+    }
+}
+
+struct World {
+    engine: Engine<Words, Pipes>,
+    pipes: Pipes,
+    peers: Vec<Peer>,
+}
+
+impl World {
+    fn new() -> Self {
+        let pipes = Pipes::default();
+        let engine = Engine::new(Words::default(), pipes.clone(), Arc::new(LoopStats::default()));
+        Self { engine, pipes, peers: Vec::new() }
+    }
+
+    /// A connection with room for so many bytes of replies; its number.
+    fn connect(&mut self, room: usize) -> usize {
+        let (pipe, peer) = self.pipes.connect(1 << 20, room);
+        let at = self.engine.adopt(([127, 0, 0, 1], 1).into(), |_| Ok(pipe)).expect("a pipe is always had");
+        assert_eq!(at, self.peers.len(), "no place is used twice here");
+        self.peers.push(peer);
+        at
+    }
+
+    /// One iteration of the loop.
+    fn work(&mut self) {
+        self.engine.begin();
+        for (at, peer) in self.peers.iter().enumerate() {
+            if let Some(ready) = peer.news() {
+                self.engine.note(at, ready);
+            }
+        }
+        self.engine.rounds();
+        self.engine.turns();
+    }
+
+    fn settle(&mut self) {
+        self.work();
+        while self.engine.is_busy() {
+            self.work();
+        }
+    }
+
+    /// All that comes, with the client reading `step` bytes at a time.
+    fn read_all(&mut self, at: usize, step: usize) -> Vec<u8> {
+        let mut all = Vec::new();
+        loop {
+            self.settle();
+            let some = self.peers[at].read(step);
+            if some.is_empty() {
+                return all;
+            }
+            all.extend(some);
+        }
+    }
+}
+
+#[test]
+fn replies_come_whole_however_small_the_room_and_the_reads() {
+    for (room, step) in [(10, 7), (999, 1000), (1 << 20, 3), (70_000, 65_536)] {
+        let mut world = World::new();
+        let at = world.connect(room);
+        world.peers[at].write(b"p\np\nb\np\n");
+        world.peers[at].end();
+        let all = world.read_all(at, step);
+        assert_eq!(all.len(), 3000 + (1 << 20), "room {room}, reads of {step}");
+        assert!(all[..2000].iter().chain(&all[2000 + (1 << 20)..]).all(|byte| *byte == b'r'));
+        assert!(world.peers[at].is_closed() && !world.peers[at].is_reset());
+    }
+}
+
+#[test]
+fn one_turn_of_many_small_requests_is_bounded_while_others_are_about() {
+    let mut world = World::new();
+    let (greedy, other) = (world.connect(64 << 20), world.connect(1 << 20));
+    world.settle();
+    let requests = b"p\n".repeat(4000);
+    world.peers[greedy].write(&requests);
+    for _ in 0..6 {
+        world.peers[other].write(b"p\n");
+        world.work();
+        let sent = world.peers[greedy].read(usize::MAX).len();
+        let most = TURN_SMALL_BYTES + 2 * OUTPUT_HIGH_BYTES + 2 * REPLY.len();
+        assert!(sent <= most, "{sent} bytes in one iteration, at most {most}");
+        assert_eq!(world.peers[other].read(usize::MAX), REPLY);
+    }
+    assert_eq!(world.read_all(greedy, 1 << 20).len() % REPLY.len(), 0);
+}
+
+#[test]
+fn a_socket_that_is_told_of_twice_is_served_once() {
+    let mut world = World::new();
+    let at = world.connect(1 << 20);
+    world.settle();
+    world.peers[at].write(b"p\n");
+    world.peers[at].end();
+    world.engine.begin();
+    let ready = world.peers[at].news().expect("bytes came");
+    world.engine.note(at, ready);
+    world.engine.note(at, ready);
+    world.engine.rounds();
+    world.engine.turns();
+    world.settle();
+    assert_eq!(world.peers[at].read(usize::MAX), REPLY);
+    assert!(world.peers[at].is_closed());
+    assert_eq!(world.engine.service().closed, 1);
+}
+
+#[test]
+fn what_a_connection_holds_is_told_and_given_back() {
+    let mut world = World::new();
+    let (deaf, cut) = (world.connect(1000), world.connect(1000));
+    world.peers[deaf].write(&b"p\n".repeat(100));
+    world.peers[cut].write(&[b'x'; 40_000]);
+    world.settle();
+    assert!(world.engine.service().held_bytes > 130_000, "{}", world.engine.service().held_bytes);
+    world.peers[cut].reset();
+    world.settle();
+    assert!((90_000..110_000).contains(&world.engine.service().held_bytes), "{}", world.engine.service().held_bytes);
+    assert_eq!(world.read_all(deaf, 1000).len(), 100 * REPLY.len());
+    assert_eq!(world.engine.service().held_bytes, 0);
+    world.engine.service.refuses = true;
+    world.peers[deaf].write(&b"p\n".repeat(100));
+    world.settle();
+    assert!(world.peers[deaf].is_closed());
+    assert_eq!(world.engine.stats.shed.load(Relaxed), 1);
+    assert_eq!(world.engine.service().held_bytes, 0);
+}
+
+#[test]
+fn a_request_that_is_never_whole_is_closed_and_counted() {
+    let mut world = World::new();
+    let at = world.connect(1000);
+    for _ in 0..40 {
+        world.peers[at].write(&[b'x'; 5000]);
+        world.settle();
+    }
+    assert!(world.peers[at].is_closed());
+    assert_eq!(world.engine.stats.overrun.load(Relaxed), 1);
+}
+
+#[test]
+fn a_reply_that_another_connection_made_ready_goes_out_at_once() {
+    let mut world = World::new();
+    let (waits, other) = (world.connect(1 << 20), world.connect(1 << 20));
+    world.peers[waits].write(b"p\nw\np\n");
+    world.peers[waits].end();
+    world.settle();
+    assert_eq!(world.peers[waits].read(usize::MAX), REPLY);
+    world.engine.service.ready = world.engine.service.waiting.clone();
+    world.peers[other].write(b"p\n");
+    world.settle();
+    assert_eq!(world.peers[waits].read(usize::MAX), [&b"late"[..], &REPLY].concat());
+    assert!(world.peers[waits].is_closed());
+}
+
+#[test]
+fn a_connection_that_is_shed_by_its_late_reply_may_wait_for_its_round_or_turn() {
+    for request in [&b"p\n"[..], b"b\n"] {
+        let mut world = World::new();
+        let all: Vec<usize> = (0..40).map(|_| world.connect(1 << 21)).collect();
+        all[20..].iter().for_each(|at| assert_eq!(world.peers[*at].write(b"t\n"), 2));
+        world.settle();
+        (world.engine.service.refuses, world.engine.service.late_bytes) = (true, 20_000);
+        world.peers[0].write(b"r\n");
+        all[1..].iter().for_each(|at| assert_eq!(world.peers[*at].write(request), 2));
+        world.settle();
+        assert_eq!(world.engine.service().closed, 20);
+        assert!(all[1..20].iter().all(|at| !world.read_all(*at, 1 << 20).is_empty()));
+    }
+}
+
+#[test]
+fn the_end_and_a_reset_close_whatever_is_under_way() {
+    for request in [&b"p\n"[..], b"b\n", b"w\n", b"half", b"q\n", b""] {
+        for reset in [false, true] {
+            let mut world = World::new();
+            let at = world.connect(5000);
+            world.peers[at].write(request);
+            world.settle();
+            if reset {
+                world.peers[at].reset()
+            } else {
+                world.peers[at].end()
+            }
+            world.settle();
+            let waits = request == b"w\n" && !reset;
+            world.read_all(at, 1 << 20);
+            assert_eq!(world.peers[at].is_closed(), !waits, "{request:?}, reset {reset}");
+            assert_eq!(world.engine.open(), usize::from(waits));
+        }
+    }
+}
+
+#[test]
+fn the_service_sees_time_pass_while_it_works() {
+    let mut world = World::new();
+    world.pipes.pass_at_each_look(1_000);
+    let at = world.connect(1 << 20);
+    world.peers[at].write(b"p\n");
+    world.pipes.pass(5_000_000);
+    world.settle();
+    let times = &world.engine.service().now_ns;
+    assert!(times[0] >= 5_000_000 && times.is_sorted_by(|a, b| a < b), "{times:?}");
+}
