@@ -184,10 +184,11 @@ impl Index {
         }
     }
 
-    /// The highest tag of a stretch of about `entries` entries that begins at `from`.
+    /// The highest tag of a stretch of about `entries` entries that begins at `from`; of fewer where the table is
+    /// nearly empty, so that a stretch is never more than 16 slots for each of them.
     pub(crate) fn stretch(&self, from: Tag, entries: usize) -> Tag {
         let per_slot = self.len as f64 / self.slots.len() as f64;
-        let slots = (entries as f64 / per_slot.max(1e-9)).min(self.slots.len() as f64) as u64;
+        let slots = (entries as f64 / per_slot.max(1.0 / 16.0)).min(self.slots.len() as f64) as u64;
         let width = (slots.max(1) << (TAG_BITS - self.bits)) - 1;
         Tag((u64::from(from.0) + width).min((1 << TAG_BITS) - 1) as u32)
     }

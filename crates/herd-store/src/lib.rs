@@ -38,7 +38,7 @@ mod upload;
 pub use body::{Body, BodyWriter, NoRoom};
 pub use collection::{Collection, Counts};
 pub use entry::{Entry, Found, NewObject, NewValue, Value};
-pub use list::{ListItem, Page};
+pub use list::{ListCursor, ListItem, Page};
 pub use upload::Upload;
 
 use arena::{Arena, PageId};

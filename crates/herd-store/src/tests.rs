@@ -63,8 +63,13 @@ fn get(store: &Store, c: &Collection, name: &[u8], now: Now) -> Option<Vec<u8>> 
     store.get(c, name, now, bytes_of)
 }
 
+/// Bytes that follow from `seed`, by which any other are told.
 fn value(seed: u64, len: usize) -> Vec<u8> {
-    (0..len as u64).map(|i| (seed.wrapping_mul(i + 7) >> 5) as u8).collect()
+    let word = |i: usize| ((i as u64 ^ seed << 20).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15)).to_le_bytes();
+    let mut bytes = Vec::with_capacity(len + 8);
+    (0..len.div_ceil(8)).for_each(|i| bytes.extend_from_slice(&word(i)));
+    bytes.truncate(len);
+    bytes
 }
 
 struct Random(u64);
@@ -310,6 +315,7 @@ fn listings_name_every_object_once() {
             seen.extend(page.iter().map(|item| String::from_utf8(item.name.to_vec()).expect("text")));
             after = page.last().map(|item| item.name.to_vec());
             if page.len() < 77 {
+                assert!(store.list(&c, b"a/", after.as_deref(), 1, at(1)).is_empty());
                 break;
             }
         }
@@ -320,5 +326,50 @@ fn listings_name_every_object_once() {
         }
         seen.sort();
         assert_eq!(seen, names);
+    }
+}
+
+#[test]
+fn a_listing_that_finds_nothing_ends_each_turn_soon() {
+    let store = store(64 << 20);
+    let other = store.create("other", spec("ram:1")).expect("new");
+    let c = store.create("c", spec("ram:1")).expect("new");
+    for i in 0..50_000u64 {
+        put(&store, &other, &i.to_le_bytes(), b"v", at(1)).expect("fits");
+    }
+    put(&store, &c, b"a", b"v", at(1)).expect("fits");
+    for (prefix, found) in [(&b""[..], 1), (b"no such", 0)] {
+        let (mut cursor, mut page, mut turns) = (store.begin_list(&c, prefix, None), Page::new(), 0);
+        while !cursor.is_at_end() {
+            store.list_turn(&mut cursor, &mut page, 10, at(1));
+            turns += 1;
+        }
+        assert_eq!(page.len(), found);
+        assert!((50_000 / 3_000..100).contains(&turns), "{turns} turns over 50,000 entries");
+    }
+}
+
+#[test]
+fn a_listing_in_turns_survives_changes_between_them() {
+    let store = store(64 << 20);
+    for ordered in [false, true] {
+        let c = store.create(&format!("c-{ordered}"), Spec { ordered, ..spec("ram:1") }).expect("new");
+        let put_one = |i: u64| put(&store, &c, format!("n{i}").as_bytes(), b"v", at(1)).expect("fits");
+        (0..9_000).for_each(|i| assert!(put_one(i) > 0));
+        let (mut cursor, mut seen, mut round) = (store.begin_list(&c, b"n", None), HashMap::new(), 0);
+        while !cursor.is_at_end() {
+            let mut page = Page::new();
+            store.list_turn(&mut cursor, &mut page, 100, at(1));
+            page.iter().for_each(|item| *seen.entry(item.name.clone()).or_insert(0) += 1);
+            // Names with an even number come and go, the others stay.
+            round += 1;
+            store.entry(&c, format!("n{}", round * 2).as_bytes(), at(1)).remove();
+            put_one(100_000 + round * 2);
+            put_one(round * 2 - 1);
+        }
+        for i in (1..9_000).step_by(2) {
+            assert_eq!(seen.get(format!("n{i}").as_bytes()), Some(&1), "n{i}, ordered: {ordered}");
+        }
+        assert!(seen.values().all(|times| *times == 1), "none is listed twice");
     }
 }

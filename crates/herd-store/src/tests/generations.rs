@@ -49,7 +49,7 @@ fn the_places_of_removed_collections_are_used_again() {
 fn a_flush_while_a_put_makes_room_comes_after_the_put() {
     let store = store(8 << 20);
     let c = store.create("r", spec("ram:1")).expect("new");
-    for round in 0..12u64 {
+    for round in 0..4u64 {
         let held = fill(&store, &c);
         let i = held[held.len() - 1 - round as usize * 37];
         let name = i.to_le_bytes();
@@ -69,7 +69,7 @@ fn a_flush_while_a_put_makes_room_comes_after_the_put() {
 fn a_removal_while_a_put_makes_room_leaks_nothing() {
     let store = store(8 << 20);
     let empty = store.memory().1;
-    for round in 0..8u64 {
+    for round in 0..3u64 {
         let c = store.create(&format!("r{round}"), spec("ram:1")).expect("new");
         fill(&store, &c);
         for name in [round.to_le_bytes(), [9; 8]] {

@@ -227,3 +227,27 @@ fn a_gap_takes_no_memory() {
     store.entry(&c, b"n", at(1)).remove();
     assert!(store.memory().1 - before < 130 << 10, "the shared block and a page of the log stay");
 }
+
+#[test]
+fn a_turn_of_upkeep_frees_a_bounded_part_of_what_was_flushed() {
+    let store = store(64 << 20);
+    let c = store.create("r", spec("ram:1")).expect("new");
+    for i in 0..60_000u64 {
+        put(&store, &c, &i.to_le_bytes(), &value(i, 60), at(1)).expect("fits");
+    }
+    for i in 0..20u64 {
+        put(&store, &c, &(i + 100_000).to_le_bytes(), &value(i, 1 << 20), at(1)).expect("fits");
+    }
+    let base = store.memory().1;
+    store.flush(&c, None);
+    assert_eq!(store.memory().1, base, "a flush itself frees nothing");
+    let mut left = base;
+    let mut turns = 0;
+    while store.maintain(at(1), 1_000) {
+        let now = store.memory().1;
+        assert!(left - now < (21 << 20) + (512 << 10), "{} bytes in one turn", left - now);
+        (left, turns) = (now, turns + 1);
+    }
+    assert!(turns > 60_000 / (1_000 + 800), "{turns} turns");
+    assert!(store.memory().1 < 3 << 20, "all but the index came back: {}", store.memory().1);
+}
