@@ -1,7 +1,9 @@
 //! The words of the command line, with their help.
 
 use crate::exit::{Failure, USAGE};
+use crate::values::{count, listen, number, range, size, span};
 use clap::{Args as ClapArgs, Parser, Subcommand};
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -60,12 +62,20 @@ pub(crate) enum Command {
 /// Which herd to ask.
 #[derive(ClapArgs)]
 pub(crate) struct HerdArgs {
-    /// Nodes to ask, tried in turn
-    #[arg(long, env = "HERD_NODE", default_value = "127.0.0.1:7700", value_name = "HOST:PORT,..")]
-    pub(crate) node: String,
-    /// Longest silence before a request fails, in seconds
-    #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
-    pub(crate) timeout: f64,
+    /// Nodes to ask, tried in turn [env: HERD_NODE] [default: 127.0.0.1:7700]
+    #[arg(long, value_name = "HOST:PORT,..")]
+    node: Option<String>,
+    /// How long to wait for a reply, or for a transfer to move on
+    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = span)]
+    pub(crate) timeout: Duration,
+}
+
+impl HerdArgs {
+    /// The nodes to ask.
+    pub(crate) fn nodes(&self) -> String {
+        let given = self.node.clone().or_else(|| std::env::var("HERD_NODE").ok());
+        given.filter(|nodes| !nodes.trim().is_empty()).unwrap_or_else(|| "127.0.0.1:7700".into())
+    }
 }
 
 #[derive(ClapArgs)]
@@ -75,7 +85,7 @@ pub(crate) struct HerdArgs {
   herd node --listen 10.0.0.5:7700 --plain        without TLS, on a network you trust")]
 pub(crate) struct NodeArgs {
     /// Address to listen on; port 0 takes a free one; may be given again
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7700")]
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7700", value_parser = listen)]
     pub(crate) listen: Vec<SocketAddr>,
     /// Name of this node [default: the host's name]
     #[arg(long)]
@@ -84,7 +94,7 @@ pub(crate) struct NodeArgs {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) memory: Option<u64>,
     /// Event loops [default: one a core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = count::<1024>)]
     pub(crate) threads: Option<u16>,
     /// Let collection 'default' evict when memory is full (class cache)
     #[arg(long)]
@@ -105,20 +115,20 @@ pub(crate) struct NodeArgs {
 
 #[derive(ClapArgs)]
 #[command(after_help = format!("{KEYS}\n\nExamples:
-  herd put notes/today today.txt --ttl 3600
+  herd put notes/today today.txt --ttl 1h
   tar c . | herd put backups/home.tar -
   herd put counter - --if-version 42 < value
   herd put disk.img part --range 1048576         replace bytes from 1 MiB on"))]
 pub(crate) struct PutArgs {
     /// Object to store
-    pub(crate) key: String,
+    pub(crate) key: OsString,
     /// File to read; - or nothing: standard input
     pub(crate) file: Option<PathBuf>,
-    /// Seconds until it expires
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_hyphen_values = true)]
+    /// Time until it expires: 30s, 5m, 1h, 2d
+    #[arg(long, value_name = "TIME", value_parser = span, allow_hyphen_values = true)]
     pub(crate) ttl: Option<Duration>,
     /// Only if the object has this version
-    #[arg(long, value_name = "VERSION")]
+    #[arg(long, value_name = "VERSION", value_parser = number)]
     pub(crate) if_version: Option<u64>,
     /// Only if there is no such object
     #[arg(long, conflicts_with = "if_version")]
@@ -127,7 +137,7 @@ pub(crate) struct PutArgs {
     #[arg(long, value_name = "TYPE")]
     pub(crate) content_type: Option<String>,
     /// Replace a range from this offset on
-    #[arg(long, value_name = "OFFSET")]
+    #[arg(long, value_name = "OFFSET", value_parser = number)]
     pub(crate) range: Option<u64>,
     #[command(flatten)]
     pub(crate) herd: HerdArgs,
@@ -140,8 +150,8 @@ pub(crate) struct PutArgs {
   herd get disk.img --range 0-511 | xxd"))]
 pub(crate) struct GetArgs {
     /// Object to get
-    pub(crate) key: String,
-    /// File to write [default: standard output]
+    pub(crate) key: OsString,
+    /// File, device or pipe to write [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// Bytes A to B, both included; B may be left out
@@ -156,7 +166,7 @@ pub(crate) struct GetArgs {
 pub(crate) struct RmArgs {
     /// Objects to remove
     #[arg(required = true)]
-    pub(crate) keys: Vec<String>,
+    pub(crate) keys: Vec<OsString>,
     #[command(flatten)]
     pub(crate) herd: HerdArgs,
 }
@@ -169,13 +179,16 @@ pub(crate) struct RmArgs {
 pub(crate) struct LsArgs {
     /// COLLECTION/ or COLLECTION/PREFIX, or a prefix in 'default'
     #[arg(default_value = "")]
-    pub(crate) prefix: String,
+    pub(crate) prefix: OsString,
     /// Also size and version
     #[arg(short, long)]
     pub(crate) long: bool,
     /// One JSON object a line
     #[arg(long)]
     pub(crate) json: bool,
+    /// End each name with a zero byte instead of a line's end
+    #[arg(short = '0', long, conflicts_with = "json")]
+    pub(crate) null: bool,
     #[command(flatten)]
     pub(crate) herd: HerdArgs,
 }
@@ -184,7 +197,7 @@ pub(crate) struct LsArgs {
 #[command(after_help = format!("{KEYS}\n\nExample:\n  herd stat notes/today --json"))]
 pub(crate) struct StatArgs {
     /// Object
-    pub(crate) key: String,
+    pub(crate) key: OsString,
     /// As JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -204,16 +217,21 @@ pub(crate) struct CpArgs {
     /// Copy a directory with all in it
     #[arg(short, long)]
     pub(crate) recursive: bool,
-    /// File, directory or herd:KEY
-    pub(crate) from: String,
-    /// File, directory or herd:KEY
-    pub(crate) to: String,
-    /// Transfers side by side
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    /// What to copy, then where to: files, directories or -, and herd:KEY
+    #[arg(required = true, num_args = 2.., value_name = "FROM.. TO")]
+    pub(crate) paths: Vec<OsString>,
+    /// Parallel transfers
+    #[arg(long, default_value = "8", value_name = "N", value_parser = count::<256>)]
     pub(crate) jobs: u16,
-    /// No progress bar
+    /// No progress bar, no summary
     #[arg(short, long)]
     pub(crate) quiet: bool,
+    /// Tell of each file that is copied
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+    /// Only tell what would be copied
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
     #[command(flatten)]
     pub(crate) herd: HerdArgs,
 }
@@ -263,38 +281,63 @@ pub(crate) struct ShowArgs {
     pub(crate) herd: HerdArgs,
 }
 
-fn size(text: &str) -> Result<u64, String> {
-    herd_core::size::parse(text).ok_or_else(|| "write a size as 512, 64k, 10m or 2g".into())
+/// The words of the command line. Options of every command may also stand before its name: they are moved behind it.
+pub(crate) fn words() -> Vec<OsString> {
+    reorder(std::env::args_os().collect())
 }
 
-/// A time to live: above zero, and one a clock can take.
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    seconds.filter(|time| !time.is_zero()).ok_or_else(|| "seconds above 0, such as 60 or 0.5".to_string())
+fn reorder(mut words: Vec<OsString>) -> Vec<OsString> {
+    const EVERYWHERE: [&str; 2] = ["--node", "--timeout"];
+    let mut moved = Vec::new();
+    while let Some(word) = words.get(1).map(|word| word.to_string_lossy().into_owned()) {
+        let count = match word.split_once('=') {
+            Some((name, _)) if EVERYWHERE.contains(&name) => 1,
+            None if EVERYWHERE.contains(&word.as_str()) && words.len() > 2 => 2,
+            _ => break,
+        };
+        moved.extend(words.drain(1..1 + count));
+    }
+    let verb_words = if words.get(1).is_some_and(|verb| verb == "collection") { 2 } else { 1 };
+    let at = words.len().min(1 + verb_words);
+    words.splice(at..at, moved);
+    words
 }
 
-fn range(text: &str) -> Result<(u64, Option<u64>), String> {
-    let bad = || "write a range as A-B or A-".to_string();
-    let (from, to) = text.split_once('-').ok_or_else(bad)?;
-    let from = from.parse().map_err(|_| bad())?;
-    let to = if to.is_empty() { None } else { Some(to.parse().map_err(|_| bad())?) };
-    if to.is_some_and(|to| to < from) { Err(bad()) } else { Ok((from, to)) }
-}
-
-/// Commands and options that the design names and this version does not have: said, not guessed.
-pub(crate) fn not_in_version() -> Option<Failure> {
-    const COMMANDS: [&str; 19] = [
+/// Commands and options that are planned and not in this version: said, not guessed.
+pub(crate) fn not_in_version(words: &[OsString]) -> Option<Failure> {
+    const COMMANDS: [&str; 20] = [
         "exec", "top", "drain", "detach", "up", "down", "bench", "volume", "mount", "umount", "share", "site", "lock",
-        "segment", "web", "control", "backup", "restore", "fsck",
+        "segment", "web", "control", "backup", "restore", "fsck", "ca",
     ];
     const NODE_OPTIONS: [&str; 7] = ["--join", "--dial-ports", "--site", "--tier", "--data", "--control", "--config"];
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let first = words.first()?;
-    let option = |word: &&String| NODE_OPTIONS.contains(&word.split('=').next().unwrap_or(""));
-    let what = match first.as_str() {
-        command if COMMANDS.contains(&command) || command == "ca" => command.to_string(),
-        "node" => format!("node {}", words.iter().find(option)?),
+    let words: Vec<_> = words.iter().skip(1).map(|word| word.to_string_lossy()).collect();
+    let option = |word: &&str| NODE_OPTIONS.contains(&word.split('=').next().unwrap_or(""));
+    let what = match &**words.first()? {
+        command if COMMANDS.contains(&command) => command.to_string(),
+        "node" => format!("node {}", words.iter().map(|word| &**word).find(option)?),
         _ => return None,
     };
     Some(Failure::new(USAGE, format!("'{what}' is not in this version; `herd --help` lists what is")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsStr;
+
+    #[test]
+    fn options_before_the_verb_mean_the_same_as_behind_it() {
+        for (line, want) in [
+            ("herd ls x", "herd ls x"),
+            ("herd --node a:1 ls x", "herd ls --node a:1 x"),
+            ("herd --timeout=1s --node a:1 get -- k", "herd get --timeout=1s --node a:1 -- k"),
+            ("herd --node a:1 collection ls", "herd collection ls --node a:1"),
+            ("herd --node", "herd --node"),
+            ("herd --node a:1", "herd --node a:1"),
+            ("herd", "herd"),
+        ] {
+            let words = reorder(line.split(' ').map(OsString::from).collect());
+            assert_eq!(words.join(OsStr::new(" ")), want, "{line}");
+        }
+    }
 }

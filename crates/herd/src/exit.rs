@@ -1,8 +1,10 @@
-//! Exit statuses (DESIGN §5) and how a failure is told: one line on stderr.
+//! Exit statuses (docs/guide/errors.md) and how a failure is told: one line on stderr.
 
+use crate::out;
 use herd_client::{Error, ErrorKind};
 use herd_core::ErrorKind as Core;
 use std::fmt::Display;
+use std::io;
 use std::process::ExitCode;
 
 /// What every command returns.
@@ -12,6 +14,8 @@ pub(crate) type Outcome = Result<(), Failure>;
 pub(crate) struct Failure {
     pub(crate) code: u8,
     pub(crate) text: String,
+    /// Whether the same would happen to all else that was asked for.
+    pub(crate) fatal: bool,
 }
 
 /// What was asked is not so.
@@ -25,18 +29,33 @@ const UNKNOWN: u8 = 4;
 
 impl Failure {
     pub(crate) fn new(code: u8, text: impl Into<String>) -> Self {
-        Self { code, text: text.into() }
+        Self { code, text: text.into(), fatal: false }
+    }
+
+    /// An end before the end that nobody needs to hear of: who reads has enough.
+    pub(crate) fn quiet() -> Self {
+        Self { code: 0, text: String::new(), fatal: true }
+    }
+
+    /// Whether nobody needs to hear of it.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.text.is_empty() && self.code == 0
     }
 
     /// A failure of something on this machine, about `what`.
     pub(crate) fn local<E: Display>(what: impl Display) -> impl FnOnce(E) -> Self {
-        move |error| Self::new(USAGE, format!("{what}: {error}"))
+        move |error| Self::new(USAGE, format!("{what}: {}", plain(&error.to_string())))
+    }
+
+    /// A failure of something on this machine that is told elsewhere.
+    pub(crate) fn io(error: io::Error) -> Self {
+        Self { fatal: is_everywhere(error.kind()), ..Self::new(USAGE, plain(&error.to_string())) }
     }
 
     /// Tells it and gives the exit status.
     pub(crate) fn report(&self) -> ExitCode {
         if !self.text.is_empty() {
-            eprintln!("herd: {}", self.text.replace('\n', " "));
+            out::tell(format!("herd: {}", self.text));
         }
         ExitCode::from(self.code)
     }
@@ -51,6 +70,46 @@ impl From<Error> for Failure {
             ErrorKind::Refused(_) | ErrorKind::Unreachable | ErrorKind::BadReply => REFUSED,
             ErrorKind::OutcomeUnknown => UNKNOWN,
         };
-        Self::new(code, error.to_string())
+        Self { fatal: is_fatal(error.kind()), ..Self::new(code, plain(&error.to_string())) }
+    }
+}
+
+/// Whether the next object would fail for the same reason.
+fn is_fatal(kind: ErrorKind) -> bool {
+    match kind {
+        ErrorKind::NoCollection | ErrorKind::Unreachable | ErrorKind::OutcomeUnknown => true,
+        ErrorKind::Refused(Core::Full | Core::Quota | Core::Timeout | Core::Busy | Core::NotAllowed) => true,
+        ErrorKind::Local(kind) => is_everywhere(kind),
+        _ => false,
+    }
+}
+
+fn is_everywhere(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::{OutOfMemory, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(kind, StorageFull | QuotaExceeded | ReadOnlyFilesystem | OutOfMemory)
+}
+
+/// A text without the numbers that only programmers know.
+fn plain(text: &str) -> String {
+    match text.rsplit_once(" (os error ") {
+        Some((before, number)) if number.trim_end_matches(')').bytes().all(|b| b.is_ascii_digit()) => before.into(),
+        _ => text.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_system_is_told_without_its_number() {
+        assert_eq!(plain(&io::Error::from_raw_os_error(2).to_string()), "No such file or directory");
+        assert_eq!(plain("as it is (os error x)"), "as it is (os error x)");
+    }
+
+    #[test]
+    fn a_full_disk_ends_a_copy_and_a_file_that_is_gone_does_not() {
+        assert!(Failure::io(io::Error::from_raw_os_error(28)).fatal);
+        assert!(!Failure::io(io::Error::from_raw_os_error(2)).fatal);
     }
 }

@@ -3,9 +3,15 @@
 mod args;
 mod copy;
 mod exit;
+mod list;
 mod man;
 mod node;
 mod objects;
+mod out;
+mod progress;
+mod show;
+mod target;
+mod values;
 
 use args::{Args, Command};
 use clap::{CommandFactory, Parser};
@@ -16,10 +22,11 @@ use std::process::ExitCode;
 const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("HERD_COMMIT"), ")");
 
 fn main() -> ExitCode {
-    if let Some(failure) = args::not_in_version() {
+    let words = args::words();
+    if let Some(failure) = args::not_in_version(&words) {
         return failure.report();
     }
-    match run(Args::parse().command) {
+    match run(Args::parse_from(words).command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
@@ -31,16 +38,21 @@ fn run(command: Command) -> Outcome {
         Command::Put(options) => objects::put(&options),
         Command::Get(options) => objects::get(&options),
         Command::Rm(options) => objects::remove(&options),
-        Command::Ls(options) => objects::list(&options),
-        Command::Stat(options) => objects::stat(&options),
+        Command::Ls(options) => list::run(&options),
+        Command::Stat(options) => show::stat(&options),
         Command::Cp(options) => copy::run(&options),
-        Command::Collection(options) => objects::collection(&options),
-        Command::Nodes(options) => objects::nodes(&options),
-        Command::Status(options) => objects::status(&options),
+        Command::Collection(options) => show::collection(&options),
+        Command::Nodes(options) => show::nodes(&options),
+        Command::Status(options) => show::status(&options),
         Command::Completion { shell } => {
-            clap_complete::generate(shell, &mut Args::command(), "herd", &mut std::io::stdout());
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Args::command(), "herd", &mut script);
+            out::print(script)
         }
-        Command::Man => man::write(&mut std::io::stdout()).map_err(Failure::local("man page")),
+        Command::Man => {
+            let mut page = Vec::new();
+            man::write(&mut page).map_err(Failure::local("man page"))?;
+            out::print(page)
+        }
     }
 }

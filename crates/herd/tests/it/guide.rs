@@ -428,6 +428,6 @@ fn an_unknown_outcome_is_exit_4() {
         command.args(verb).args(["--timeout", "0.5", "--node", &addr]);
         finish(command, LIMIT).expect("it ends")
     };
-    assert_eq!(ask(&["put", "x", "/dev/null"]), (4, "herd: put default/x: no answer in time\n".into()));
-    assert_eq!(ask(&["get", "x"]), (3, "herd: get default/x: no answer in time\n".into()));
+    assert_eq!(ask(&["put", "x", "/dev/null"]), (4, format!("herd: put default/x: no answer in time from {addr}\n")));
+    assert_eq!(ask(&["get", "x"]), (3, format!("herd: get default/x: no answer in time from {addr}\n")));
 }

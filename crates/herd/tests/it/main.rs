@@ -1,11 +1,13 @@
 //! The real binary over real sockets: command line, HTTP, memcached, limits.
 
 mod cli;
+mod cp;
 mod ends;
 mod guide;
 mod http;
 mod limits;
 mod memcached;
 mod node;
+mod output;
 mod patience;
 mod wire;

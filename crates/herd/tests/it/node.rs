@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A running node, stopped when it goes.
 pub(crate) struct Node {
@@ -51,6 +51,14 @@ impl Node {
         herd().args(args).env("HERD_NODE", &self.addr).stdin(Stdio::null()).output().expect("herd runs")
     }
 
+    /// Runs a command that must succeed with `input` on its standard input.
+    pub(crate) fn feed(&self, args: &[&str], input: &[u8]) {
+        let mut child =
+            herd().args(args).env("HERD_NODE", &self.addr).stdin(Stdio::piped()).spawn().expect("herd runs");
+        child.stdin.take().expect("piped").write_all(input).expect("taken");
+        assert!(child.wait().expect("it ends").success(), "{args:?}");
+    }
+
     /// Runs a command that must succeed; gives what it printed.
     pub(crate) fn ok(&self, args: &[&str]) -> String {
         let output = self.herd(args);
@@ -85,6 +93,23 @@ impl Drop for Node {
 
 pub(crate) fn herd() -> Command {
     Command::new(env!("CARGO_BIN_EXE_herd"))
+}
+
+/// What a program wrote.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Whether `holds` comes true within `most`.
+pub(crate) fn within(most: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + most;
+    loop {
+        match holds() {
+            true => return true,
+            false if Instant::now() > end => return false,
+            false => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
 }
 
 /// Bytes that differ from place to place.

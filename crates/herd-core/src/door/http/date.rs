@@ -38,7 +38,7 @@ impl HttpDate {
 /// Year, month (0 to 11) and day (1 to 31) of a day since 1970, from year 0 on.
 ///
 /// Counts in years that begin in March, so that the leap day is the last of its year; 400 years have 146,097 days.
-fn civil(days: i64) -> (i64, usize, i64) {
+pub fn civil(days: i64) -> (i64, usize, i64) {
     let since_march = days + 719_468;
     let (era, day_of_era) = (since_march.div_euclid(146_097), since_march.rem_euclid(146_097));
     let leap_days = day_of_era / 1_460 - day_of_era / 36_524 + day_of_era / 146_096;

@@ -77,7 +77,8 @@ fn put_string(out: &mut Vec<u8>, text: &str) {
     serde_json::to_writer(out, text).expect("a string is valid JSON and a Vec takes all bytes");
 }
 
-fn put_base64(out: &mut Vec<u8>, bytes: &[u8]) {
+/// Bytes as base64 (RFC 4648 §4).
+pub fn put_base64(out: &mut Vec<u8>, bytes: &[u8]) {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     for group in bytes.chunks(3) {
         let byte = |at: usize| group.get(at).map_or(0, |b| u32::from(*b));

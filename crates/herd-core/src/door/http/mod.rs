@@ -27,8 +27,8 @@ mod target;
 mod tests;
 
 pub use chunked::{ChunkedDecoder, Fed};
-pub use date::HttpDate;
-pub use json::ListPage;
+pub use date::{HttpDate, civil};
+pub use json::{ListPage, put_base64};
 pub use preconditions::{ByteRange, Plan, Read, Tags, Wait};
 pub use refusal::Refusal;
 pub use request::{Body, Connection, Method, Request, Write, parse_head};

@@ -1,0 +1,142 @@
+//! What the herd says of objects, collections and itself: for people in columns, for programs as JSON.
+
+use crate::args::{CollectionArgs, CollectionCommand, ShowArgs, StatArgs};
+use crate::exit::{Failure, NOT_SO, Outcome};
+use crate::list::json_name;
+use crate::objects::client;
+use crate::out;
+use crate::values::{date, permissions};
+use herd_client::{ErrorKind, Spec, Stat};
+use herd_core::{key, size};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt;
+
+pub(crate) fn stat(args: &StatArgs) -> Outcome {
+    let key = args.key.as_bytes();
+    let stat = client(&args.herd)?.stat(key)?;
+    out::print(if args.json { format!("{}\n", stat_json(key, &stat)) } else { stat_text(key, &stat) })
+}
+
+fn stat_json(key: &[u8], stat: &Stat) -> Value {
+    let (collection, name) = key::split(key);
+    let attributes = &stat.attributes;
+    let mut all = json!({
+        "collection": String::from_utf8_lossy(collection),
+        "size_bytes": stat.size_bytes,
+        "version": stat.version,
+        "class": class_name(stat),
+        "copies": stat.copies,
+        "checksum": checksum(stat),
+        "expires_ms": stat.expires_ms,
+        "flags": stat.flags,
+        "content_type": attributes.content_type,
+        "mode": attributes.mode.map(|mode| format!("{mode:o}")),
+        "mtime_ns": attributes.mtime_ns,
+        "link": attributes.link.as_ref().map(|link| String::from_utf8_lossy(link)),
+    });
+    let (field, name) = json_name(name);
+    all[field] = name.into();
+    all
+}
+
+fn stat_text(key: &[u8], stat: &Stat) -> String {
+    let (collection, name) = key::split(key);
+    let attributes = &stat.attributes;
+    let class = format!("{}, copies {}", class_name(stat), stat.copies);
+    let mut lines = vec![
+        ("size", format!("{} ({} bytes)", size::show(stat.size_bytes), stat.size_bytes)),
+        ("version", stat.version.to_string()),
+        ("class", class),
+        ("checksum", checksum(stat)),
+        ("expires", stat.expires_ms.map_or_else(|| "never".into(), |ms| date((ms / 1000) as i64))),
+    ];
+    lines.extend(attributes.content_type.as_ref().map(|text| ("type", text.clone())));
+    lines.extend(attributes.mode.map(|mode| ("mode", permissions(mode))));
+    lines.extend(attributes.mtime_ns.map(|ns| ("modified", date(ns.div_euclid(1_000_000_000)))));
+    lines.extend(attributes.link.as_ref().map(|link| ("link to", out::shown(link).into_owned())));
+    let mut text = format!("{}/{}\n", out::shown(collection), out::shown(name));
+    for (what, value) in lines {
+        writeln!(text, "  {what:<9} {value}").expect("a string takes all");
+    }
+    text
+}
+
+fn checksum(stat: &Stat) -> String {
+    stat.checksum.map_or_else(String::new, |crc| format!("crc32c:{crc:08x}"))
+}
+
+fn class_name(stat: &Stat) -> String {
+    match stat.class {
+        0 => "cache".into(),
+        1 => format!("ram:{}", stat.copies.max(1)),
+        _ => format!("log:{}", stat.copies.max(1)),
+    }
+}
+
+pub(crate) fn collection(args: &CollectionArgs) -> Outcome {
+    match &args.command {
+        CollectionCommand::Create { name, class, ordered, quota, herd } => {
+            let spec = Spec { class: class.clone(), ordered: *ordered, quota_bytes: *quota };
+            Ok(client(herd)?.create_collection(name, &spec)?)
+        }
+        CollectionCommand::Rm { name, herd } => match client(herd)?.destroy_collection(name) {
+            Err(error) if error.kind() == ErrorKind::NoCollection => {
+                Err(Failure::new(NOT_SO, format!("no collection '{name}': `herd collection ls` shows all")))
+            }
+            done => Ok(done?),
+        },
+        CollectionCommand::Ls(show) => {
+            let all = client(&show.herd)?.collections()?;
+            out::print(if show.json { format!("{all}\n") } else { collections_text(&all) })
+        }
+    }
+}
+
+fn collections_text(all: &Value) -> String {
+    let mut text = format!("{:<24} {:<8} {:>12} {:>12} {:>12}\n", "NAME", "CLASS", "OBJECTS", "BYTES", "QUOTA");
+    for c in all.as_array().into_iter().flatten() {
+        let bytes = |field: &str| c[field].as_u64().map_or_else(|| "-".into(), size::show);
+        let (name, class, objects) = (word(c, "name"), word(c, "class"), c["objects"].as_u64().unwrap_or(0));
+        let (used, quota) = (bytes("bytes"), bytes("quota_bytes"));
+        writeln!(text, "{name:<24} {class:<8} {objects:>12} {used:>12} {quota:>12}").expect("a string takes all");
+    }
+    text
+}
+
+pub(crate) fn nodes(args: &ShowArgs) -> Outcome {
+    let nodes = client(&args.herd)?.status()?["nodes"].take();
+    if args.json {
+        return out::print(format!("{nodes}\n"));
+    }
+    let mut text = String::new();
+    for node in nodes.as_array().into_iter().flatten() {
+        let (name, addr, state) = (word(node, "name"), word(node, "addr"), word(node, "state"));
+        writeln!(text, "{name:<20} {addr:<24} {state}").expect("a string takes all");
+    }
+    out::print(text)
+}
+
+pub(crate) fn status(args: &ShowArgs) -> Outcome {
+    let status = client(&args.herd)?.status()?;
+    if args.json {
+        return out::print(format!("{status}\n"));
+    }
+    let show = |field: &str| status[field].as_u64().map_or_else(|| "?".into(), size::show);
+    out::print(format!(
+        "herd        {} ({})\nsecurity    {}\nobjects     {}\nmemory      {} of {}\nconnections {}\nuptime      {} s\n",
+        word(&status, "herd"),
+        word(&status, "build"),
+        word(&status, "security"),
+        status["objects"],
+        show("memory_used_bytes"),
+        show("memory_bytes"),
+        status["connections"],
+        status["uptime_s"],
+    ))
+}
+
+/// A text field of what the herd says, as people may see it.
+fn word(value: &Value, field: &str) -> String {
+    out::shown(value[field].as_str().unwrap_or("?").as_bytes()).into_owned()
+}

@@ -1,0 +1,142 @@
+//! Values as people write them on the command line, with errors in plain words. Pure.
+
+use herd_core::door::http::civil;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+/// Bytes: `512`, `64k`, `10m`, `2g`.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    herd_core::size::parse(text).ok_or_else(|| "write a size as 512, 64k, 10m or 2g".into())
+}
+
+/// A span above zero: `30`, `0.5` (seconds), `500ms`, `10s`, `5m`, `1h`, `2d`.
+pub(crate) fn span(text: &str) -> Result<Duration, String> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let factor = match unit.trim() {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3_600.0,
+        "d" => 86_400.0,
+        _ => f64::NAN,
+    };
+    let is_number = number.starts_with(|c: char| c.is_ascii_digit());
+    let seconds = number.parse::<f64>().ok().filter(|_| is_number).map(|number| number * factor);
+    let span = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    span.filter(|span| !span.is_zero()).ok_or_else(|| "write a time above 0 as 30s, 500ms, 5m, 1h or 2d".into())
+}
+
+/// A whole number.
+pub(crate) fn number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "write a whole number".into())
+}
+
+/// A number of threads or transfers.
+pub(crate) fn count<const MOST: u16>(text: &str) -> Result<u16, String> {
+    let count = text.parse().ok().filter(|count| (1..=MOST).contains(count));
+    count.ok_or_else(|| format!("write a number from 1 to {MOST}"))
+}
+
+/// Bytes A to B, both included, B optional.
+pub(crate) fn range(text: &str) -> Result<(u64, Option<u64>), String> {
+    let bad = || "write a range as A-B or A-".to_string();
+    let (from, to) = text.split_once('-').ok_or_else(bad)?;
+    let from = from.parse().map_err(|_| bad())?;
+    let to = if to.is_empty() { None } else { Some(to.parse().map_err(|_| bad())?) };
+    if to.is_some_and(|to| to < from) { Err(bad()) } else { Ok((from, to)) }
+}
+
+/// Where to listen: `ADDR:PORT`, `localhost:PORT`, `:PORT` for all addresses.
+pub(crate) fn listen(text: &str) -> Result<SocketAddr, String> {
+    let bad = || "write an address as 127.0.0.1:7700".to_string();
+    if let Ok(addr) = text.parse() {
+        return Ok(addr);
+    }
+    let (host, port) = text.rsplit_once(':').ok_or_else(bad)?;
+    let port: u16 = port.parse().map_err(|_| bad())?;
+    match host {
+        "" => Ok((IpAddr::from(Ipv4Addr::UNSPECIFIED), port).into()),
+        host => (host, port).to_socket_addrs().ok().and_then(|mut found| found.next()).ok_or_else(bad),
+    }
+}
+
+/// A moment, s since 1970, as people read it: `2026-11-22 04:59:00 UTC`.
+pub(crate) fn date(unix_s: i64) -> String {
+    let (days, second) = (unix_s.div_euclid(86_400), unix_s.rem_euclid(86_400));
+    let (year, month, day) = civil(days);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC", month + 1)
+}
+
+/// A POSIX mode as `ls -l` writes it, with its number: `-rw-r--r-- (644)`.
+pub(crate) fn permissions(mode: u32) -> String {
+    let kind = match mode & 0o170_000 {
+        0o040_000 => 'd',
+        0o120_000 => 'l',
+        _ => '-',
+    };
+    let bits = (0..9).map(|at| if mode & (0o400 >> at) != 0 { ['r', 'w', 'x'][at % 3] } else { '-' });
+    format!("{kind}{} ({:o})", bits.collect::<String>(), mode & 0o7777)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_as_people_write_them() {
+        for (text, ms) in [
+            ("30", 30_000),
+            ("0.5", 500),
+            ("500ms", 500),
+            ("10s", 10_000),
+            ("1.5m", 90_000),
+            ("5min", 300_000),
+            ("1h", 3_600_000),
+            ("2d", 172_800_000),
+        ] {
+            assert_eq!(span(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_span_is_refused_in_plain_words() {
+        for text in
+            ["", "0", "0s", "-1", "+1", "1y", "h", "inf", "nan", "1e9", ".5", ".", "9999999999999999999d", "1h2"]
+        {
+            let error = span(text).expect_err(text);
+            assert!(error.contains("30s"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_range_may_end_at_the_last_number_there_is() {
+        assert_eq!(range("0-18446744073709551615"), Ok((0, Some(u64::MAX))));
+        assert_eq!(range("5-"), Ok((5, None)));
+        for text in ["", "-", "5", "-5", "6-5", "a-b", "0-18446744073709551616"] {
+            assert!(range(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn dates_and_modes_as_people_read_them() {
+        assert_eq!(date(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(date(1_709_210_096), "2024-02-29 12:34:56 UTC");
+        assert_eq!(date(-1), "1969-12-31 23:59:59 UTC");
+        assert_eq!(permissions(0o100_644), "-rw-r--r-- (644)");
+        assert_eq!(permissions(0o042_750), "drwxr-x--- (2750)");
+    }
+
+    #[test]
+    fn addresses_to_listen_on() {
+        let addr = |text: &str| listen(text).map(|addr| addr.to_string());
+        assert_eq!(addr("127.0.0.1:0").as_deref(), Ok("127.0.0.1:0"));
+        assert_eq!(addr("[::1]:7700").as_deref(), Ok("[::1]:7700"));
+        assert_eq!(addr(":7700").as_deref(), Ok("0.0.0.0:7700"));
+        assert!(listen("localhost:7700").is_ok_and(|addr| addr.ip().is_loopback()));
+        for text in ["", "7700", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000"] {
+            assert!(listen(text).is_err(), "{text}");
+        }
+    }
+}
