@@ -26,6 +26,8 @@ pub(crate) struct Shared {
     pub(crate) metrics: Vec<Metrics>,
     /// Handle on the loops, once they are made.
     pub(crate) loops: OnceLock<LoopHandle>,
+    /// It listens on loopback only.
+    pub(crate) is_private: bool,
     /// Set when the node stops.
     pub(crate) stopping: AtomicBool,
     /// When it was started, which is when its clock began, ms since 1970.

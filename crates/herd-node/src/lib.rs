@@ -125,6 +125,7 @@ fn shared(config: Config, environment: &Environment) -> io::Result<Shared> {
         store,
         default,
         metrics: (0..config.threads).map(|_| Metrics::default()).collect(),
+        is_private: config.listen.iter().all(|addr| addr.ip().is_loopback()),
         config,
         loops: OnceLock::new(),
         stopping: AtomicBool::new(false),

@@ -231,7 +231,7 @@ fn model_range(value: &[u8], size: u64) -> Option<Selected> {
 
 /// Attributes told by a response come back as they were told by a request.
 fn comes_back(told: &Attributes) {
-    let object = ObjectHead { version: 5, class: Class::Ram(1), copies: 1, attributes: Some(told) };
+    let object = ObjectHead { version: 5, class: Class::Ram(1), copies: 1, attributes: Some(told), ttl_ms: None };
     let date = HttpDate::from_unix_s(told.mtime_ns.unwrap_or_default());
     let content = Content::Whole { length_bytes: 0 };
     let response = Response { content, object: Some(object), date: Some(&date), ..Response::of(Status::Ok) };

@@ -224,7 +224,7 @@ pub(super) fn refusal(table: &'static [&'static str], error: &Refusal, outcomes:
 }
 
 fn understood(request: &Request<'_>, outcomes: &mut Outcomes) {
-    let Request { method: asked, target, body, expect_continue, connection: stays, read, write } = request;
+    let Request { method: asked, target, host, body, expect_continue, connection: stays, read, write } = request;
     outcomes.add(method(asked));
     outcomes.add(target_name(target));
     outcomes.add(body_name(body));
@@ -233,6 +233,7 @@ fn understood(request: &Request<'_>, outcomes: &mut Outcomes) {
     assert_eq!(*asked == Method::Put, *body != Body::None, "only a PUT has a body, and it has one");
     let is_object = matches!(target, Target::Object { .. });
     assert!(is_object || matches!(asked, Method::Get | Method::Head), "only objects are written");
+    assert!(host.is_none_or(|host| !host.contains(&b'/')), "a host has no path");
     check_target(target);
     let attributes = write.attributes();
     for (holds, name) in [

@@ -21,7 +21,9 @@ pub enum Door {
 /// Tells the door by the first bytes of a connection; `None`: more bytes are needed.
 pub fn sniff(first: &[u8]) -> Option<Door> {
     match *first {
-        [] | [0x16] => None,
+        // HTTP allows an empty line before a request (RFC 9112 section 2.2).
+        [b'\r', b'\n', ref rest @ ..] => sniff_text(rest),
+        [] | [0x16] | [b'\r'] => None,
         [0x16, 0x03, ..] => Some(Door::Tls),
         [0x80, ..] => Some(Door::Memcached),
         [byte, ..] if byte >= 0x82 => Some(Door::Wire),
@@ -34,10 +36,10 @@ pub fn sniff(first: &[u8]) -> Option<Door> {
 fn sniff_text(first: &[u8]) -> Option<Door> {
     let word = first.iter().take_while(|b| b.is_ascii_uppercase()).count();
     match first.get(word) {
-        _ if word == 0 || word > 16 => Some(Door::Memcached),
-        Some(b' ') => Some(Door::Http),
-        Some(_) => Some(Door::Memcached),
+        _ if word > 16 => Some(Door::Memcached),
         None => None,
+        Some(b' ') if word > 0 => Some(Door::Http),
+        Some(_) => Some(Door::Memcached),
     }
 }
 
@@ -47,7 +49,7 @@ mod tests {
 
     #[test]
     fn the_first_bytes_tell_the_door() {
-        let table: [(&[u8], Option<Door>); 12] = [
+        let table: [(&[u8], Option<Door>); 16] = [
             (b"", None),
             (b"\x16", None),
             (b"\x16\x03", Some(Door::Tls)),
@@ -59,7 +61,11 @@ mod tests {
             (b"GET /", Some(Door::Http)),
             (b"GETx", Some(Door::Memcached)),
             (b"get a\r\n", Some(Door::Memcached)),
-            (b"\r\n", Some(Door::Memcached)),
+            (b"\r", None),
+            (b"\r\n", None),
+            (b"\r\nGET /", Some(Door::Http)),
+            (b"\r\nget a\r\n", Some(Door::Memcached)),
+            (b"\r\n\r\n", Some(Door::Memcached)),
         ];
         for (first, door) in table {
             assert_eq!(sniff(first), door, "{first:?}");

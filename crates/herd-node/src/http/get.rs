@@ -172,8 +172,9 @@ fn answer(
         Plan::Unsatisfiable => return Taken::Unsatisfiable(head.size_bytes),
     };
     let attributes = (!found.attributes.is_empty()).then(|| Attributes::decode(found.attributes).unwrap_or_default());
-    let object =
-        ObjectHead { version: head.version, class: collection.class(), copies: 1, attributes: attributes.as_ref() };
+    let (class, attributes) = (collection.class(), attributes.as_ref());
+    let ttl_ms = (head.expires_ms != 0).then(|| head.expires_ms.saturating_sub(cx.now.unix_ms));
+    let object = ObjectHead { version: head.version, class, copies: 1, attributes, ttl_ms };
     let response = Response {
         connection: form.connection,
         date: Some(&date(cx)),
@@ -209,7 +210,7 @@ fn finish(cx: &Context, request: &Request<'_>, taken: Taken, out: &mut Output<'_
 }
 
 fn not_modified(cx: &Context, form: &Form, collection: &Collection, version: Version, out: &mut Output<'_>) {
-    let object = ObjectHead { version, class: collection.class(), copies: 1, attributes: None };
+    let object = ObjectHead { version, class: collection.class(), copies: 1, attributes: None, ttl_ms: None };
     let response = Response {
         connection: form.connection,
         date: Some(&date(cx)),

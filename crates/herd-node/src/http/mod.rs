@@ -20,6 +20,7 @@ use herd_net::{Next, Step};
 use put::Incoming;
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
+use std::net::IpAddr;
 
 /// State of a connection.
 #[derive(Default)]
@@ -86,6 +87,9 @@ impl Session {
     }
 
     fn request(&mut self, cx: &mut Context, request: &Request<'_>, out: &mut Output<'_>) -> Next {
+        if cx.shared.is_private && request.host.is_some_and(|host| !is_local(host, &cx.shared.config.name)) {
+            return foreign(cx, request, out);
+        }
         let next = if request.connection == Connection::Close { Next::Close } else { Next::Read };
         match &request.target {
             Target::Object { collection, name } => {
@@ -164,6 +168,29 @@ impl Session {
             State::Heads => Vec::new(),
         }
     }
+}
+
+/// Whether a Host names this machine, whatever a name server says: an address, `localhost`, or the node's own name.
+fn is_local(host: &[u8], name: &str) -> bool {
+    let host = std::str::from_utf8(host).unwrap_or("");
+    let bare = match host.rsplit_once(':') {
+        Some((bare, port)) if port.bytes().all(|b| b.is_ascii_digit()) && !bare.ends_with(':') => bare,
+        _ => host,
+    };
+    let address = bare.strip_prefix('[').and_then(|bare| bare.strip_suffix(']')).unwrap_or(bare);
+    host.is_empty()
+        || address.parse::<IpAddr>().is_ok()
+        || [name, "localhost"].iter().any(|own| bare.eq_ignore_ascii_case(own))
+}
+
+/// A browser that was sent here by a page of another site under that site's name (DNS rebinding).
+#[cold]
+fn foreign(cx: &mut Context, request: &Request<'_>, out: &mut Output<'_>) -> Next {
+    cx.count(VerbName::Admin);
+    let text = "this node serves its own machine: name it by address or as localhost, not by another host's name";
+    let form = Form { connection: Connection::Close, head_only: request.method == Method::Head };
+    fail_as(cx, form, VerbName::Admin, &Error::new(ErrorKind::NotAllowed, text), None, out);
+    Next::Close
 }
 
 /// Whether a head has come to its end.

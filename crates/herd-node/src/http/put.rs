@@ -230,7 +230,8 @@ impl Session {
         let connection = incoming.connection;
         match incoming.finish(cx) {
             Ok((collection, version, created)) => {
-                let object = ObjectHead { version, class: collection.class(), copies: 1, attributes: None };
+                let object =
+                    ObjectHead { version, class: collection.class(), copies: 1, attributes: None, ttl_ms: None };
                 let (status, content) = match created {
                     true => (Status::Created, Content::Whole { length_bytes: 0 }),
                     false => (Status::NoContent, Content::Absent),
@@ -300,7 +301,7 @@ pub(super) fn remove(
     let version = entry.remove().ok_or_else(|| not_found(collection, name))?;
     drop(entry);
     cx.changed(&found, name);
-    let object = ObjectHead { version, class: found.class(), copies: 1, attributes: None };
+    let object = ObjectHead { version, class: found.class(), copies: 1, attributes: None, ttl_ms: None };
     answer(cx, request.connection, Status::NoContent, Content::Absent, Some(object), out);
     Ok(())
 }

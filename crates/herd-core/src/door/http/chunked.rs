@@ -5,7 +5,8 @@
 //! dropped.
 //!
 //! States: `Size` -> (`Space` -> `Extension`) -> `SizeLf` -> `Data` -> `DataCr` -> `DataLf` -> `Size`; after the chunk
-//! of size 0 `TrailerStart` -> `Trailer` -> `TrailerLf` -> `TrailerStart` for each trailer, then `EndLf` -> `Done`.
+//! of size 0 `TrailerStart` -> `TrailerName` -> `Trailer` -> `TrailerLf` -> `TrailerStart` for each trailer, then `EndLf`
+//! -> `Done`.
 
 use super::percent::hex;
 use super::refusal::Refusal;
@@ -22,6 +23,7 @@ enum State {
     DataCr,
     DataLf,
     TrailerStart,
+    TrailerName,
     Trailer,
     TrailerLf,
     EndLf,
@@ -116,21 +118,27 @@ impl ChunkedDecoder {
             (State::DataCr, b'\r') => Ok(State::DataLf),
             (State::DataLf, b'\n') => self.begin_line(State::Size),
             (State::TrailerStart, b'\r') => Ok(State::EndLf),
-            (State::TrailerStart, b) if b.is_ascii_graphic() => Ok(State::Trailer),
+            (State::TrailerStart | State::TrailerName, b) if is_token(b) => Ok(State::TrailerName),
+            (State::TrailerName, b':') => Ok(State::Trailer),
             (State::Trailer, b'\r') => Ok(State::TrailerLf),
             (State::Trailer, b) if is_text(b) => Ok(State::Trailer),
             (State::TrailerLf, b'\n') => Ok(State::TrailerStart),
             (State::EndLf, b'\n') => Ok(State::Done),
-            (State::TrailerStart | State::Trailer | State::TrailerLf | State::EndLf, _) => {
-                Err(Refusal::bad("malformed trailer of a chunked body"))
-            }
+            _ if self.in_trailers() => Err(Refusal::bad("malformed trailer of a chunked body")),
             _ => Err(Refusal::bad("malformed chunk: a hexadecimal size, CR LF, that many bytes, CR LF")),
         }
     }
 
+    fn in_trailers(&self) -> bool {
+        matches!(
+            self.state,
+            State::TrailerStart | State::TrailerName | State::Trailer | State::TrailerLf | State::EndLf
+        )
+    }
+
     fn count_line(&mut self) -> Result<(), Refusal> {
         self.line_bytes += 1;
-        let in_trailers = matches!(self.state, State::TrailerStart | State::Trailer | State::TrailerLf | State::EndLf);
+        let in_trailers = self.in_trailers();
         if in_trailers && self.line_bytes > HTTP_HEAD_MAX_BYTES {
             return Err(Refusal::new(Status::HeadTooLarge, "trailers of a chunked body are over 16 KiB"));
         }
@@ -161,6 +169,11 @@ impl ChunkedDecoder {
 /// What may stand in an extension or a trailer: no control but the tab.
 fn is_text(byte: u8) -> bool {
     byte == b'\t' || (byte >= b' ' && byte != 0x7F)
+}
+
+/// What may stand in the name of a field (RFC 9110 §5.6.2).
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 fn too_large() -> Refusal {
@@ -219,7 +232,7 @@ pub(super) mod tests {
 
     #[test]
     fn what_others_might_read_differently_is_refused() {
-        let table: [&[u8]; 17] = [
+        let table: [&[u8]; 20] = [
             b"\r\n",
             b"\n",
             b";x\r\n",
@@ -237,6 +250,9 @@ pub(super) mod tests {
             b"5\r\nhello\n0\r\n\r\n",
             b"0\r\n folded\r\n\r\n",
             b"0\r\nA: b\nC: d\r\n\r\n",
+            b"0\r\nno colon\r\n\r\n",
+            b"0\r\nnone\r\n\r\n",
+            b"0\r\n: b\r\n\r\n",
         ];
         for bytes in table {
             let (_, outcome) = decode(bytes, 1);
@@ -254,7 +270,7 @@ pub(super) mod tests {
         let line = |length: usize| [&b"1;"[..], &vec![b'x'; length - 4], b"\r\n"].concat();
         assert_eq!(status(&line(HTTP_CHUNK_LINE_MAX_BYTES)), Ok(None));
         assert_eq!(status(&line(HTTP_CHUNK_LINE_MAX_BYTES + 1)), Err(Status::BadRequest));
-        let trailers = |length: usize| [&b"0\r\n"[..], &vec![b'x'; length - 4], b"\r\n\r\n"].concat();
+        let trailers = |length: usize| [&b"0\r\nx:"[..], &vec![b'x'; length - 6], b"\r\n\r\n"].concat();
         assert_eq!(status(&trailers(HTTP_HEAD_MAX_BYTES)), Ok(Some(HTTP_HEAD_MAX_BYTES + 3)));
         assert_eq!(status(&trailers(HTTP_HEAD_MAX_BYTES + 1)), Err(Status::HeadTooLarge));
     }

@@ -2,7 +2,10 @@
 
 /// A date as text, such as `Sun, 06 Nov 1994 08:49:37 GMT`; the shell makes one a second and lends it to responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HttpDate([u8; 29]);
+pub struct HttpDate {
+    unix_s: i64,
+    text: [u8; 29],
+}
 
 const DAY_S: i64 = 86_400;
 const DAYS: &[u8; 21] = b"ThuFriSatSunMonTueWed";
@@ -26,12 +29,17 @@ impl HttpDate {
         put_digits(&mut text[17..19], second / 3600);
         put_digits(&mut text[20..22], second / 60 % 60);
         put_digits(&mut text[23..25], second % 60);
-        Self(text)
+        Self { unix_s, text }
     }
 
     /// Its 29 bytes.
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+        &self.text
+    }
+
+    /// The earlier of two.
+    pub(super) fn earlier(self, other: Self) -> Self {
+        if other.unix_s < self.unix_s { other } else { self }
     }
 }
 

@@ -161,8 +161,21 @@ fn a_range_selects_the_bytes_a_model_selects() {
 fn arbitrary_chunks_never_panic_and_the_cut_does_not_matter() {
     let mut ended = 0;
     for (seed, mut random) in cases() {
-        let pieces =
-            ["1\r\na\r\n", "2;x\r\n\r\n\r\n", "0\r\n", "\r\n", "X: y\r\n", "0", "f", ";", "\r", "\n", " ", "\0"];
+        let pieces = [
+            "1\r\na\r\n",
+            "2;x\r\n\r\n\r\n",
+            "0\r\n",
+            "0\r\n\r\n",
+            "\r\n",
+            "X: y\r\n",
+            "0",
+            "f",
+            ";",
+            "\r",
+            "\n",
+            " ",
+            "\0",
+        ];
         let bytes = (0..random.below(8)).map(|_| random.pick(&pieces)).collect::<String>().into_bytes();
         let at_once = decode(&bytes, usize::MAX);
         assert_eq!(decode(&bytes, 1 + random.below(8)), at_once, "seed {seed}");

@@ -86,6 +86,8 @@ pub struct Request<'a> {
     pub method: Method,
     /// With what.
     pub target: Target<'a>,
+    /// Header Host; only HTTP/1.0 may leave it out.
+    pub host: Option<&'a [u8]>,
     /// The body that follows.
     pub body: Body,
     /// The client waits for [`CONTINUE`](super::CONTINUE) (or the final response) before it sends the body.
@@ -171,7 +173,8 @@ fn understand<'a>(parsed: &httparse::Request<'_, 'a>) -> Result<Request<'a>, Ref
     let target = Target::parse(parsed.path.expect(whole))?;
     let method = method_of(parsed.method.expect(whole), &target)?;
     let fields = Fields::collect(parsed.headers)?;
-    check_host(fields.get(Field::Host), is_old)?;
+    let host = fields.get(Field::Host);
+    check_host(host, is_old)?;
     let body = body_of(method, &fields, is_old)?;
     let expect_continue = expects_continue(&fields)? && body != Body::None && !is_old;
     let connection = match (fields.close, is_old, fields.keep_alive) {
@@ -184,7 +187,7 @@ fn understand<'a>(parsed: &httparse::Request<'_, 'a>) -> Result<Request<'a>, Ref
         Method::Put => (Read::default(), put_of(&fields)?),
         Method::Delete => (Read::default(), Write { condition: condition_of(&fields)?, ..Write::default() }),
     };
-    Ok(Request { method, target, body, expect_continue, connection, read, write })
+    Ok(Request { method, target, host, body, expect_continue, connection, read, write })
 }
 
 fn method_of(name: &str, target: &Target<'_>) -> Result<Method, Refusal> {

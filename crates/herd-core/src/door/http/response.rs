@@ -58,6 +58,8 @@ pub struct ObjectHead<'a> {
     pub copies: u8,
     /// Its attributes, told with 200 and 206: Content-Type, Last-Modified, Herd-Mode, Herd-Mtime, Herd-Link.
     pub attributes: Option<&'a Attributes>,
+    /// Time it has still to live, ms, told with 200 and 206: Herd-TTL; `None`: it does not expire.
+    pub ttl_ms: Option<u64>,
 }
 
 /// The head of a response.
@@ -154,8 +156,11 @@ impl Response<'_> {
             let media_type = object.attributes.and_then(|attributes| attributes.content_type.as_deref());
             out.extend_from_slice(media_type.filter(|text| is_plain(text)).unwrap_or(OCTETS).as_bytes());
             out.extend_from_slice(b"\r\n");
+            if let Some(ms) = object.ttl_ms {
+                put_seconds(out, "Herd-TTL: ", ms);
+            }
             if let Some(attributes) = object.attributes {
-                put_attributes(out, attributes);
+                put_attributes(out, attributes, self.date);
             }
         }
     }
@@ -168,9 +173,12 @@ fn is_plain(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| matches!(b, b' '..=b'~'))
 }
 
-fn put_attributes(out: &mut Vec<u8>, attributes: &Attributes) {
+fn put_attributes(out: &mut Vec<u8>, attributes: &Attributes, date: Option<&HttpDate>) {
     if let Some(ns) = attributes.mtime_ns {
-        put_field(out, "Last-Modified: ", HttpDate::from_unix_s(ns.div_euclid(NS_PER_S)).as_bytes());
+        let modified = HttpDate::from_unix_s(ns.div_euclid(NS_PER_S));
+        // A file's time may lie ahead; what HTTP tells may not (RFC 9110 section 8.8.2.1).
+        let told = date.map_or(modified, |date| modified.earlier(*date));
+        put_field(out, "Last-Modified: ", told.as_bytes());
         out.extend_from_slice(b"Herd-Mtime: ");
         if ns < 0 {
             out.push(b'-');
@@ -203,6 +211,14 @@ fn put_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
+}
+
+/// Seconds with three places.
+fn put_seconds(out: &mut Vec<u8>, name: &str, ms: u64) {
+    out.extend_from_slice(name.as_bytes());
+    put_decimal(out, ms / 1000);
+    let digit = |of: u64| b'0' + (ms % 1000 / of % 10) as u8;
+    out.extend_from_slice(&[b'.', digit(100), digit(10), digit(1), b'\r', b'\n']);
 }
 
 fn put_number(out: &mut Vec<u8>, name: &str, value: u64) {

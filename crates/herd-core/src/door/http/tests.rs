@@ -13,7 +13,7 @@ const OBJECT: &str = "/o/c/n";
 pub(super) fn understood(head: &str) -> Request<'_> {
     let (request, head_bytes) = parse_head(head.as_bytes()).expect(head).expect(head);
     assert_eq!(head_bytes, head.len(), "{head}");
-    request
+    Request { host: None, ..request }
 }
 
 /// Parses `line` with a Host and `headers`, each ending in CR LF.
@@ -26,6 +26,7 @@ fn get<'a>() -> Request<'a> {
     Request {
         method: Method::Get,
         target: Target::Object { collection: "c".into(), name: b"n"[..].into() },
+        host: None,
         body: Body::None,
         expect_continue: false,
         connection: Connection::Keep,
@@ -57,7 +58,7 @@ fn plain_requests_are_understood() {
 #[test]
 fn what_follows_a_head_is_left_alone() {
     let bytes = b"GET /o/c/n HTTP/1.1\r\nHost: h\r\n\r\n\x00GET";
-    assert_eq!(parse_head(bytes), Ok(Some((get(), 32))));
+    assert_eq!(parse_head(bytes), Ok(Some((Request { host: Some(b"h"), ..get() }, 32))));
 }
 
 #[test]
@@ -268,7 +269,7 @@ pub(super) fn encoded(response: &Response<'_>) -> String {
 }
 
 pub(super) fn object(attributes: Option<&Attributes>) -> Option<ObjectHead<'_>> {
-    Some(ObjectHead { version: 1 << 40, class: Class::Ram(1), copies: 1, attributes })
+    Some(ObjectHead { version: 1 << 40, class: Class::Ram(1), copies: 1, attributes, ttl_ms: None })
 }
 
 #[test]
@@ -280,7 +281,7 @@ fn objects_are_told_with_all_that_is_known() {
         link: Some(b"a b\n/\xff".to_vec()),
         pairs: vec![(b"k".to_vec(), b"v".to_vec())],
     };
-    let date = HttpDate::from_unix_s(0);
+    let date = HttpDate::from_unix_s(784_111_778);
     let whole = Response {
         connection: Connection::Close,
         date: Some(&date),
@@ -288,7 +289,7 @@ fn objects_are_told_with_all_that_is_known() {
         object: object(Some(&attributes)),
         ..Response::of(Status::Ok)
     };
-    let text = "HTTP/1.1 200 OK\r\nDate: Thu, 01 Jan 1970 00:00:00 GMT\r\nConnection: close\r\nContent-Length: 5\r\n\
+    let text = "HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:38 GMT\r\nConnection: close\r\nContent-Length: 5\r\n\
                 ETag: \"1099511627776\"\r\nHerd-Class: ram:1\r\nHerd-Copies: 1\r\nAccept-Ranges: bytes\r\n\
                 Content-Type: image/png\r\nLast-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\n\
                 Herd-Mtime: 784111777999999999\r\nHerd-Mode: 100644\r\nHerd-Link: a%20b%0A/%FF\r\n\r\n";
@@ -336,7 +337,7 @@ fn pages_have_the_media_type_of_the_caller_and_classes_their_words() {
     let page = Response { content, content_type: Some("text/plain"), ..Response::of(Status::Ok) };
     assert_eq!(encoded(&page), "HTTP/1.1 200 OK\r\nContent-Length: 7\r\nContent-Type: text/plain\r\n\r\n");
     for class in [Class::Cache, Class::Ram(3), Class::Log(2)] {
-        let object = Some(ObjectHead { version: 1, class, copies: 3, attributes: None });
+        let object = Some(ObjectHead { version: 1, class, copies: 3, attributes: None, ttl_ms: None });
         let text = encoded(&Response { object, ..Response::of(Status::NoContent) });
         assert!(text.contains(&format!("\r\nHerd-Class: {class}\r\nHerd-Copies: 3\r\n")), "{text}");
     }

@@ -1,0 +1,92 @@
+//! The HTTP door.
+
+use super::say;
+use crate::Config;
+use crate::drive::World;
+use herd_core::limits::{LIST_PAGE_HIGH_BYTES, NAME_MAX_BYTES};
+use std::time::Duration;
+
+fn put(world: &mut World, name: &str, more: &str) -> String {
+    let peer = world.connect();
+    say(world, peer, &format!("PUT /o/default/{name} HTTP/1.1\r\nHost: localhost\r\n{more}Content-Length: 1\r\n\r\nx"))
+}
+
+fn get(world: &mut World, target: &str, host: &str) -> String {
+    let peer = world.connect();
+    say(world, peer, &format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"))
+}
+
+fn code(said: &str) -> &str {
+    said.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)).unwrap_or("none")
+}
+
+/// The value of a header field.
+fn field<'a>(said: &'a str, name: &str) -> Option<&'a str> {
+    said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+}
+
+#[test]
+fn a_page_under_another_name_does_not_reach_a_node_on_loopback() {
+    let mut world = World::new();
+    for host in ["127.0.0.1:7700", "localhost", "LocalHost:7700", "[::1]:7700", "[::1]", "10.1.2.3", "node:7700", ""] {
+        assert_eq!(code(&get(&mut world, "/healthz", host)), "200", "{host}");
+    }
+    for host in ["example.com", "example.com:7700", "127.0.0.1.example.com", "localhost.example.com:80", "a:b:7", ":"] {
+        assert_eq!(code(&get(&mut world, "/healthz", host)), "403", "{host}");
+    }
+    let config = Config { listen: vec![([0, 0, 0, 0], 0).into()], memory_bytes: 8 << 20, ..Config::default() };
+    assert_eq!(code(&get(&mut World::with(config), "/healthz", "one.example.com:7700")), "200");
+}
+
+#[test]
+fn the_time_to_live_that_is_left_comes_back() {
+    let mut world = World::new();
+    assert_eq!(code(&put(&mut world, "n", "Herd-TTL: 60\r\n")), "201");
+    world.pass(Duration::from_millis(1_250));
+    assert_eq!(field(&get(&mut world, "/o/default/n", "localhost"), "Herd-TTL"), Some("58.750"));
+    assert_eq!(code(&put(&mut world, "n", "")), "204");
+    assert_eq!(field(&get(&mut world, "/o/default/n", "localhost"), "Herd-TTL"), None);
+}
+
+#[test]
+fn nothing_was_modified_after_now() {
+    let mut world = World::new();
+    put(&mut world, "past", "Herd-Mtime: 1000000000000000000\r\n");
+    put(&mut world, "future", "Herd-Mtime: 4000000000000000000\r\n");
+    let past = get(&mut world, "/o/default/past", "localhost");
+    assert_eq!(field(&past, "Last-Modified"), Some("Sun, 09 Sep 2001 01:46:40 GMT"));
+    let future = get(&mut world, "/o/default/future", "localhost");
+    assert_eq!(field(&future, "Last-Modified"), field(&future, "Date"));
+    assert_eq!(field(&future, "Herd-Mtime"), Some("4000000000000000000"));
+}
+
+#[test]
+fn an_empty_line_may_precede_the_first_request() {
+    let mut world = World::new();
+    let peer = world.connect();
+    assert_eq!(say(&mut world, peer, "\r\n"), "");
+    assert_eq!(code(&say(&mut world, peer, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")), "200");
+}
+
+/// However long its names, a page is no more than what one connection may hold; the pages together have all.
+#[test]
+fn a_page_of_long_names_ends_early() {
+    let mut world = World::new();
+    let start = "\u{1}".repeat(NAME_MAX_BYTES - 4).replace('\u{1}', "%01");
+    for n in 0..200 {
+        assert_eq!(code(&put(&mut world, &format!("{start}{n:04}"), "")), "201");
+    }
+    let (mut names, mut after) = (0, String::new());
+    loop {
+        let said = get(&mut world, &format!("/o/default?limit=10000{after}"), "localhost");
+        let body = said.split_once("\r\n\r\n").expect("a body").1;
+        assert!(body.len() < LIST_PAGE_HIGH_BYTES + 13 * NAME_MAX_BYTES, "{}", body.len());
+        let page: serde_json::Value = serde_json::from_str(body).expect("JSON");
+        names += page["objects"].as_array().expect("a list").len();
+        let Some(next) = page["next"].as_str() else {
+            break;
+        };
+        after = format!("&after={}", next.replace('\u{1}', "%01"));
+    }
+    assert_eq!(names, 200);
+}
