@@ -9,19 +9,21 @@ use crate::exchange::{Exchange, Fill, Given, Need, Supply};
 use crate::limits::{DOCUMENT_MAX_BYTES, SLOW_SOURCE_MS};
 use crate::link::{Link, Sink, Socket};
 use crate::listing::{Item, PAGE_MAX_BYTES, Pager};
-use crate::reply::{Ack, Object, Reply, Stat};
+use crate::reply::{Ack, Answer, Object, Reply, Stat};
 use crate::request::{PutOptions, Request};
-use crate::shell::{Clock, Config, Pool, seed};
+use crate::shell::{Common, Config};
 use herd_core::collection::Spec;
-use herd_core::entry::{Condition, Range, Version};
+use herd_core::entry::{Condition, Range, Token, Version};
 use herd_core::limits::BLOCK_BYTES;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
+pub use lock::Lock;
 pub use pipeline::{Pipeline, Ticket};
 
+mod lock;
 mod pipeline;
 
 impl Socket for TcpStream {
@@ -34,10 +36,11 @@ impl Socket for TcpStream {
     }
 }
 
-/// A client of one herd, to be shared by threads.
+/// A client of one herd, to be shared by threads. Clones, and what [`Client::with_token`] and [`Client::with_timeout`] make,
+/// use the same connections.
+#[derive(Clone)]
 pub struct Client {
-    pool: Pool<TcpStream>,
-    clock: Clock,
+    common: Common<TcpStream>,
 }
 
 /// Where a request's body comes from.
@@ -57,7 +60,18 @@ impl Client {
     /// A client of the herd that `nodes` belong to: `HOST:PORT[,HOST:PORT..]`, see [`Address::parse`], tried in turn.
     /// Nothing is sent yet.
     pub fn new(nodes: &str, config: Config) -> Result<Self> {
-        Ok(Self { pool: Pool::new(nodes, config, seed())?, clock: Clock::start() })
+        Ok(Self { common: Common::new(nodes, config)? })
+    }
+
+    /// The same client as the holder of a lock: it shows `token` with each request about an object. An object to which
+    /// a later token was shown refuses it.
+    pub fn with_token(&self, token: Token) -> Self {
+        Self { common: self.common.with_token(token) }
+    }
+
+    /// The same client with another [`Config::timeout`].
+    pub fn with_timeout(&self, timeout: Duration) -> Self {
+        Self { common: self.common.with_timeout(timeout) }
     }
 
     /// The object `key`: `NAME` or `COLLECTION/NAME`.
@@ -77,14 +91,14 @@ impl Client {
 
     /// The object into `value`, whose memory is used again.
     pub fn get_into(&self, key: impl AsRef<[u8]>, value: &mut Vec<u8>) -> Result<Stat> {
-        let into = Download::Memory(self.pool.config.value_max_bytes, std::mem::take(value));
+        let into = Download::Memory(self.common.pool.config.value_max_bytes, std::mem::take(value));
         let (reply, bytes) = self.call(Request::get(&key)?, Upload::Nothing, into)?;
         *value = bytes;
         reply.stat()
     }
 
     fn get_object(&self, request: Request<'_>) -> Result<Object> {
-        let into = Download::Memory(self.pool.config.value_max_bytes, Vec::new());
+        let into = Download::Memory(self.common.pool.config.value_max_bytes, Vec::new());
         let (reply, value) = self.call(request, Upload::Nothing, into)?;
         Ok(Object { value, stat: reply.stat()? })
     }
@@ -131,9 +145,30 @@ impl Client {
         self.call(Request::stat(&key)?, Upload::Nothing, into)?.0.stat()
     }
 
+    /// As [`Client::stat`], once the version is above `version`; the error `timeout` after `wait`.
+    pub fn stat_newer(&self, key: impl AsRef<[u8]>, version: Version, wait: Duration) -> Result<Stat> {
+        let into = Download::Memory(0, Vec::new());
+        self.call(Request::stat_newer(&key, version, wait)?, Upload::Nothing, into)?.0.stat()
+    }
+
+    /// Runs a method on an object, if `condition` holds: at once, alone, and where the object is. `method` is a name of
+    /// PROTOCOL.md §1.7.
+    pub fn execute<A: AsRef<[u8]>>(
+        &self,
+        key: impl AsRef<[u8]>,
+        method: &str,
+        arguments: &[A],
+        condition: Condition,
+    ) -> Result<Answer> {
+        let request = Request::execute(&key, method, arguments)?.with_condition(condition);
+        let into = Download::Memory(self.common.pool.config.value_max_bytes, Vec::new());
+        let (reply, value) = self.call(request, Upload::Nothing, into)?;
+        Ok(Answer { value, version: reply.version })
+    }
+
     /// The objects of `collection` whose names start with `prefix`, page by page.
-    pub fn list(&self, collection: &str, prefix: impl AsRef<[u8]>) -> Listing<'_> {
-        Listing { client: self, pager: Pager::new(collection, prefix.as_ref()) }
+    pub fn list(&self, collection: impl AsRef<[u8]>, prefix: impl AsRef<[u8]>) -> Listing<'_> {
+        Listing { client: self, pager: Pager::new(collection.as_ref(), prefix.as_ref()) }
     }
 
     /// Creates a collection; it is no error if it exists with the same specification.
@@ -164,25 +199,25 @@ impl Client {
 
     /// A connection for requests that do not wait for each other.
     pub fn pipeline(&self) -> Result<Pipeline<'_>> {
-        let begun_ms = self.clock.now_ms();
-        let link = match self.pool.take(begun_ms) {
+        let begun_ms = self.common.now_ms();
+        let link = match self.common.pool.take(begun_ms) {
             Some(link) => link,
-            None => self.connect(begun_ms.saturating_add(self.pool.config.patience_ms()))?,
+            None => self.connect(begun_ms.saturating_add(self.common.patience_ms))?,
         };
         Ok(Pipeline::new(self, link))
     }
 
     /// A connection to the first node that answers.
     fn connect(&self, deadline_ms: u64) -> Result<Link<TcpStream>> {
-        let mut dial = self.pool.dial();
-        while let Some((node, within)) = dial.next(self.clock.now_ms(), deadline_ms) {
-            match connect(self.pool.node(node), within) {
-                Ok(socket) => return Ok(Link::new(socket, node, self.clock.now_ms())),
+        let mut dial = self.common.pool.dial();
+        while let Some((node, within)) = dial.next(self.common.now_ms(), deadline_ms) {
+            match connect(self.common.pool.node(node), within) {
+                Ok(socket) => return Ok(Link::new(socket, node, self.common.now_ms())),
                 Err(error) => dial.last = Some(error),
             }
-            self.pool.failed(node);
+            self.common.pool.failed(node);
         }
-        Err(self.pool.unreachable(dial.last))
+        Err(self.common.pool.unreachable(dial.last))
     }
 
     fn document(&self, name: &str) -> Result<serde_json::Value> {
@@ -207,24 +242,26 @@ impl Client {
         mut download: Download<'_>,
     ) -> Result<(Reply, Vec<u8>)> {
         let (given, sink) = (upload.given(), download.sink());
-        let mut exchange = Exchange::new(&self.pool, self.clock.now_ms(), request, given, sink);
+        let request = request.held_by(self.common.token);
+        let times = (self.common.now_ms(), self.common.patience_ms);
+        let mut exchange = Exchange::new(&self.common.pool, times, request, given, sink);
         loop {
-            match exchange.next(self.clock.now_ms()) {
+            match exchange.next(self.common.now_ms()) {
                 Need::Source(how) => {
                     let supply = upload.read(exchange.room(), how);
-                    exchange.supply(self.clock.now_ms(), supply);
+                    exchange.supply(self.common.now_ms(), supply);
                 }
                 Need::Connect(node, within) => {
-                    let socket = connect(self.pool.node(node), within);
-                    exchange.connected(self.clock.now_ms(), socket);
+                    let socket = connect(self.common.pool.node(node), within);
+                    exchange.connected(self.common.now_ms(), socket);
                 }
                 Need::Wait { write, most } => {
                     let waited = wait(exchange.socket(), write, most);
-                    exchange.waited(self.clock.now_ms(), waited);
+                    exchange.waited(self.common.now_ms(), waited);
                 }
                 Need::Chunk => {
                     let written = download.write(exchange.chunk());
-                    exchange.taken(self.clock.now_ms(), written);
+                    exchange.taken(self.common.now_ms(), written);
                 }
                 Need::Pause(time) => std::thread::sleep(time),
                 Need::Time => {}

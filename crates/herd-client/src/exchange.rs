@@ -72,7 +72,7 @@ pub(crate) struct Supply {
 /// Where a request's body comes from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Given<'a> {
-    /// It has none.
+    /// It has none, or one of one frame that it holds itself.
     Nothing,
     /// From memory.
     Slice(&'a [u8]),
@@ -116,15 +116,17 @@ pub(crate) struct Exchange<'a, S> {
     sink: Sink,
     memory: Vec<u8>,
     progress: Progress,
+    patience_ms: u64,
     tries: Tries,
     state: State<S>,
 }
 
 impl<'a, S: Socket> Exchange<'a, S> {
-    /// For a request of a client whose `pool` this is. `memory` is used for its answer.
+    /// For a request of a client whose `pool` this is; it may be silent for `patience_ms`. `memory` is used for its
+    /// answer.
     pub(crate) fn new(
         pool: &'a Pool<S>,
-        now_ms: u64,
+        (now_ms, patience_ms): (u64, u64),
         request: Request<'a>,
         given: Given<'a>,
         (sink, memory): (Sink, Vec<u8>),
@@ -143,6 +145,7 @@ impl<'a, S: Socket> Exchange<'a, S> {
             sink,
             memory,
             progress: Progress::new(&request),
+            patience_ms,
             tries: Tries::new(&request, 0),
             request,
             state: State::Between,
@@ -156,7 +159,7 @@ impl<'a, S: Socket> Exchange<'a, S> {
 
     /// Sets the time until which something must move.
     fn start(&mut self, now_ms: u64) {
-        let most_ms = self.pool.config.patience_ms().saturating_add(self.request.wait_ms());
+        let most_ms = self.patience_ms.saturating_add(self.request.wait_ms());
         self.tries.moved(now_ms.saturating_add(most_ms));
         self.state = State::Between;
     }
@@ -284,7 +287,7 @@ impl<'a, S: Socket> Exchange<'a, S> {
 
     fn open(&mut self, now_ms: u64, mut link: Link<S>, was_idle: bool) {
         let body = match self.outgoing {
-            Outgoing::Nothing => Body::Copied(b""),
+            Outgoing::Nothing => Body::Copied(self.request.body()),
             Outgoing::Slice(bytes) => body_of(bytes),
             Outgoing::Buffered => body_of(&self.buffer[..self.supplied]),
             Outgoing::Stream(length) => Body::Streamed(length),
@@ -292,7 +295,7 @@ impl<'a, S: Socket> Exchange<'a, S> {
         self.held = true;
         let sink = (self.sink, std::mem::take(&mut self.memory));
         let first_ms = self.tries.silence_ms(now_ms, self.pool.nodes(), was_idle);
-        let patience = Patience { first_ms, then_ms: self.pool.config.patience_ms() };
+        let patience = Patience { first_ms, then_ms: self.patience_ms };
         match link.begin(now_ms, &self.request, body, sink, patience) {
             Ok(id) => self.state = State::Open(link, id),
             Err(error) => self.failed(now_ms, Failure::Final(error)),

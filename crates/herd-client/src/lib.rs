@@ -1,8 +1,8 @@
 //! Herd's client library.
 //!
 //! Bottom up: [`connection`] is the protocol as a pure state machine; [`retry`] decides what may be sent again;
-//! a link drives a connection over a socket that never blocks; [`blocking`] and, with the feature `async`,
-//! `nonblocking` wait for it. What can be asked and answered is in [`Request`] and [`Reply`], shared by both.
+//! a link drives a connection over a socket that never blocks, and an exchange one request over links; [`blocking`]
+//! and, with the feature `async`, `nonblocking` wait for it. What can be asked and answered is in [`Request`] and [`Reply`], shared by both.
 //!
 //! Every block of a body is checked end to end: its checksum is made from the caller's bytes on a put, and compared
 //! before a get returns. A request whose outcome is unknown says so ([`ErrorKind::OutcomeUnknown`]).
@@ -15,6 +15,7 @@ mod exchange;
 pub mod limits;
 mod link;
 mod listing;
+pub mod lock;
 #[cfg(feature = "async")]
 pub mod nonblocking;
 mod reply;
@@ -24,10 +25,11 @@ mod shell;
 
 pub use error::{Error, ErrorKind, Result};
 pub use listing::Item;
-pub use reply::{Ack, Object, Reply, Stat, Welcome};
+pub use lock::{LockOptions, Standing};
+pub use reply::{Ack, Answer, Object, Reply, Stat, Welcome};
 pub use request::{PutOptions, Request};
 pub use shell::Config;
 
 pub use herd_core::attributes::Attributes;
 pub use herd_core::collection::Spec;
-pub use herd_core::entry::{Condition, Range, Version};
+pub use herd_core::entry::{Condition, Range, Token, Version};

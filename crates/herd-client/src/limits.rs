@@ -45,6 +45,13 @@ pub const BUSY_PAUSE_MS: u64 = 10;
 /// Longest single pause of that kind.
 pub const BUSY_PAUSE_MAX_MS: u64 = 500;
 
+/// Longest wait for a change of a lock that others hold before it is asked for again: what a change between the answer
+/// and the wait can cost.
+pub const LOCK_WAIT_ROUND_MS: u64 = 500;
+
+/// Pause before a lock is asked for again where a wait ended sooner than that.
+pub const LOCK_PAUSE_MS: u64 = 10;
+
 /// Largest JSON document about the node or its collections: a thousand collections of some hundred bytes each.
 pub const DOCUMENT_MAX_BYTES: u64 = 16 << 20;
 

@@ -23,7 +23,7 @@ pub struct Item {
 
 /// Where a listing stands.
 pub(crate) struct Pager {
-    collection: String,
+    collection: Vec<u8>,
     prefix: Vec<u8>,
     after: Option<Vec<u8>>,
     /// The page in hand, encoded.
@@ -34,8 +34,8 @@ pub(crate) struct Pager {
 }
 
 impl Pager {
-    pub(crate) fn new(collection: &str, prefix: &[u8]) -> Self {
-        let (collection, prefix) = (collection.to_owned(), prefix.to_vec());
+    pub(crate) fn new(collection: &[u8], prefix: &[u8]) -> Self {
+        let (collection, prefix) = (collection.to_vec(), prefix.to_vec());
         Self { collection, prefix, after: None, page: Vec::new(), read: 0, last: false }
     }
 
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_full_page_is_followed_by_a_request_for_the_next() {
-        let mut pager = Pager::new("default", b"n");
+        let mut pager = Pager::new(b"default", b"n");
         assert!(pager.request().is_some());
         pager.accept(page((0..LIST_PAGE).map(|i| format!("n{i:05}")))).expect("a page");
         assert!(pager.request().is_none(), "there are names in hand");
@@ -114,10 +114,10 @@ mod tests {
 
     #[test]
     fn a_page_that_does_not_go_on_or_is_cut_is_refused() {
-        let mut pager = Pager::new("default", b"");
+        let mut pager = Pager::new(b"default", b"");
         let full = page((0..LIST_PAGE).map(|i| format!("{i:05}")));
         pager.accept(full.clone()).expect("a page");
         assert!(pager.accept(full.clone()).is_err());
-        assert!(Pager::new("default", b"").accept(full[..full.len() - 1].to_vec()).is_err());
+        assert!(Pager::new(b"default", b"").accept(full[..full.len() - 1].to_vec()).is_err());
     }
 }

@@ -9,16 +9,20 @@ use crate::exchange::{Exchange, Fill, Given, Need, Supply};
 use crate::limits::{DOCUMENT_MAX_BYTES, SLOW_SOURCE_MS};
 use crate::link::{Sink, Socket};
 use crate::listing::{Item, PAGE_MAX_BYTES, Pager};
-use crate::reply::{Ack, Object, Reply, Stat};
+use crate::reply::{Ack, Answer, Object, Reply, Stat};
 use crate::request::{PutOptions, Request};
-use crate::shell::{Clock, Config, Pool, seed};
+use crate::shell::{Common, Config};
 use herd_core::collection::Spec;
-use herd_core::entry::{Condition, Range, Version};
+use herd_core::entry::{Condition, Range, Token, Version};
 use herd_core::limits::BLOCK_BYTES;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
+
+pub use lock::Lock;
+
+mod lock;
 
 impl Socket for TcpStream {
     fn read(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
@@ -30,10 +34,11 @@ impl Socket for TcpStream {
     }
 }
 
-/// A client of one herd, to be shared by tasks.
+/// A client of one herd, to be shared by tasks. Clones, and what [`Client::with_token`] and [`Client::with_timeout`] make,
+/// use the same connections.
+#[derive(Clone)]
 pub struct Client {
-    pool: Pool<TcpStream>,
-    clock: Clock,
+    common: Common<TcpStream>,
 }
 
 /// Where a request's body comes from.
@@ -53,7 +58,18 @@ impl Client {
     /// A client of the herd that `nodes` belong to: `HOST:PORT[,HOST:PORT..]`, see [`Address::parse`], tried in turn.
     /// Nothing is sent yet.
     pub fn new(nodes: &str, config: Config) -> Result<Self> {
-        Ok(Self { pool: Pool::new(nodes, config, seed())?, clock: Clock::start() })
+        Ok(Self { common: Common::new(nodes, config)? })
+    }
+
+    /// The same client as the holder of a lock: it shows `token` with each request about an object. An object to which
+    /// a later token was shown refuses it.
+    pub fn with_token(&self, token: Token) -> Self {
+        Self { common: self.common.with_token(token) }
+    }
+
+    /// The same client with another [`Config::timeout`].
+    pub fn with_timeout(&self, timeout: Duration) -> Self {
+        Self { common: self.common.with_timeout(timeout) }
     }
 
     /// The object `key`: `NAME` or `COLLECTION/NAME`.
@@ -73,14 +89,14 @@ impl Client {
 
     /// The object into `value`, whose memory is used again.
     pub async fn get_into(&self, key: impl AsRef<[u8]>, value: &mut Vec<u8>) -> Result<Stat> {
-        let into = Download::Memory(self.pool.config.value_max_bytes, std::mem::take(value));
+        let into = Download::Memory(self.common.pool.config.value_max_bytes, std::mem::take(value));
         let (reply, bytes) = self.call(Request::get(&key)?, Upload::Nothing, into).await?;
         *value = bytes;
         reply.stat()
     }
 
     async fn get_object(&self, request: Request<'_>) -> Result<Object> {
-        let into = Download::Memory(self.pool.config.value_max_bytes, Vec::new());
+        let into = Download::Memory(self.common.pool.config.value_max_bytes, Vec::new());
         let (reply, value) = self.call(request, Upload::Nothing, into).await?;
         Ok(Object { value, stat: reply.stat()? })
     }
@@ -138,9 +154,30 @@ impl Client {
         self.call(Request::stat(&key)?, Upload::Nothing, into).await?.0.stat()
     }
 
+    /// As [`Client::stat`], once the version is above `version`; the error `timeout` after `wait`.
+    pub async fn stat_newer(&self, key: impl AsRef<[u8]>, version: Version, wait: Duration) -> Result<Stat> {
+        let into = Download::Memory(0, Vec::new());
+        self.call(Request::stat_newer(&key, version, wait)?, Upload::Nothing, into).await?.0.stat()
+    }
+
+    /// Runs a method on an object, if `condition` holds: at once, alone, and where the object is. `method` is a name of
+    /// PROTOCOL.md §1.7.
+    pub async fn execute<A: AsRef<[u8]>>(
+        &self,
+        key: impl AsRef<[u8]>,
+        method: &str,
+        arguments: &[A],
+        condition: Condition,
+    ) -> Result<Answer> {
+        let request = Request::execute(&key, method, arguments)?.with_condition(condition);
+        let into = Download::Memory(self.common.pool.config.value_max_bytes, Vec::new());
+        let (reply, value) = self.call(request, Upload::Nothing, into).await?;
+        Ok(Answer { value, version: reply.version })
+    }
+
     /// The objects of `collection` whose names start with `prefix`, page by page.
-    pub fn list(&self, collection: &str, prefix: impl AsRef<[u8]>) -> Listing<'_> {
-        Listing { client: self, pager: Pager::new(collection, prefix.as_ref()) }
+    pub fn list(&self, collection: impl AsRef<[u8]>, prefix: impl AsRef<[u8]>) -> Listing<'_> {
+        Listing { client: self, pager: Pager::new(collection.as_ref(), prefix.as_ref()) }
     }
 
     /// Creates a collection; it is no error if it exists with the same specification.
@@ -191,24 +228,26 @@ impl Client {
         mut download: Download<'_>,
     ) -> Result<(Reply, Vec<u8>)> {
         let (given, sink) = (upload.given(), download.sink());
-        let mut exchange = Exchange::new(&self.pool, self.clock.now_ms(), request, given, sink);
+        let request = request.held_by(self.common.token);
+        let times = (self.common.now_ms(), self.common.patience_ms);
+        let mut exchange = Exchange::new(&self.common.pool, times, request, given, sink);
         loop {
-            match exchange.next(self.clock.now_ms()) {
+            match exchange.next(self.common.now_ms()) {
                 Need::Source(how) => {
                     let supply = upload.read(exchange.room(), how).await;
-                    exchange.supply(self.clock.now_ms(), supply);
+                    exchange.supply(self.common.now_ms(), supply);
                 }
                 Need::Connect(node, within) => {
-                    let socket = connect(self.pool.node(node), within).await;
-                    exchange.connected(self.clock.now_ms(), socket);
+                    let socket = connect(self.common.pool.node(node), within).await;
+                    exchange.connected(self.common.now_ms(), socket);
                 }
                 Need::Wait { write, most } => {
                     let waited = wait(exchange.socket(), write, most).await;
-                    exchange.waited(self.clock.now_ms(), waited);
+                    exchange.waited(self.common.now_ms(), waited);
                 }
                 Need::Chunk => {
                     let written = download.write(exchange.chunk()).await;
-                    exchange.taken(self.clock.now_ms(), written);
+                    exchange.taken(self.common.now_ms(), written);
                 }
                 Need::Pause(time) => tokio::time::sleep(time).await,
                 Need::Time => {}

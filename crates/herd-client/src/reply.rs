@@ -152,6 +152,15 @@ pub struct Ack {
     pub copies: u8,
 }
 
+/// What a method answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Its answer, in the form the method has.
+    pub value: Vec<u8>,
+    /// Version of the object after it.
+    pub version: Version,
+}
+
 /// What a node says of itself when a connection opens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Welcome {

@@ -4,11 +4,13 @@ use crate::error::{Error, Result};
 use crate::limits::LIST_PAGE;
 use herd_core::attributes::Attributes;
 use herd_core::collection::Spec;
-use herd_core::entry::{Condition, Range, Version};
+use herd_core::entry::{Condition, Range, TOKEN_BYTES, Token, Version};
 use herd_core::key::{self, CollectionId};
+use herd_core::limits::WIRE_FRAME_BODY_MAX_BYTES;
+use herd_core::method::{self, push_item};
 use herd_core::wire::{CODE_NEWER, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, Verb};
 use std::borrow::Cow;
-use std::fmt;
+use std::fmt::{self, Write};
 use std::time::Duration;
 
 /// What a put gives an object besides its value.
@@ -34,7 +36,11 @@ pub struct Request<'a> {
     newer_than: Option<(Version, u64)>,
     pub(crate) range: Option<Range>,
     pub(crate) head_only: bool,
-    pub(crate) value: Option<&'a [u8]>,
+    value: Option<&'a [u8]>,
+    method: Option<&'a str>,
+    /// Arguments of the method, encoded.
+    arguments: Vec<u8>,
+    token: Option<[u8; TOKEN_BYTES]>,
     ttl_ms: Option<u64>,
     flags: Option<u32>,
     attributes: Option<Vec<u8>>,
@@ -56,8 +62,9 @@ impl<'a> Place<'a> {
             Some("default") => Ok(Place::Id(CollectionId::DEFAULT)),
             Some(name) => Ok(Place::Named(name)),
             None => {
-                let name = String::from_utf8_lossy(name);
-                Err(Error::bad_request(format!("'{name}' is no collection name: use letters, digits, '.', '-', '_'")))
+                let name = Shown(name);
+                let text = format!("'{name}' is not a valid collection name: use letters, digits, '.', '-', '_'");
+                Err(Error::bad_request(text))
             }
         }
     }
@@ -74,6 +81,9 @@ impl<'a> Request<'a> {
             range: None,
             head_only: false,
             value: None,
+            method: None,
+            arguments: Vec::new(),
+            token: None,
             ttl_ms: None,
             flags: None,
             attributes: None,
@@ -111,6 +121,48 @@ impl<'a> Request<'a> {
     /// Reads what is known of an object besides its value.
     pub fn stat(key: &'a (impl AsRef<[u8]> + ?Sized)) -> Result<Self> {
         Ok(Self { head_only: true, ..Self::get(key)? })
+    }
+
+    /// Reads what is known of an object once its version is above `version`, as [`Request::get_newer`].
+    pub fn stat_newer(key: &'a (impl AsRef<[u8]> + ?Sized), version: Version, wait: Duration) -> Result<Self> {
+        Ok(Self { head_only: true, ..Self::get_newer(key, version, wait)? })
+    }
+
+    /// Runs a method on an object: a name of PROTOCOL.md §1.7 and its arguments, at most 1 MiB together.
+    pub fn execute<A: AsRef<[u8]>>(
+        key: &'a (impl AsRef<[u8]> + ?Sized),
+        method: &'a str,
+        arguments: &[A],
+    ) -> Result<Self> {
+        let bytes = arguments.iter().map(|argument| argument.as_ref().len() + 4).sum::<usize>();
+        if bytes > WIRE_FRAME_BODY_MAX_BYTES {
+            let text = format!("the arguments have {bytes} bytes, the limit is {WIRE_FRAME_BODY_MAX_BYTES}");
+            return Err(Error::bad_request(text));
+        }
+        let mut encoded = Vec::with_capacity(bytes);
+        arguments.iter().for_each(|argument| push_item(&mut encoded, argument.as_ref()));
+        Ok(Self { method: Some(method), arguments: encoded, ..Self::on(Verb::Execute, key.as_ref())? })
+    }
+
+    /// The same request, done only if `condition` holds. A get takes none.
+    pub fn with_condition(self, condition: Condition) -> Self {
+        Self { condition, ..self }
+    }
+
+    /// The same request, showing the token of a lock that is held.
+    pub fn with_token(self, token: Token) -> Self {
+        Self { token: Some(token.to_bytes()), ..self }
+    }
+
+    /// The same request as a holder of a lock makes it: with its token, where it is about an object and shows none yet.
+    /// What is done to a lock itself shows none: locks are not guarded by themselves.
+    pub(crate) fn held_by(mut self, token: Option<Token>) -> Self {
+        let on_object = matches!(self.verb, Verb::Get | Verb::Put | Verb::Remove | Verb::Execute);
+        let on_lock = matches!(self.method, Some("lock" | "renew" | "unlock" | "check"));
+        if on_object && !on_lock && self.collection != Place::Id(CollectionId::SYSTEM) {
+            self.token = self.token.or(token.map(Token::to_bytes));
+        }
+        self
     }
 
     /// Writes an object; its value is `value`.
@@ -162,8 +214,8 @@ impl<'a> Request<'a> {
     }
 
     /// One page of the names in `collection` that start with `prefix` and come after `after`.
-    pub(crate) fn list(collection: &'a str, prefix: &'a [u8], after: Option<&'a [u8]>) -> Result<Self> {
-        let place = Place::parse(collection.as_bytes())?;
+    pub(crate) fn list(collection: &'a [u8], prefix: &'a [u8], after: Option<&'a [u8]>) -> Result<Self> {
+        let place = Place::parse(collection)?;
         Ok(Self { prefix: Some(prefix), after, ..Self::new(Verb::List, place, b"") })
     }
 
@@ -172,15 +224,29 @@ impl<'a> Request<'a> {
         Self::new(Verb::Get, Place::Id(CollectionId::SYSTEM), name.as_bytes())
     }
 
+    /// Its body, if that is in memory.
+    pub(crate) fn body(&self) -> &[u8] {
+        self.value.unwrap_or(&self.arguments)
+    }
+
+    /// Whether its body goes in one frame, however large.
+    pub(crate) fn is_one_frame(&self) -> bool {
+        self.verb == Verb::Execute
+    }
+
     /// Whether doing it twice does no more than doing it once, so that it may be sent again whatever happened.
     /// Creating a collection is so: with the same specification it is there already.
     pub fn is_repeatable(&self) -> bool {
-        matches!(self.verb, Verb::Get | Verb::List | Verb::Create)
+        !self.changes() || self.verb == Verb::Create
     }
 
     /// Whether it may change something, so that it matters whether it was done.
     pub fn changes(&self) -> bool {
-        !matches!(self.verb, Verb::Get | Verb::List)
+        match self.verb {
+            Verb::Get | Verb::List => false,
+            Verb::Execute => !self.method.is_some_and(method::only_reads),
+            Verb::Put | Verb::Remove | Verb::Create | Verb::Destroy => true,
+        }
     }
 
     /// The same get, of `range`.
@@ -234,6 +300,8 @@ impl<'a> Request<'a> {
             prefix: self.prefix,
             after: self.after,
             limit: (self.verb == Verb::List).then_some(LIST_PAGE),
+            method: self.method,
+            token: self.token.as_ref(),
             ..Fields::default()
         }
     }
@@ -254,8 +322,23 @@ impl fmt::Display for Request<'_> {
         write!(f, "{} {}", self.verb.name(), self.collection_name())?;
         match self.name {
             b"" => Ok(()),
-            name => write!(f, "/{}", String::from_utf8_lossy(name)),
+            name => write!(f, "/{}", Shown(name)),
         }
+    }
+}
+
+/// A name as it can be shown in a line of text: what is no text, or would move a terminal's cursor, is escaped.
+struct Shown<'a>(&'a [u8]);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.0.utf8_chunks() {
+            for c in chunk.valid().chars() {
+                if c.is_control() { write!(f, "{}", c.escape_default())? } else { f.write_char(c)? }
+            }
+            write!(f, "{}", chunk.invalid().escape_ascii())?;
+        }
+        Ok(())
     }
 }
 
@@ -265,4 +348,51 @@ fn valid_collection(name: &str) -> Result<&str> {
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_any_bytes_are_shown_in_one_line() {
+        let shown = |key: &[u8]| Request::get(key).expect("valid").to_string();
+        assert_eq!(shown("photos/höhle 日".as_bytes()), "get photos/höhle 日");
+        assert_eq!(shown(b"photos/\xff\xfe.raw"), "get photos/\\xff\\xfe.raw");
+        assert_eq!(shown(b"a\x1b[2J\nb\x7f"), "get default/a\\u{1b}[2J\\nb\\u{7f}");
+        let error = Request::get(b"\xff\x1b/x").expect_err("no collection").to_string();
+        assert!(error.starts_with("'\\xff\\u{1b}' is not a valid collection name"), "{error}");
+    }
+
+    #[test]
+    fn a_holder_shows_its_token_with_all_it_does_to_objects_and_not_to_the_lock() {
+        let token = Token { lock: [7; 16], grant: 9 };
+        let shows = |request: Result<Request<'_>>| {
+            let request = request.expect("valid").held_by(Some(token));
+            request.fields().token.and_then(|bytes| Token::from_bytes(bytes))
+        };
+        let nothing: [&[u8]; 0] = [];
+        assert_eq!(shows(Request::get("x")), Some(token));
+        assert_eq!(shows(Request::stat("x")), Some(token));
+        assert_eq!(shows(Request::put("x", b"", &PutOptions::default())), Some(token));
+        assert_eq!(shows(Request::remove("x", Condition::None)), Some(token));
+        assert_eq!(shows(Request::execute("x", "append", &["y"])), Some(token));
+        for method in ["lock", "renew", "unlock", "check"] {
+            assert_eq!(shows(Request::execute("x", method, &nothing)), None);
+        }
+        assert_eq!(shows(Request::list(b"default", b"", None)), None);
+        assert_eq!(shows(Ok(Request::system("status"))), None);
+        let other = Token { lock: [7; 16], grant: 1 };
+        assert_eq!(shows(Request::get("x").map(|request| request.with_token(other))), Some(other));
+    }
+
+    #[test]
+    fn methods_that_only_read_may_be_asked_again() {
+        let nothing: [&[u8]; 0] = [];
+        for (method, reads) in [("check", true), ("list-length", true), ("list-pop", false), ("no-such", false)] {
+            let request = Request::execute("x", method, &nothing).expect("valid");
+            assert_eq!((request.is_repeatable(), request.changes()), (reads, !reads), "{method}");
+        }
+        assert!(Request::execute("x", "append", &[vec![0; 1 << 20]]).is_err(), "it does not fit a frame");
+    }
 }

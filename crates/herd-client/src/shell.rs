@@ -7,11 +7,11 @@ use crate::link::{Link, Socket};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::retry::{Failure, Turns};
-use herd_core::entry::Range;
+use herd_core::entry::{Range, Token};
 use herd_core::limits::OBJECT_MAX_BYTES;
 use std::hash::BuildHasher;
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Settings of a client.
@@ -36,31 +36,62 @@ impl Default for Config {
     }
 }
 
-impl Config {
-    pub(crate) fn patience_ms(&self) -> u64 {
-        millis(self.timeout)
-    }
+/// What a client and all made of it have in common, and in what they differ.
+pub(crate) struct Common<S> {
+    shared: Arc<Shared<S>>,
+    /// Shown with each request about an object.
+    pub(crate) token: Option<Token>,
+    /// How long a request may be silent.
+    pub(crate) patience_ms: u64,
 }
 
-/// The clock of a client: ms since it was made.
-pub(crate) struct Clock(Instant);
+pub(crate) struct Shared<S> {
+    pub(crate) pool: Pool<S>,
+    started: Instant,
+}
 
-impl Clock {
-    pub(crate) fn start() -> Self {
-        Self(Instant::now())
+impl<S: Socket> Common<S> {
+    pub(crate) fn new(nodes: &str, config: Config) -> Result<Self> {
+        // A number nobody else has, from the system.
+        let seed = std::hash::RandomState::new().hash_one(0);
+        let patience_ms = millis(config.timeout);
+        let shared = Shared { pool: Pool::new(nodes, config, seed)?, started: Instant::now() };
+        Ok(Self { shared: Arc::new(shared), token: None, patience_ms })
     }
 
+    /// Ms since the client was made.
     pub(crate) fn now_ms(&self) -> u64 {
-        millis(self.0.elapsed())
+        millis(self.started.elapsed())
+    }
+
+    pub(crate) fn with_token(&self, token: Token) -> Self {
+        Self { token: Some(token), ..self.clone() }
+    }
+
+    pub(crate) fn without_token(&self) -> Self {
+        Self { token: None, ..self.clone() }
+    }
+
+    pub(crate) fn with_timeout(&self, timeout: Duration) -> Self {
+        Self { patience_ms: millis(timeout), ..self.clone() }
     }
 }
 
-/// A number nobody else has, from the system.
-pub(crate) fn seed() -> u64 {
-    std::hash::RandomState::new().hash_one(0)
+impl<S> Clone for Common<S> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone(), token: self.token, patience_ms: self.patience_ms }
+    }
 }
 
-fn millis(time: Duration) -> u64 {
+impl<S> std::ops::Deref for Common<S> {
+    type Target = Shared<S>;
+
+    fn deref(&self) -> &Shared<S> {
+        &self.shared
+    }
+}
+
+pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 

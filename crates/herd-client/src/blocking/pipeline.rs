@@ -4,7 +4,7 @@
 //! if it may have been done.
 
 use super::{Client, wait};
-use crate::connection::Patience;
+use crate::connection::{Body, Patience};
 use crate::error::{Error, ErrorKind, Result};
 use crate::exchange::{answer, body_of};
 use crate::limits::PIPELINE_OUTPUT_BYTES;
@@ -45,12 +45,14 @@ impl<'a> Pipeline<'a> {
         if let Some(lost) = &self.lost {
             return Err(Error::new(ErrorKind::Unreachable, lost.clone()));
         }
-        let value = request.value.unwrap_or_default();
-        let then_ms = self.client.pool.config.patience_ms();
+        let request = request.clone().held_by(self.client.common.token);
+        let value = request.body();
+        let body = if request.is_one_frame() { Body::Copied(value) } else { body_of(value) };
+        let then_ms = self.client.common.patience_ms;
         let patience = Patience { first_ms: then_ms.saturating_add(request.wait_ms()), then_ms };
-        let sink = (Sink::Memory(self.client.pool.config.value_max_bytes), Vec::new());
-        let now_ms = self.client.clock.now_ms();
-        let id = self.link().begin(now_ms, request, body_of(value), sink, patience)?;
+        let sink = (Sink::Memory(self.client.common.pool.config.value_max_bytes), Vec::new());
+        let now_ms = self.client.common.now_ms();
+        let id = self.link().begin(now_ms, &request, body, sink, patience)?;
         let source = Source::Slice(value);
         while self.lost.is_none() && self.must_drain(id) {
             let blocked = self.step(None, source);
@@ -70,7 +72,7 @@ impl<'a> Pipeline<'a> {
         }
         // A connection that lasts may still send what it holds of a request that was given up.
         let may_be_done = self.lost.is_none() || self.link().may_be_done(ticket.id);
-        let now_ms = self.client.clock.now_ms();
+        let now_ms = self.client.common.now_ms();
         let call = self.link().finish(now_ms, ticket.id);
         if call.is_answered() {
             return answer(call).map_err(|failure| match failure {
@@ -107,13 +109,13 @@ impl<'a> Pipeline<'a> {
 
     /// Moves bytes; what to wait for, if no more can be moved.
     fn step(&mut self, id: Option<u64>, source: Source<'_>) -> Option<Step> {
-        let now_ms = self.client.clock.now_ms();
+        let now_ms = self.client.common.now_ms();
         self.link().step(now_ms, id, source).map_err(|error| self.lost = Some(error.to_string())).ok()
     }
 
     fn pause(&mut self, blocked: Option<Step>) {
         let Some(Step::Wait { write }) = blocked else { return };
-        let before_ms = self.client.clock.now_ms();
+        let before_ms = self.client.common.now_ms();
         let link = self.link();
         let most = Duration::from_millis(link.patience_ms(before_ms));
         if most.is_zero() {
@@ -135,7 +137,7 @@ impl<'a> Pipeline<'a> {
 impl Drop for Pipeline<'_> {
     fn drop(&mut self) {
         if let (Some(link), None) = (self.link.take(), &self.lost) {
-            self.client.pool.give_back(self.client.clock.now_ms(), link);
+            self.client.common.pool.give_back(self.client.common.now_ms(), link);
         }
     }
 }

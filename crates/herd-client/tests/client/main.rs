@@ -2,6 +2,7 @@
 
 mod blocking;
 mod bulk;
+mod locks;
 mod memory;
 #[cfg(feature = "async")]
 mod nonblocking;

@@ -3,7 +3,7 @@
 use super::blocking::pattern;
 use super::server::Server;
 use herd_client::nonblocking::Client;
-use herd_client::{Condition, Config, ErrorKind, PutOptions, Range, Spec};
+use herd_client::{Condition, Config, ErrorKind, LockOptions, PutOptions, Range, Spec, Standing};
 use std::future::Future;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -123,5 +123,28 @@ fn a_call_that_is_dropped_leaves_the_client_whole() {
             let _ = tokio::time::timeout(Duration::from_micros(patience_us), client.get("f")).await;
             assert_eq!(client.stat("f").await.expect("stat").size_bytes, 9 << 20);
         }
+    });
+}
+
+#[test]
+fn locks_are_taken_tended_and_given_back() {
+    let server = Server::start();
+    let client = client(&server);
+    let options = LockOptions { lease: Duration::from_millis(600), ..LockOptions::default() };
+    run(async {
+        assert_eq!(client.execute("n", "fetch-and-add", &["2"], Condition::None).await.expect("added").value, b"0");
+        let mut lock = client.lock("lock", &options, Duration::ZERO).await.expect("answered").expect("free");
+        assert!(client.lock("lock", &options, Duration::from_millis(50)).await.expect("answered").is_none());
+        for _ in 0..4 {
+            let Standing::Held(next) = lock.tend().await else { panic!("it was tended") };
+            tokio::time::sleep(next).await;
+        }
+        let holder = client.with_token(lock.token());
+        holder.put("data", b"1", &PutOptions::default()).await.expect("put");
+        assert!(client.put("data", b"2", &PutOptions::default()).await.is_err(), "it is guarded");
+        lock.check().await.expect("held");
+        let (released, next) = tokio::join!(lock.release(), client.lock("lock", &options, Duration::from_secs(5)));
+        released.expect("held");
+        assert!(next.expect("answered").is_some_and(|mut next| next.is_held()));
     });
 }

@@ -1,15 +1,18 @@
 //! A node for tests: follows PROTOCOL.md §1 over real sockets, keeps objects in a map, watches that the client keeps
 //! the rules, and fails in the ways a test asks for. Two threads for each connection: one reads, one writes.
 
+use herd_core::entry::{Fence, Found, Head, Memcached, Token, Value};
 use herd_core::limits::{BLOCK_BYTES, WIRE_FIRST_CREDIT_BYTES, WIRE_FRAME_BODY_MAX_BYTES};
+use herd_core::method::Method;
+use herd_core::op::{self, Action, Answer, Change, Circumstances, Decided, Given, NewValue, Op, Put, There};
 use herd_core::wire::*;
-use herd_core::{Error, ErrorKind};
+use herd_core::{Chunks, Error, ErrorKind};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// What goes wrong, each so many times.
 #[derive(Default)]
@@ -26,6 +29,41 @@ pub(crate) struct Faults {
     pub(crate) cut_body: AtomicUsize,
 }
 
+/// A value of any size, as the core's decisions want it.
+#[derive(Clone)]
+struct Large(Arc<Vec<u8>>);
+
+impl Chunks for Large {
+    fn size_bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn chunk(&self, at: u64) -> &[u8] {
+        &self.0[at as usize..]
+    }
+}
+
+/// An object as the core's decisions want it.
+fn found(object: &Object) -> Found<'_, Large> {
+    let Object { version, value, flags, expires_ms, attributes, fence } = object;
+    let memcached = Memcached::default();
+    let size_bytes = value.len() as u64;
+    let (flags, expires_ms) = (*flags, *expires_ms);
+    let head = Head { version: *version, size_bytes, flags, expires_ms, access_s: 0, fetched: false, memcached };
+    Found { head, attributes, fence: *fence, value: Value::Inline(value, 0) }
+}
+
+fn id_of(key: &(u64, Vec<u8>)) -> [u8; 16] {
+    let mut id = [0; 16];
+    id[..8].copy_from_slice(&key.0.to_le_bytes());
+    key.1.iter().enumerate().for_each(|(i, byte)| id[8 + i % 8] ^= byte.rotate_left(i as u32));
+    id
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as u64
+}
+
 /// Takes one from a count.
 fn one_of(count: &AtomicUsize) -> bool {
     count.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1)).is_ok()
@@ -38,6 +76,7 @@ struct Object {
     flags: u32,
     expires_ms: u64,
     attributes: Vec<u8>,
+    fence: Option<Fence>,
 }
 
 type Objects = BTreeMap<(u64, Vec<u8>), Object>;
@@ -60,6 +99,8 @@ pub(crate) struct Node {
     pub(crate) breaches: Mutex<Vec<String>>,
     /// See [`Faults`].
     pub(crate) faults: Faults,
+    /// What objects removed under a token left behind.
+    left: Mutex<BTreeMap<(u64, Vec<u8>), Fence>>,
     /// Largest object; 0: no limit.
     pub(crate) object_max_bytes: AtomicU64,
 }
@@ -152,6 +193,7 @@ struct Owned {
 struct Incoming {
     header: Header,
     name: Vec<u8>,
+    token: Option<[u8; 24]>,
     object: Object,
     given: (bool, bool, bool),
     collection: u64,
@@ -177,6 +219,7 @@ impl Incoming {
             flags: if flags { self.object.flags } else { old.flags },
             expires_ms: if ttl { self.object.expires_ms } else { old.expires_ms },
             attributes: if attributes { self.object.attributes } else { old.attributes },
+            fence: None,
         }
     }
 }
@@ -417,8 +460,66 @@ impl Reader {
                 self.ok(header, 0);
                 Ok(())
             }
-            Verb::Execute => Err(Error::new(ErrorKind::NotInVersion, "not in this version")),
+            Verb::Execute => self.execute(header, &fields, frame.body()?),
         }
+    }
+
+    /// Decides an operation as a node does; what it makes of the object's fence.
+    fn decide<'a>(
+        &self,
+        key: &(u64, Vec<u8>),
+        object: Option<&Object>,
+        (header, fields): (&Header, &Fields<'_>),
+        action: Action<'a, Large>,
+    ) -> Result<Decided<'a, Large>, Error> {
+        let condition = if header.newer_than().is_some() { None } else { header.condition() };
+        let token = fields.token.and_then(|bytes| Token::from_bytes(bytes));
+        let op = Op { condition: condition.unwrap_or_default(), token, ..Op::new(action, 1 << 30) };
+        let left = self.node.left.lock().expect("no panic before").get(key).copied();
+        let next_version = self.node.versions.load(SeqCst) + 1;
+        let at = Circumstances { now_ms: now_ms(), next_version, id: id_of(key), evicts: false };
+        op::decide(&op, &There { found: object.map(found), left }, &at)
+    }
+
+    fn execute(&self, header: Header, fields: &Fields<'_>, arguments: &[u8]) -> Result<(), Error> {
+        let key = (self.collection(&header, fields)?, fields.name.unwrap_or_default().to_vec());
+        let method = Method::parse(fields.method.unwrap_or_default(), arguments)?;
+        let mut objects = self.node.objects.lock().expect("no panic before");
+        let there = objects.get(&key).filter(|object| !found(object).head.is_expired(now_ms())).cloned();
+        let decided = self.decide(&key, there.as_ref(), (&header, fields), Action::Execute(method))?;
+        let mut version = there.as_ref().map_or(0, |object| object.version);
+        match decided.change {
+            Change::None => {}
+            Change::Remove(fence) => {
+                version = self.node.versions.fetch_add(1, SeqCst) + 1;
+                objects.remove(&key);
+                fence.map(|fence| self.node.left.lock().expect("no panic before").insert(key, fence));
+            }
+            Change::Leave(fence) => _ = self.node.left.lock().expect("no panic before").insert(key, fence),
+            Change::Put(new) => {
+                version = self.node.versions.fetch_add(1, SeqCst) + 1;
+                let old = there.unwrap_or_default();
+                let value = match new.value {
+                    NewValue::Kept => old.value,
+                    NewValue::Small(bytes, _) => Arc::new(bytes.into_owned()),
+                    NewValue::Large(_) | NewValue::Parts(_) => unreachable!("tests keep objects of methods small"),
+                };
+                let attributes = new.attributes.map_or(old.attributes, <[u8]>::to_vec);
+                let (flags, expires_ms, fence) = (new.flags, new.expires_ms, new.fence);
+                objects.insert(key, Object { version, value, flags, expires_ms, attributes, fence });
+            }
+        }
+        self.node.changed.notify_all();
+        let answer = match decided.answer {
+            Answer::Nothing => Vec::new(),
+            Answer::Bytes(bytes) => bytes,
+            Answer::Large(value) => value.0.to_vec(),
+        };
+        let mut reply = Header { version, length: answer.len() as u64, ..Header::reply_to(&header, Status::Ok) };
+        reply.set_ack(herd_core::collection::Class::Ram(1), 1);
+        let end = answer.len();
+        self.reply(reply, Owned::default(), Arc::new(answer), 0, end);
+        Ok(())
     }
 
     fn ok(&self, header: Header, version: u64) {
@@ -442,7 +543,12 @@ impl Reader {
             None => self.node.objects.lock().expect("no panic before").get(&key).cloned(),
             Some(version) => Some(self.newer(&key, version, header.time_ms)?),
         };
-        let object = object.ok_or_else(|| Error::new(ErrorKind::NotFound, ""))?;
+        let change = self.decide(&key, object.as_ref(), (&header, fields), Action::Read)?.change;
+        let mut object = object.ok_or_else(|| Error::new(ErrorKind::NotFound, ""))?;
+        if let Change::Put(new) = change {
+            object.fence = new.fence;
+            self.node.objects.lock().expect("no panic before").insert(key, object.clone());
+        }
         let size = object.value.len() as u64;
         let range = match header.has(FLAG_RANGE) {
             true => herd_core::entry::Range {
@@ -470,7 +576,11 @@ impl Reader {
     fn newer(&self, key: &(u64, Vec<u8>), version: u64, wait_ms: u32) -> Result<Object, Error> {
         let until = Instant::now() + Duration::from_millis(u64::from(wait_ms));
         let mut objects = self.node.objects.lock().expect("no panic before");
+        let was_there = objects.contains_key(key);
         loop {
+            if was_there && !objects.contains_key(key) {
+                return Err(Error::new(ErrorKind::NotFound, ""));
+            }
             if let Some(object) = objects.get(key).filter(|object| object.version > version) {
                 return Ok(object.clone());
             }
@@ -497,6 +607,7 @@ impl Reader {
         let put = Incoming {
             header,
             name: fields.name.unwrap_or_default().to_vec(),
+            token: fields.token.copied(),
             object,
             given: (fields.flags.is_some(), fields.ttl_ms.is_some(), fields.attributes.is_some()),
             collection,
@@ -563,10 +674,21 @@ impl Reader {
         if !self.holds(&put.header, present.as_ref().map(|object| object.version)) {
             return Ok(());
         }
+        let fields = Fields { token: put.token.as_ref(), ..Fields::default() };
+        let action = Action::Put(Put::of(Given::Small(b"", None)));
+        let decided = self.decide(&key, present.as_ref(), (&put.header, &fields), action);
+        let fence = match decided {
+            Ok(Decided { change: Change::Put(new), .. }) => new.fence,
+            Ok(_) => unreachable!("a put puts"),
+            Err(error) => {
+                self.fail(&put.header, error.kind, &error.text);
+                return Ok(());
+            }
+        };
         let version = self.node.versions.fetch_add(1, SeqCst) + 1;
         let header = put.header;
         let object = if header.has(FLAG_RANGE) { put.over(present.unwrap_or_default()) } else { put.whole() };
-        objects.insert(key, Object { version, ..object });
+        objects.insert(key, Object { version, fence, ..object });
         self.node.changed.notify_all();
         self.ok(header, version);
         Ok(())
@@ -590,7 +712,12 @@ impl Reader {
         if !self.holds(&header, present) {
             return Ok(());
         }
-        objects.remove(&key).ok_or_else(|| Error::new(ErrorKind::NotFound, ""))?;
+        let decided = self.decide(&key, objects.get(&key), (&header, fields), Action::Remove)?;
+        objects.remove(&key);
+        if let Change::Remove(Some(fence)) = decided.change {
+            self.node.left.lock().expect("no panic before").insert(key, fence);
+        }
+        self.node.changed.notify_all();
         self.ok(header, self.node.versions.fetch_add(1, SeqCst) + 1);
         Ok(())
     }

@@ -118,6 +118,11 @@ impl<'a, B> Method<'a, B> {
     }
 }
 
+/// Whether the method of that name never changes the object: asking twice does no harm.
+pub fn only_reads(name: &str) -> bool {
+    matches!(name, "list-range" | "list-length" | "check")
+}
+
 /// How a method is used; for a name that is none, that.
 #[cold]
 fn usage(name: &str) -> Error {

@@ -133,7 +133,7 @@ impl Tree {
             let (collection, inner) = key::split(&prefix);
             let name = last_part(prefix.strip_suffix(b"/").unwrap_or(&prefix));
             let above = if below { [name, b"/"].concat() } else { Vec::new() };
-            for item in client.list(&String::from_utf8_lossy(collection), inner) {
+            for item in client.list(collection, inner) {
                 let item = item?;
                 let key = [collection, b"/", &item.name].concat();
                 self.add(key, &[&above, &item.name[inner.len()..]].concat(), item.size_bytes);
