@@ -12,6 +12,7 @@ mod doors;
 mod drive;
 mod environment;
 mod http;
+mod inside;
 mod memcached;
 mod metrics;
 mod report;
@@ -24,6 +25,7 @@ mod wire;
 pub use config::Config;
 pub use defect::abort_on_panic;
 pub use environment::Environment;
+pub use inside::{Inside, Unsettled};
 
 use context::Shared;
 use debug_time::DebugTime;

@@ -125,8 +125,7 @@ impl Watch {
         }
     }
 
-    /// How many wait.
-    #[cfg(test)]
+    /// How many wait; asserts that its tables agree.
     pub(crate) fn waiting(&self) -> usize {
         let table = self.lock();
         let timers: usize = table.timers.values().map(BTreeSet::len).sum();

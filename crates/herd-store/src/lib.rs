@@ -228,6 +228,11 @@ impl Store {
         fits
     }
 
+    /// Bytes promised to bodies on their way in, and bytes held outside the store.
+    pub fn unsettled(&self) -> (u64, u64) {
+        (self.promised.load(Relaxed), self.held.load(Relaxed))
+    }
+
     /// Bytes of the budget, and of it in use.
     pub fn memory(&self) -> (u64, u64) {
         (self.arena.budget_bytes(), self.arena.used_bytes())

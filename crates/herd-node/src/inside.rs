@@ -1,0 +1,55 @@
+//! A node of one loop without a thread, for simulations and fuzzing: its service, and a look at what no client may see.
+
+use crate::context::Shared;
+use crate::service::NodeService;
+use crate::{Config, Environment, shared};
+use herd_net::Service;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A look into a node that somebody else drives.
+pub struct Inside {
+    shared: Arc<Shared>,
+}
+
+/// What a node holds that is given back when its clients have gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unsettled {
+    /// Requests that wait for an object to change.
+    pub waiting: usize,
+    /// Bytes promised to bodies that are on their way in.
+    pub promised_bytes: u64,
+    /// Bytes in buffers of connections, and of waits.
+    pub held_bytes: u64,
+}
+
+impl Inside {
+    /// The state of a node and the service of its one loop. Errors: as of [`Node::start`](crate::Node::start).
+    pub fn new(config: Config, environment: &Environment) -> io::Result<(Self, impl Service + use<>)> {
+        let shared = Arc::new(shared(Config { threads: 1, ..config }, environment)?);
+        let service = NodeService::new(shared.clone(), 0);
+        Ok((Self { shared }, service))
+    }
+
+    /// Bytes of the budget, and of it in use.
+    pub fn memory(&self) -> (u64, u64) {
+        self.shared.store.memory()
+    }
+
+    /// What is not settled now.
+    pub fn unsettled(&self) -> Unsettled {
+        let (promised_bytes, held_bytes) = self.shared.store.unsettled();
+        Unsettled { waiting: self.shared.watch.waiting(), promised_bytes, held_bytes }
+    }
+
+    /// Objects that were evicted so far, of collection `default`.
+    pub fn evictions(&self) -> u64 {
+        self.shared.store.counts(&self.shared.default).evictions
+    }
+
+    /// Has requests that wait be answered, and no new ones wait: the node stops.
+    pub fn stop(&self) {
+        self.shared.stopping.store(true, Relaxed);
+    }
+}
