@@ -157,6 +157,15 @@ pub const LOCK_HOLDERS_MAX: usize = 1024;
 /// Label of a lock's holder: a host name and a process.
 pub const LOCK_LABEL_MAX_BYTES: usize = 64;
 
+/// How long a removed object remembers the highest token it was shown: longer than anybody is paused and goes on.
+pub const LEFT_FENCE_MS: u64 = 3600 * 1000;
+
+/// Removed objects of a node that remember a token: each costs some 100 bytes and its name.
+pub const LEFT_FENCES_MAX: usize = 65_536;
+
+/// Largest value that a method makes: it is rewritten by each change, while its loop serves nobody else.
+pub const METHOD_VALUE_MAX_BYTES: u64 = 1 << 20;
+
 /// Shortest lease of a lock: below it a renewal could not be relied upon to come in time.
 pub const LOCK_LEASE_MIN_MS: u64 = 100;
 

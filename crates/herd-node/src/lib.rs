@@ -2,6 +2,7 @@
 //!
 //! Reading order: `service.rs` (which door), `memcached/`, `context.rs`.
 
+mod apply;
 mod bulk;
 mod config;
 mod context;

@@ -15,8 +15,9 @@ use crate::refusal;
 use crate::shard::{Locked, MAIN, SMALL};
 use crate::{Now, Store};
 use herd_core::checksum::crc32c;
-use herd_core::entry::{Head, Memcached, Version};
-use herd_core::limits::INLINE_MAX_BYTES;
+use herd_core::entry::{Fence, Head, Memcached, Version};
+use herd_core::key::ObjectId;
+use herd_core::limits::{INLINE_MAX_BYTES, LEFT_FENCES_MAX};
 use herd_core::{Error, ErrorKind, quote};
 use std::sync::Arc;
 
@@ -26,6 +27,7 @@ pub struct Entry<'s> {
     pub(crate) shard: Locked<'s>,
     pub(crate) c: &'s Arc<State>,
     pub(crate) name: &'s [u8],
+    pub(crate) id: ObjectId,
     pub(crate) tag: Tag,
     pub(crate) slot: usize,
     pub(crate) now: Now,
@@ -35,23 +37,10 @@ pub struct Entry<'s> {
 }
 
 /// An object that was found.
-pub struct Found<'a> {
-    /// What is known of it.
-    pub head: Head,
-    /// Its attributes, encoded; empty if it has none.
-    pub attributes: &'a [u8],
-    /// Its value.
-    pub value: Value<'a>,
-}
+pub type Found<'a> = herd_core::entry::Found<'a, Arc<Body>>;
 
 /// The value of an object that was found.
-#[derive(Clone, Copy)]
-pub enum Value<'a> {
-    /// Up to 4 KiB, with its CRC-32C; valid while the entry is locked.
-    Inline(&'a [u8], u32),
-    /// Larger; may be kept.
-    Body(&'a Arc<Body>),
-}
+pub type Value<'a> = herd_core::entry::Value<'a, Arc<Body>>;
 
 /// An object to put.
 #[derive(Clone)]
@@ -66,6 +55,21 @@ pub struct NewObject<'a> {
     pub attributes: &'a [u8],
     /// What the memcached door keeps.
     pub memcached: Memcached,
+    /// The highest token of a lock that was shown.
+    pub fence: Option<Fence>,
+}
+
+/// What is to be known of an object whose value stays.
+#[derive(Clone, Copy, Debug)]
+pub struct Amended {
+    /// Opaque flags.
+    pub flags: u32,
+    /// When it expires, ms since 1970; 0: never.
+    pub expires_ms: u64,
+    /// What the memcached door keeps.
+    pub memcached: Memcached,
+    /// The highest token of a lock that was shown.
+    pub fence: Option<Fence>,
 }
 
 /// The value of an object to put.
@@ -82,7 +86,7 @@ pub enum NewValue<'a> {
 impl<'a> NewObject<'a> {
     /// An object of a value alone.
     pub fn of(value: NewValue<'a>) -> Self {
-        Self { value, flags: 0, expires_ms: 0, attributes: &[], memcached: Memcached::default() }
+        Self { value, flags: 0, expires_ms: 0, attributes: &[], memcached: Memcached::default(), fence: None }
     }
 }
 
@@ -101,7 +105,23 @@ impl<'s> Entry<'s> {
             Stored::Inline(bytes, crc) => Value::Inline(bytes, crc),
             Stored::Large(body, _) => Value::Body(self.shard.body(body)),
         };
-        Some(Found { head: record.head(), attributes: record.attributes(), value })
+        Some(Found { head: record.head(), attributes: record.attributes(), fence: record.fence(), value })
+    }
+
+    /// What tells the object from all others.
+    pub fn id(&self) -> [u8; 16] {
+        self.id.to_bytes()
+    }
+
+    /// The version the next change of it will have, if nothing else of its slot is changed before.
+    pub fn next_version(&self) -> Version {
+        self.shard.version(self.slot) + 1
+    }
+
+    /// The token that the object that was here left behind.
+    #[inline]
+    pub fn left(&self) -> Option<Fence> {
+        self.shard.left.get(self.generation, self.name, self.now.unix_ms)
     }
 
     /// Counts a get and notes the use of what was found.
@@ -156,7 +176,7 @@ impl<'s> Entry<'s> {
         done.map(|()| draft.head.version)
     }
 
-    /// Puts a draft in place of what is there; `is_new`: with a version and a use count of its own.
+    /// Puts a draft in place of what is there; `is_new`: with a use count of its own.
     fn store_draft(
         &mut self,
         draft: &mut Draft<'_>,
@@ -166,7 +186,7 @@ impl<'s> Entry<'s> {
     ) -> Result<(), Error> {
         let len = draft.bytes();
         if let Some((_, addr)) = self.place.filter(|(_, addr)| self.shard.record(*addr).len_bytes() == len) {
-            self.complete(draft, value, is_new);
+            self.complete(draft, value);
             self.shard.overwrite(self.c, addr, draft, weight);
             return Ok(());
         }
@@ -174,7 +194,7 @@ impl<'s> Entry<'s> {
         self.make_index_room()?;
         let queue = self.queue_for_new();
         let addr = self.room_for(queue, len)?;
-        self.complete(draft, value, is_new);
+        self.complete(draft, value);
         draft.write(self.shard.bytes_mut(addr), freq);
         self.shard.note_expiry(PageId(addr.page()), draft.head.expires_ms);
         self.shard.count_in(self.c, queue, weight);
@@ -183,10 +203,8 @@ impl<'s> Entry<'s> {
     }
 
     /// Gives a draft its version and takes its body into the shard, now that there is a place for its record.
-    fn complete(&mut self, draft: &mut Draft<'_>, value: &NewValue<'_>, is_new: bool) {
-        if is_new {
-            draft.head.version = self.shard.next_version(self.slot);
-        }
+    fn complete(&mut self, draft: &mut Draft<'_>, value: &NewValue<'_>) {
+        draft.head.version = self.shard.next_version(self.slot);
         if let NewValue::Body(body) = value {
             draft.value = Stored::Large(self.shard.keep_body(body.clone()), body.len());
         }
@@ -221,7 +239,7 @@ impl<'s> Entry<'s> {
             fetched: false,
             memcached: new.memcached,
         };
-        Draft { head, name: self.name, attributes: new.attributes, value }
+        Draft { head, name: self.name, attributes: new.attributes, fence: new.fence, value }
     }
 
     /// New objects of an evicting collection begin in the small queue, unless they left it a short while ago.
@@ -247,6 +265,7 @@ impl<'s> Entry<'s> {
             None => {
                 self.place = Some((self.shard.index.insert(self.tag, addr), addr));
                 self.c.add_name(self.generation, self.name);
+                self.shard.forget_left(self.generation, self.name);
             }
         }
     }
@@ -332,28 +351,46 @@ impl<'s> Entry<'s> {
         self.place = self.shard.find(self.c, self.generation, self.tag, self.name);
     }
 
-    /// Removes the object; gives the version of the removal. No-op without one.
-    pub fn remove(&mut self) -> Option<Version> {
-        let (at, addr) = self.place.take()?;
+    /// Removes the object, which leaves a fence behind; gives the version of the removal. No-op without an object.
+    /// Error: `Full` where too many were left.
+    pub fn remove(&mut self, fence: Option<Fence>) -> Result<Option<Version>, Error> {
+        let Some((at, addr)) = self.place else { return Ok(None) };
+        fence.map_or(Ok(()), |fence| self.leave(fence))?;
+        self.place = None;
         self.shard.kill(self.c, at, addr);
         self.c.remove_name(self.generation, self.name);
-        Some(self.shard.next_version(self.slot))
+        Ok(Some(self.shard.next_version(self.slot)))
+    }
+
+    /// Leaves a fence where there is no object, or none any more. Error: `Full` where too many were left.
+    pub fn leave(&mut self, fence: Fence) -> Result<(), Error> {
+        let most = (LEFT_FENCES_MAX / self.store.shards.len()).max(1);
+        if self.shard.left.len() >= most && self.left().is_none() {
+            let text = "too many removed objects remember the token of a lock: try again later";
+            return Err(Error::new(ErrorKind::Full, text));
+        }
+        self.shard.leave(self.generation, self.name, fence, self.now.unix_ms);
+        Ok(())
     }
 
     /// Takes the object out, since its time is over.
     #[cold]
     pub(crate) fn expire(&mut self) {
         if let Some((at, addr)) = self.place.take() {
+            if let Some(fence) = self.shard.record(addr).fence() {
+                self.shard.leave(self.generation, self.name, fence, self.now.unix_ms);
+            }
             self.shard.kill(self.c, at, addr);
             self.c.remove_name(self.generation, self.name);
             self.shard.logs(self.c).counts.expired += 1;
         }
     }
 
-    /// Changes what is known of the object without changing its value or version: expiry, flags, memcached's state.
-    pub fn amend(&mut self, expires_ms: u64, flags: u32, memcached: Memcached) -> Result<(), Error> {
+    /// Changes what is known of the object, but not its value; gives its new version, or 0 if there is none. Error:
+    /// `Full` where there is no memory for the few bytes more.
+    pub fn amend(&mut self, new: &Amended) -> Result<Version, Error> {
         let Some(found) = self.found() else {
-            return Ok(());
+            return Ok(0);
         };
         let (head, attributes) = (found.head, found.attributes.to_vec());
         let inline = match found.value {
@@ -364,10 +401,12 @@ impl<'s> Entry<'s> {
             Ok((bytes, crc)) => NewValue::Checked(bytes, *crc),
             Err(body) => NewValue::Body(body.clone()),
         };
-        let new = NewObject { value, flags, expires_ms, attributes: &attributes, memcached };
+        let Amended { flags, expires_ms, memcached, fence } = *new;
+        let new = NewObject { value, flags, expires_ms, attributes: &attributes, memcached, fence };
         let mut draft = self.draft(&new);
-        (draft.head.version, draft.head.fetched) = (head.version, head.fetched);
+        draft.head.fetched = head.fetched;
         let weight = draft.bytes() as u64 + self.extra_bytes(&new.value);
-        self.store_draft(&mut draft, &new.value, weight, false)
+        self.store_draft(&mut draft, &new.value, weight, false)?;
+        Ok(draft.head.version)
     }
 }

@@ -286,6 +286,7 @@ impl Shard {
             }
         }
         for addr in &dead {
+            self.leave_fence(c, *addr, now_ms);
             self.forget_name(c, *addr);
             let at = self.position(c, *addr);
             self.kill(c, at, *addr);
@@ -321,6 +322,14 @@ impl Shard {
         }
         self.sweep_at = if index < self.logs.len() { (index, queue, page) } else { (0, 0, 0) };
         (pages, records)
+    }
+
+    /// The token an expired entry was shown stays behind.
+    fn leave_fence(&mut self, c: &State, addr: Addr, now_ms: u64) {
+        if let Some(fence) = self.record(addr).fence() {
+            let (name, generation): (Box<[u8]>, _) = (self.record(addr).name().into(), self.logs(c).generation);
+            self.leave(generation, &name, fence, now_ms);
+        }
     }
 
     /// Takes the name of an entry that goes by itself out of the sorted names.

@@ -29,7 +29,7 @@ impl Store {
         let generation = shard.begin(c, now.unix_ms);
         let place = shard.find(c, generation, tag, name);
         let expires_ms = place.map_or(0, |(_, addr)| shard.record(addr).expires_ms());
-        let mut entry = Entry { store: self, shard, c, name, tag, slot, now, generation, place };
+        let mut entry = Entry { store: self, shard, c, name, id, tag, slot, now, generation, place };
         if expires_ms != 0 && expires_ms <= now.unix_ms {
             entry.expire();
         }

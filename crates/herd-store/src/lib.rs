@@ -25,6 +25,7 @@ mod entry;
 mod evict;
 mod find;
 mod index;
+mod left;
 mod list;
 mod names;
 mod pool;
@@ -37,7 +38,7 @@ mod upload;
 
 pub use body::{Body, BodyWriter, NoRoom};
 pub use collection::{Collection, Counts};
-pub use entry::{Entry, Found, NewObject, NewValue, Value};
+pub use entry::{Amended, Entry, Found, NewObject, NewValue, Value};
 pub use list::{ListCursor, ListItem, Page};
 pub use upload::Upload;
 

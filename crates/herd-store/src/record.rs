@@ -6,21 +6,29 @@
 //! | 8 | 4 | name length (11 bits), value length (13), bits (8) |
 //! | 12 | 4 | last access, seconds since start (31 bits); top bit: dead |
 //! | 16 | 4 | CRC-32C of an inline value |
-//! | 20 | | [flags 4] [expiry 8] [memcached 9] [attributes 2 + n] name, value |
+//! | 20 | | [flags 4] [expiry 8] [extra 9 or 33] [attributes 2 + n] name, value |
+//!
+//! The extra field is what few entries have: memcached's CAS value (8) and bits (1: stale, 2: token sent, 4: a fence of
+//! 24 bytes follows).
 //!
 //! The value of a large entry is 12 bytes: index of its body in the shard (4) and size (8).
 
-use herd_core::entry::{Head, Memcached};
+use herd_core::entry::{Fence, Head, Memcached, TOKEN_BYTES};
 
 const HEADER_BYTES: usize = 20;
 const HAS_FLAGS: u32 = 1 << 24;
 const HAS_EXPIRY: u32 = 1 << 25;
-const HAS_MEMCACHED: u32 = 1 << 26;
+const HAS_EXTRA: u32 = 1 << 26;
 const HAS_ATTRIBUTES: u32 = 1 << 27;
 const LARGE: u32 = 1 << 28;
 const FETCHED: u32 = 1 << 29;
 const FREQ_SHIFT: u32 = 30;
 const DEAD: u32 = 1 << 31;
+/// Bytes of the extra field without a fence.
+const EXTRA_BYTES: usize = 9;
+const STALE: u8 = 1;
+const TOKEN_SENT: u8 = 2;
+const FENCED: u8 = 4;
 /// Bytes of the value field of a large entry.
 const LARGE_BYTES: usize = 12;
 
@@ -38,6 +46,7 @@ pub(crate) struct Draft<'a> {
     pub(crate) head: Head,
     pub(crate) name: &'a [u8],
     pub(crate) attributes: &'a [u8],
+    pub(crate) fence: Option<Fence>,
     pub(crate) value: Stored<'a>,
 }
 
@@ -50,7 +59,11 @@ impl Draft<'_> {
         };
         let optional = if self.head.flags != 0 { 4 } else { 0 }
             + if self.head.expires_ms != 0 { 8 } else { 0 }
-            + if self.head.memcached.is_empty() { 0 } else { 9 }
+            + match self.fence {
+                Some(_) => EXTRA_BYTES + TOKEN_BYTES,
+                None if self.head.memcached.is_empty() => 0,
+                None => EXTRA_BYTES,
+            }
             + if self.attributes.is_empty() { 0 } else { 2 + self.attributes.len() };
         (HEADER_BYTES + optional + self.name.len() + value).next_multiple_of(8)
     }
@@ -79,10 +92,13 @@ impl Draft<'_> {
             bits |= HAS_EXPIRY;
             put(&head.expires_ms.to_le_bytes());
         }
-        if !head.memcached.is_empty() {
-            bits |= HAS_MEMCACHED;
+        if !head.memcached.is_empty() || self.fence.is_some() {
+            bits |= HAS_EXTRA;
+            let bit = |set: bool, bit: u8| if set { bit } else { 0 };
+            let memcached = bit(head.memcached.stale, STALE) | bit(head.memcached.token_sent, TOKEN_SENT);
             put(&head.memcached.cas.to_le_bytes());
-            put(&[u8::from(head.memcached.stale) | u8::from(head.memcached.token_sent) << 1]);
+            put(&[memcached | bit(self.fence.is_some(), FENCED)]);
+            self.fence.into_iter().for_each(|fence| put(&fence.to_bytes()));
         }
         if !self.attributes.is_empty() {
             bits |= HAS_ATTRIBUTES;
@@ -146,7 +162,7 @@ impl<'a> Record<'a> {
             fetched: self.has(FETCHED),
             ..Head::default()
         };
-        if self.bits & (HAS_FLAGS | HAS_EXPIRY | HAS_MEMCACHED | LARGE) != 0 {
+        if self.bits & (HAS_FLAGS | HAS_EXPIRY | HAS_EXTRA | LARGE) != 0 {
             self.optional(&mut head);
         }
         head
@@ -171,14 +187,31 @@ impl<'a> Record<'a> {
     #[inline]
     fn starts(&self) -> (usize, usize) {
         let mut at = HEADER_BYTES;
-        if self.bits & (HAS_FLAGS | HAS_EXPIRY | HAS_MEMCACHED | HAS_ATTRIBUTES) == 0 {
+        if self.bits & (HAS_FLAGS | HAS_EXPIRY | HAS_EXTRA | HAS_ATTRIBUTES) == 0 {
             return (at, at);
         }
         at += if self.has(HAS_FLAGS) { 4 } else { 0 };
         at += if self.has(HAS_EXPIRY) { 8 } else { 0 };
-        at += if self.has(HAS_MEMCACHED) { 9 } else { 0 };
+        at += if self.has(HAS_EXTRA) { self.extra_bytes(at) } else { 0 };
         let name = if self.has(HAS_ATTRIBUTES) { at + 2 + u16_at(self.bytes, at) } else { at };
         (at, name)
+    }
+
+    /// Bytes of the extra field, which begins at `at`.
+    fn extra_bytes(&self, at: usize) -> usize {
+        EXTRA_BYTES + if self.bytes[at + EXTRA_BYTES - 1] & FENCED != 0 { TOKEN_BYTES } else { 0 }
+    }
+
+    /// The highest token that was shown with an operation on it.
+    #[inline]
+    pub(crate) fn fence(&self) -> Option<Fence> {
+        if !self.has(HAS_EXTRA) {
+            return None;
+        }
+        let flags = if self.has(HAS_FLAGS) { 4 } else { 0 };
+        let at = HEADER_BYTES + flags + if self.has(HAS_EXPIRY) { 8 } else { 0 } + EXTRA_BYTES;
+        let fenced = self.bytes[at - 1] & FENCED != 0;
+        if fenced { Fence::from_bytes(&self.bytes[at..at + TOKEN_BYTES]) } else { None }
     }
 
     /// When it expires, ms since 1970; 0: never.
@@ -233,10 +266,10 @@ impl<'a> Record<'a> {
             head.expires_ms = u64_at(self.bytes, at);
             at += 8;
         }
-        if self.has(HAS_MEMCACHED) {
+        if self.has(HAS_EXTRA) {
             let bits = self.bytes[at + 8];
             let cas = u64_at(self.bytes, at);
-            head.memcached = Memcached { cas, stale: bits & 1 != 0, token_sent: bits & 2 != 0 };
+            head.memcached = Memcached { cas, stale: bits & STALE != 0, token_sent: bits & TOKEN_SENT != 0 };
         }
         if let Stored::Large(_, size_bytes) = self.value() {
             head.size_bytes = size_bytes;
@@ -292,7 +325,8 @@ mod tests {
     #[test]
     fn an_entry_reads_back_as_it_was_written() {
         let memcached = Memcached { cas: 9, stale: true, token_sent: true };
-        for bits in 0..16u32 {
+        let fence = Fence { lock: *b"the id of a lock", grant: 78 };
+        for bits in 0..32u32 {
             let head = Head {
                 version: 77,
                 size_bytes: 5,
@@ -303,7 +337,8 @@ mod tests {
                 memcached: if bits & 4 != 0 { memcached } else { Memcached::default() },
             };
             let attributes: &[u8] = if bits & 8 != 0 { b"attributes" } else { b"" };
-            let draft = Draft { head, name: b"name", attributes, value: Stored::Inline(b"value", 42) };
+            let fence = (bits & 16 != 0).then_some(fence);
+            let draft = Draft { head, name: b"name", attributes, fence, value: Stored::Inline(b"value", 42) };
             let mut bytes = vec![0xAA; draft.bytes() + 8];
             draft.write(&mut bytes, 2);
             mark_used(&mut bytes, 99);
@@ -311,7 +346,7 @@ mod tests {
             assert_eq!(record.len_bytes(), draft.bytes());
             assert_eq!(record.head(), Head { access_s: 99, fetched: true, ..head });
             assert_eq!((record.name(), record.attributes(), record.freq()), (&b"name"[..], attributes, 3));
-            assert_eq!(record.expires_ms(), head.expires_ms);
+            assert_eq!((record.expires_ms(), record.fence()), (head.expires_ms, fence));
             assert!(matches!(record.value(), Stored::Inline(b"value", 42)));
             assert!(!record.is_dead());
             mark_dead(&mut bytes);
@@ -321,8 +356,8 @@ mod tests {
 
     #[test]
     fn a_small_object_costs_twenty_bytes_and_padding() {
-        let draft =
-            Draft { head: Head::default(), name: &[1; 16], attributes: b"", value: Stored::Inline(&[2; 64], 0) };
+        let (head, value) = (Head::default(), Stored::Inline(&[2; 64], 0));
+        let draft = Draft { head, name: &[1; 16], attributes: b"", fence: None, value };
         assert_eq!(draft.bytes(), 104);
     }
 }

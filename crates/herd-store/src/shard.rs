@@ -14,9 +14,10 @@ use crate::arena::{Arena, Owner, PAGE_BYTES, PageId, PageNote, prefetch};
 use crate::body::Body;
 use crate::collection::{Counts, State};
 use crate::index::{Addr, Index, Tag};
+use crate::left::Left;
 use crate::record::{self, Draft, Record};
 use crate::sync::{Mutex, MutexGuard, Rank};
-use herd_core::entry::Version;
+use herd_core::entry::{Fence, Version};
 use herd_core::key::{HashKey, ObjectId};
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
@@ -43,6 +44,8 @@ pub(crate) struct Shard {
     pub(crate) logs: Vec<Option<Box<Logs>>>,
     pub(crate) stale: Vec<Stale>,
     pub(crate) ghost: Vec<u32>,
+    /// Tokens that removed objects left behind.
+    pub(crate) left: Left,
     /// Bodies of large entries, by the number in their record.
     bodies: Vec<Option<Arc<Body>>>,
     free_bodies: Vec<u32>,
@@ -95,6 +98,7 @@ impl Shard {
             logs: Vec::new(),
             stale: Vec::new(),
             ghost: Vec::new(),
+            left: Left::default(),
             bodies: Vec::new(),
             free_bodies: Vec::new(),
             trash: Vec::new(),
@@ -108,6 +112,27 @@ impl Shard {
     #[inline]
     pub(crate) fn foresee_version(&self, slot: usize) {
         prefetch(&self.versions[slot]);
+    }
+
+    /// The last version of a slot.
+    pub(crate) fn version(&self, slot: usize) -> Version {
+        self.versions[slot]
+    }
+
+    /// Leaves a token behind at a name.
+    pub(crate) fn leave(&mut self, generation: u32, name: &[u8], fence: Fence, now_ms: u64) {
+        self.left.leave(&self.arena, generation, name, fence, now_ms);
+    }
+
+    /// There is an object of that name again.
+    #[inline]
+    pub(crate) fn forget_left(&mut self, generation: u32, name: &[u8]) {
+        self.left.take(&self.arena, generation, name);
+    }
+
+    /// Forgets the tokens whose time is over.
+    pub(crate) fn forget_all_left(&mut self, now_ms: u64) {
+        self.left.forget(&self.arena, now_ms);
     }
 
     /// The next version of a slot.
@@ -148,6 +173,7 @@ impl Shard {
     /// Takes the logs at an index out; their pages are stale then. Gives what they counted that lasts.
     fn retire(&mut self, at: usize) -> Counts {
         let Some(old) = self.logs[at].take() else { return Counts::default() };
+        self.left.end(&self.arena, old.generation);
         old.c.report_now(old.unreported - old.counts.bytes as i64);
         let stale = old.queues.into_iter().map(|queue| queue.pages).filter(|pages| !pages.is_empty());
         self.stale.extend(stale.map(|pages| Stale { c: old.c.clone(), pages }));

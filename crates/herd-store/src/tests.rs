@@ -6,6 +6,7 @@ use herd_core::key::HashKey;
 use std::collections::HashMap;
 
 mod generations;
+mod left;
 mod memory;
 mod threads;
 
@@ -104,12 +105,17 @@ fn agrees_with_a_map_where_nothing_is_evicted() {
                 model.insert(name, (value, version));
             }
             5 => {
-                let removed = store.entry(&c, &name, at(1)).remove();
+                let removed = store.entry(&c, &name, at(1)).remove(None).expect("nothing is left behind");
                 assert_eq!(removed.is_some(), model.remove(&name).is_some());
             }
             6 => {
                 let memcached = herd_core::entry::Memcached { cas: round, ..Default::default() };
-                store.entry(&c, &name, at(1)).amend(0, round as u32, memcached).expect("fits");
+                let amended = Amended { expires_ms: 0, flags: round as u32, memcached, fence: None };
+                let version = store.entry(&c, &name, at(1)).amend(&amended).expect("fits");
+                if let Some((_, old)) = model.get_mut(&name) {
+                    assert!(*old < version, "whatever changes an object takes a version");
+                    (*old, last_version) = (version, last_version.max(version));
+                }
             }
             _ => assert_eq!(get(&store, &c, &name, at(1)), model.get(&name).map(|(value, _)| value.clone())),
         }
@@ -122,7 +128,7 @@ fn agrees_with_a_map_where_nothing_is_evicted() {
         assert_eq!((head.version, head.size_bytes), (*version, value.len() as u64));
     }
     for name in model.keys() {
-        store.entry(&c, name, at(1)).remove();
+        store.entry(&c, name, at(1)).remove(None).expect("nothing is left behind");
     }
     assert_eq!(store.counts(&c).bytes, 0, "nothing is left counted");
 }
@@ -146,7 +152,7 @@ fn a_full_ram_collection_refuses_and_loses_nothing() {
         assert_eq!(get(&store, &c, name, at(1)), Some(value(i as u64, 500)));
     }
     for name in kept.iter().step_by(2) {
-        store.entry(&c, name, at(1)).remove();
+        store.entry(&c, name, at(1)).remove(None).expect("nothing is left behind");
     }
     for i in 0..kept.len() as u64 / 3 {
         put(&store, &c, &(i + (1 << 40)).to_le_bytes(), &value(i, 500), at(1)).expect("garbage is compacted");
@@ -363,7 +369,7 @@ fn a_listing_in_turns_survives_changes_between_them() {
             page.iter().for_each(|item| *seen.entry(item.name.clone()).or_insert(0) += 1);
             // Names with an even number come and go, the others stay.
             round += 1;
-            store.entry(&c, format!("n{}", round * 2).as_bytes(), at(1)).remove();
+            store.entry(&c, format!("n{}", round * 2).as_bytes(), at(1)).remove(None).expect("nothing is left behind");
             put_one(100_000 + round * 2);
             put_one(round * 2 - 1);
         }

@@ -58,6 +58,7 @@ impl Store {
         while turn.records > 0 {
             let mut shard = self.lock(at);
             shard.retire_old(None, now.unix_ms);
+            shard.forget_all_left(now.unix_ms);
             let freed = shard.free_stale();
             let blocks = shard.trash_blocks();
             if freed.is_none() && blocks == 0 {

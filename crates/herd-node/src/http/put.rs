@@ -298,7 +298,7 @@ pub(super) fn remove(
         return Err(not_found(collection, name));
     }
     request.write.condition.check(there)?;
-    let version = entry.remove().ok_or_else(|| not_found(collection, name))?;
+    let version = entry.remove(None)?.ok_or_else(|| not_found(collection, name))?;
     drop(entry);
     cx.changed(&found, name);
     let object = ObjectHead { version, class: found.class(), copies: 1, attributes: None, ttl_ms: None };

@@ -57,7 +57,7 @@ impl Session {
             out.buf.extend_from_slice(reply::BAD_CHUNK);
             return Step { used: len + bytes + 2, next: Next::Read };
         }
-        text::dispatch(cx, command, Given::Small(&body[..bytes]), out);
+        text::dispatch(cx, command, Given::Small(&body[..bytes], None), out);
         Step { used: len + bytes + 2, next: Next::Read }
     }
 
@@ -88,7 +88,9 @@ impl Session {
         match stream.step(input) {
             KeyStep::Key { key, used } => {
                 cx.count(VerbName::Get);
-                serve_key(cx, key, how, out);
+                if !serve_key(cx, key, how, out) {
+                    self.state = State::SwallowLine;
+                }
                 Step { used, next: Next::Read }
             }
             KeyStep::More { used } => Step { used, next: Next::Read },
@@ -103,6 +105,14 @@ impl Session {
                 Step { used, next: if error.close { Next::Close } else { Next::Read } }
             }
         }
+    }
+
+    pub(super) fn swallow_line(&mut self, input: &[u8]) -> Step {
+        let end = input.iter().position(|byte| *byte == b'\n');
+        if end.is_some() {
+            self.state = State::Lines;
+        }
+        Step { used: end.map_or(input.len(), |at| at + 1), next: Next::Read }
     }
 
     pub(super) fn swallow(&mut self, left: u64, input: &[u8]) -> Step {

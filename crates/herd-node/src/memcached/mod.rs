@@ -37,6 +37,8 @@ enum State {
     Body(Box<Receiving>),
     /// Dropping that many bytes.
     Swallow(u64),
+    /// Dropping the rest of a line.
+    SwallowLine,
 }
 
 impl Session {
@@ -58,6 +60,7 @@ impl Session {
                     let left = *left;
                     self.swallow(left, &input[used..])
                 }
+                State::SwallowLine => self.swallow_line(&input[used..]),
             };
             used += step.used;
             if step.used == 0 || step.next != Next::Read {
@@ -100,7 +103,9 @@ impl Session {
 fn serve_get(cx: &mut Context, mut get: Get<'_>, out: &mut Output<'_>) -> usize {
     while let Some(key) = get.keys.next() {
         cx.count(VerbName::Get);
-        serve_key(cx, key, get.how, out);
+        if !serve_key(cx, key, get.how, out) {
+            return 0;
+        }
         if out.buf.len() > OUTPUT_HIGH_BYTES && get.keys.rest_bytes() > 0 {
             return get.keys.rest_bytes();
         }
@@ -109,12 +114,15 @@ fn serve_get(cx: &mut Context, mut get: Get<'_>, out: &mut Output<'_>) -> usize 
     0
 }
 
+/// The answer for one key; false if that is an error, which ends the answer to the line.
 #[inline]
-fn serve_key(cx: &mut Context, key: &[u8], how: GetHow, out: &mut Output<'_>) {
-    cx.shared.store.get(&cx.shared.default, key, cx.now, |found| write_value(key, found, how.with_cas, out));
-    // The value is given as it was, even if the new expiry is past.
-    if let Some(exptime) = how.touch {
-        text::set_expiry(cx, key, exptime);
+fn serve_key(cx: &Context, key: &[u8], how: GetHow, out: &mut Output<'_>) -> bool {
+    match how.touch {
+        Some(exptime) => text::get_and_touch(cx, key, exptime, how.with_cas, out),
+        None => {
+            cx.shared.store.get(&cx.shared.default, key, cx.now, |found| write_value(key, found, how.with_cas, out));
+            true
+        }
     }
 }
 

@@ -496,7 +496,7 @@ pub(super) fn remove(
         refuse(cx, VerbName::Remove, header, there.unwrap_or(0), &error, out);
         return Ok(());
     }
-    let removed = entry.remove();
+    let removed = entry.remove(None)?;
     drop(entry);
     let version = removed.ok_or_else(|| not_found(&collection, name))?;
     cx.changed(&collection, name);

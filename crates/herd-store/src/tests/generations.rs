@@ -92,8 +92,11 @@ fn other_uses_of_an_entry_that_is_flushed_meanwhile_harm_nothing() {
         let mut entry = store.entry(&c, &name, at(1));
         store.flush(&c, None);
         match i % 5 {
-            0 => drop(entry.remove()),
-            1 => entry.amend(9_000, 7, Default::default()).expect("fits"),
+            0 => drop(entry.remove(None)),
+            1 => {
+                let memcached = Default::default();
+                entry.amend(&Amended { expires_ms: 9_000, flags: 7, memcached, fence: None }).expect("fits");
+            }
             2 => entry.count_get(true),
             3 => entry.count_hit(),
             _ => drop(entry.put(&NewObject::of(NewValue::Inline(&[1; 50]))).expect("fits")),

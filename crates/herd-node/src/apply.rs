@@ -1,0 +1,216 @@
+//! The one place where an operation meets its object: the object is locked, [`decide`] says what becomes of it, that is
+//! done, and the answer is made; then the lock is released, and those who wait for the object are told.
+//!
+//! Doors translate: bytes to an [`Op`], an [`Outcome`] to bytes. What reads a large value, or makes one, is decided on
+//! a snapshot and put together while the object is free; if it has changed meanwhile, that begins anew.
+//!
+//! A get that changes nothing does not come here: `Store::get` hands the object to its door under the lock.
+
+use crate::context::Context;
+use herd_core::entry::{Fence, Found, Head, Value, Version};
+use herd_core::op::{Answer, Change, Circumstances, Decided, New, NewValue, Op, Part, There, decide};
+use herd_core::{Error, ErrorKind};
+use herd_store::{Amended, Body, Collection, Entry, NewObject, NewValue as Stored};
+use std::sync::Arc;
+
+/// Tries of an operation on a large value that others keep coming before.
+const TRIES: usize = 16;
+
+/// What became of an operation; its object is still locked.
+pub(crate) struct Outcome<'e, 's> {
+    /// What was there before.
+    pub(crate) before: Option<Head>,
+    /// The version of the object or of its removal (0: none), and what a method answered.
+    pub(crate) done: Result<(Version, Answer<Arc<Body>>), Error>,
+    /// The object as it is now.
+    pub(crate) entry: &'e mut Entry<'s>,
+}
+
+/// Carries out an operation; `finish` makes the answer while the object is locked.
+#[inline]
+pub(crate) fn apply<R>(
+    cx: &Context,
+    c: &Collection,
+    name: &[u8],
+    op: &Op<'_, Arc<Body>>,
+    finish: impl FnOnce(Outcome<'_, '_>) -> R,
+) -> R {
+    let entry = cx.shared.store.entry(c, name, cx.now);
+    let found = entry.found();
+    if op.action.reads_value() && matches!(&found, Some(Found { value: Value::Body(_), .. })) {
+        drop(entry);
+        return apply_unlocked(cx, c, name, op, finish);
+    }
+    let before = found.as_ref().map(|found| found.head);
+    let decided = decide(op, &There { found, left: entry.left() }, &circumstances(cx, c, &entry));
+    if let Ok(Decided { change: Change::Put(New { value: NewValue::Parts(_), .. }), .. }) = &decided {
+        drop(entry);
+        return apply_unlocked(cx, c, name, op, finish);
+    }
+    conclude(cx, c, name, op, before, decided, entry, finish)
+}
+
+/// An object as it was, held by nobody.
+struct Snapshot {
+    head: Head,
+    attributes: Vec<u8>,
+    fence: Option<Fence>,
+    value: Kept,
+}
+
+enum Kept {
+    Small(Vec<u8>, u32),
+    Large(Arc<Body>),
+}
+
+impl Snapshot {
+    fn of(found: &Found<'_, Arc<Body>>) -> Self {
+        let value = match found.value {
+            Value::Inline(bytes, crc) => Kept::Small(bytes.to_vec(), crc),
+            Value::Body(body) => Kept::Large(body.clone()),
+        };
+        Self { head: found.head, attributes: found.attributes.to_vec(), fence: found.fence, value }
+    }
+
+    fn found(&self) -> Found<'_, Arc<Body>> {
+        let value = match &self.value {
+            Kept::Small(bytes, crc) => Value::Inline(bytes, *crc),
+            Kept::Large(body) => Value::Body(body),
+        };
+        Found { head: self.head, attributes: &self.attributes, fence: self.fence, value }
+    }
+}
+
+/// As [`apply`], on a snapshot: decided and put together while the object is free, and done if it has not changed.
+#[cold]
+fn apply_unlocked<R>(
+    cx: &Context,
+    c: &Collection,
+    name: &[u8],
+    op: &Op<'_, Arc<Body>>,
+    finish: impl FnOnce(Outcome<'_, '_>) -> R,
+) -> R {
+    let store = &cx.shared.store;
+    for _ in 0..TRIES {
+        let (snapshot, left, at) = {
+            let entry = store.entry(c, name, cx.now);
+            (entry.found().as_ref().map(Snapshot::of), entry.left(), circumstances(cx, c, &entry))
+        };
+        let there = There { found: snapshot.as_ref().map(Snapshot::found), left };
+        let decided = decide(op, &there, &at).and_then(|decided| built(cx, (c, name), decided, snapshot.as_ref()));
+        let before = snapshot.as_ref().map(|snapshot| snapshot.head);
+        let entry = store.entry(c, name, cx.now);
+        if entry.version() == before.map(|head| head.version) && entry.left() == left {
+            return conclude(cx, c, name, op, before, decided, entry, finish);
+        }
+    }
+    let mut entry = store.entry(c, name, cx.now);
+    let text = "the object changed again and again while its new value was put together: try again";
+    let before = entry.found().map(|found| found.head);
+    finish(Outcome { before, done: Err(Error::new(ErrorKind::Busy, text)), entry: &mut entry })
+}
+
+fn circumstances(cx: &Context, c: &Collection, entry: &Entry<'_>) -> Circumstances {
+    let (next_version, id) = (entry.next_version(), entry.id());
+    Circumstances { now_ms: cx.now.unix_ms, next_version, id, evicts: c.class().evicts() }
+}
+
+/// Does what was decided, answers, releases the object and tells those who wait for it.
+#[inline]
+#[allow(clippy::too_many_arguments)]
+fn conclude<R>(
+    cx: &Context,
+    c: &Collection,
+    name: &[u8],
+    op: &Op<'_, Arc<Body>>,
+    before: Option<Head>,
+    decided: Result<Decided<'_, Arc<Body>>, Error>,
+    mut entry: Entry<'_>,
+    finish: impl FnOnce(Outcome<'_, '_>) -> R,
+) -> R {
+    let mut changed = !matches!(decided, Ok(Decided { change: Change::None, .. }));
+    let done = decided.and_then(|decided| carry_out(&mut entry, before, decided));
+    if let Err(error) = &done {
+        let meant = !matches!(error.kind, ErrorKind::ConditionFailed | ErrorKind::NotAllowed);
+        changed = op.else_remove && meant && entry.remove(None).is_ok_and(|removed| removed.is_some());
+    }
+    let answer = finish(Outcome { before, done, entry: &mut entry });
+    drop(entry);
+    if changed {
+        cx.changed(c, name);
+    }
+    answer
+}
+
+#[inline]
+fn carry_out(
+    entry: &mut Entry<'_>,
+    before: Option<Head>,
+    decided: Decided<'_, Arc<Body>>,
+) -> Result<(Version, Answer<Arc<Body>>), Error> {
+    let version = match &decided.change {
+        Change::None => before.map_or(0, |head| head.version),
+        Change::Put(new) => put(entry, new)?,
+        Change::Remove(fence) => entry.remove(*fence)?.unwrap_or(0),
+        Change::Leave(fence) => entry.leave(*fence).map(|()| 0)?,
+    };
+    Ok((version, decided.answer))
+}
+
+#[inline]
+fn put(entry: &mut Entry<'_>, new: &New<'_, Arc<Body>>) -> Result<Version, Error> {
+    let (flags, expires_ms, memcached, fence) = (new.flags, new.expires_ms, new.memcached, new.fence);
+    let value = match &new.value {
+        NewValue::Kept => return entry.amend(&Amended { flags, expires_ms, memcached, fence }),
+        NewValue::Small(bytes, Some(crc)) => Stored::Checked(bytes, *crc),
+        NewValue::Small(bytes, None) => Stored::Inline(bytes),
+        NewValue::Large(body) => Stored::Body(body.clone()),
+        NewValue::Parts(_) => unreachable!("what is made of parts was put together before"),
+    };
+    let kept;
+    let attributes = match new.attributes {
+        Some(attributes) => attributes,
+        None => {
+            kept = entry.found().map(|found| found.attributes.to_vec()).unwrap_or_default();
+            &kept[..]
+        }
+    };
+    entry.put(&NewObject { value, flags, expires_ms, attributes, memcached, fence })
+}
+
+/// A decision whose value is whole.
+fn built<'a>(
+    cx: &Context,
+    of: (&Collection, &[u8]),
+    mut decided: Decided<'a, Arc<Body>>,
+    snapshot: Option<&Snapshot>,
+) -> Result<Decided<'a, Arc<Body>>, Error> {
+    if let Change::Put(New { value, .. }) = &mut decided.change
+        && let NewValue::Parts(parts) = value
+    {
+        *value = NewValue::Large(Arc::new(put_together(cx, of, parts, snapshot)?));
+    }
+    Ok(decided)
+}
+
+fn put_together(
+    cx: &Context,
+    (c, name): (&Collection, &[u8]),
+    parts: &[Part<'_, Arc<Body>>],
+    snapshot: Option<&Snapshot>,
+) -> Result<Body, Error> {
+    let mut upload = cx.shared.store.admit(c, name, Some(parts.iter().map(Part::len).sum()))?;
+    for part in parts {
+        match part {
+            Part::Bytes(bytes) => upload.write(bytes, cx.now)?,
+            Part::Large(body) => upload.copy(body, 0, body.len(), cx.now)?,
+            Part::Zeros(n) => upload.zeros(*n, cx.now)?,
+            Part::Old(from, to) => match snapshot.map(|snapshot| &snapshot.value) {
+                Some(Kept::Small(bytes, _)) => upload.write(&bytes[*from as usize..*to as usize], cx.now)?,
+                Some(Kept::Large(body)) => upload.copy(body, *from, *to, cx.now)?,
+                None => unreachable!("a part of an object that is not there is empty, and was left out"),
+            },
+        }
+    }
+    upload.finish(cx.now)
+}
