@@ -10,6 +10,7 @@ mod bulkrun;
 mod churn;
 mod client;
 mod crowd;
+mod differ;
 mod engine;
 mod error;
 #[cfg(test)]
@@ -60,6 +61,9 @@ enum Command {
     /// Measures and draws a figure of the papers again, on pretend networks, with peers beside Herd.
     #[command(after_help = "Example:\n  herd-lab figure hoc-throughput --herd target/release/herd --rounds 3")]
     Figure(figure::Options),
+    /// Sends random memcached commands, valid and not, to Herd and to memcached, and compares their replies.
+    #[command(after_help = "Example:\n  herd-lab differ --herd target/release/herd --memcached /path/to/memcached")]
+    Differ(differ::Options),
     /// Measures whether pretend networks do what they say: round trips, rates, losses, cuts, firewalls, clean-up.
     #[command(after_help = "Works as root, and without where user namespaces and /dev/net/tun are for all.")]
     Check(net::check::Options),
@@ -169,6 +173,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Check(options) => {
             return Ok(if net::check::run(&options)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
+        Command::Differ(options) => differ::run(&options)?,
         Command::Figure(options) => figure::run(options)?,
         Command::Shell { network, command } => return net::shell::run(network, &command),
         Command::On { host, command } => return net::shell::on(&host, &command),

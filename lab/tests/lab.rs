@@ -91,6 +91,19 @@ fn the_guides_commands_do_what_it_says() {
 }
 
 #[test]
+fn memcached_commands_are_answered_as_memcached_answers_them() {
+    let _alone = alone();
+    let herd = Path::new(LAB).with_file_name("herd").display().to_string();
+    let output = lab(&["differ", "--herd", &herd, "--commands", "4000"]);
+    let printed = text(&output.stdout) + &text(&output.stderr);
+    if output.status.code() == Some(LACKING) {
+        println!("SKIPPED the comparison with memcached: {}", printed.trim());
+        return;
+    }
+    assert!(output.status.success() && printed.contains("PASS"), "{printed}");
+}
+
+#[test]
 fn a_typo_is_told() {
     let output = lab(&["shell", "piar"]);
     assert!(!output.status.success());
