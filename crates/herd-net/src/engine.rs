@@ -236,6 +236,7 @@ impl<S: Service, M: System> Engine<S, M> {
     /// Has the service make the replies of this loop that what was served just now made ready.
     #[inline]
     pub(crate) fn resume_ready(&mut self) {
+        self.upkeep_left |= self.service.wants_upkeep();
         self.service.ready(&mut self.ready);
         if !self.ready.is_empty() {
             let mut ready = std::mem::take(&mut self.ready);

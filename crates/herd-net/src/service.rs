@@ -89,6 +89,11 @@ pub trait Service {
         false
     }
 
+    /// Whether a turn of [`Service::upkeep`] is wanted before the next tick; asked after each round and turn.
+    fn wants_upkeep(&self) -> bool {
+        false
+    }
+
     /// Whether the connection is between requests, so that it may wait for ever or be closed by a stop.
     fn is_idle(&self, session: &Self::Session) -> bool;
 

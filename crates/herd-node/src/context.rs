@@ -9,6 +9,7 @@ use herd_core::{Error, ErrorKind, quote};
 use herd_net::{LoopHandle, Ticket};
 use herd_store::{Collection, Now, Store};
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -58,6 +59,8 @@ pub(crate) struct Context {
     batch: Batch,
     /// Waits of this loop that are to look again.
     woken: RefCell<Vec<Ticket>>,
+    /// Listings of this loop that are not done; they take turns.
+    listings: VecDeque<Ticket>,
 }
 
 impl Context {
@@ -70,6 +73,7 @@ impl Context {
             door: DoorName::Other,
             batch: Batch::default(),
             woken: RefCell::default(),
+            listings: VecDeque::new(),
         };
         context.begin(0);
         context
@@ -141,6 +145,22 @@ impl Context {
     #[inline]
     pub(crate) fn take_woken(&mut self, tickets: &mut Vec<Ticket>) {
         tickets.append(self.woken.get_mut());
+    }
+
+    /// A listing goes on when it is its turn.
+    pub(crate) fn list_later(&mut self, ticket: Ticket) {
+        self.listings.push_back(ticket);
+    }
+
+    /// Whether listings want a turn.
+    #[inline]
+    pub(crate) fn has_listings(&self) -> bool {
+        !self.listings.is_empty()
+    }
+
+    /// Gives the next listing its turn.
+    pub(crate) fn list_on(&mut self) {
+        self.woken.get_mut().extend(self.listings.pop_front());
     }
 
     /// Tickets whose time has come; all, once the node stops.

@@ -121,6 +121,9 @@ impl World {
     fn deliver(&mut self) {
         loop {
             let mut woken = Vec::new();
+            if self.service.wants_upkeep() {
+                self.service.upkeep();
+            }
             self.service.ready(&mut woken);
             if woken.is_empty() {
                 return;

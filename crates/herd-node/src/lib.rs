@@ -12,6 +12,7 @@ mod doors;
 #[cfg(test)]
 mod drive;
 mod environment;
+mod held;
 mod http;
 mod inside;
 mod memcached;

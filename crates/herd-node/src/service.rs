@@ -20,11 +20,13 @@ pub(crate) struct NodeService {
     cx: Context,
     /// The object this round will ask for that was foreseen last.
     foreseen: Option<Foreseen>,
+    /// The store's upkeep of this tick is not done.
+    store_left: bool,
 }
 
 impl NodeService {
     pub(crate) fn new(shared: Arc<Shared>, number: usize) -> Self {
-        Self { cx: Context::new(shared, number), foreseen: None }
+        Self { cx: Context::new(shared, number), foreseen: None, store_left: false }
     }
 }
 
@@ -124,10 +126,20 @@ impl Service for NodeService {
 
     fn tick(&mut self, due: &mut Vec<Ticket>) {
         self.cx.due(due);
+        self.store_left = true;
     }
 
     fn upkeep(&mut self) -> bool {
-        self.cx.shared.store.maintain(self.cx.now, UPKEEP_RECORDS)
+        self.cx.list_on();
+        if self.store_left {
+            self.store_left = self.cx.shared.store.maintain(self.cx.now, UPKEEP_RECORDS);
+        }
+        self.store_left || self.cx.has_listings()
+    }
+
+    #[inline]
+    fn wants_upkeep(&self) -> bool {
+        self.cx.has_listings()
     }
 
     fn is_idle(&self, session: &Session) -> bool {

@@ -48,6 +48,11 @@ enum Place {
 }
 
 impl ListCursor {
+    /// What it lists.
+    pub fn collection(&self) -> &Collection {
+        &self.c
+    }
+
     /// Whether everything was listed.
     pub fn is_at_end(&self) -> bool {
         matches!(self.at, Place::End)

@@ -58,6 +58,12 @@ pub(super) struct Form {
     pub(super) head_only: bool,
 }
 
+impl Form {
+    pub(super) fn of(request: &Request<'_>) -> Self {
+        Self { connection: request.connection, head_only: request.method == Method::Head }
+    }
+}
+
 impl Session {
     pub(super) fn get(
         &mut self,
@@ -71,7 +77,7 @@ impl Session {
             Ok(found) => found,
             Err(error) => return fail(cx, request, VerbName::Get, &error, None, out),
         };
-        let form = Form { connection: request.connection, head_only: request.method == Method::Head };
+        let form = Form::of(request);
         let taken = cx.shared.store.get(&found, name, cx.now, |object| {
             answer(cx, &form, &found, object, |version, size| request.read.plan(version, size), out)
         });
@@ -118,6 +124,9 @@ impl Session {
 
     /// A wait may be over.
     pub(crate) fn resume(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) {
+        if let Some(listing) = self.listings.remove(&ticket.serial) {
+            return self.list_turn(cx, listing, Some(ticket), out);
+        }
         if self.waits.get_mut(&ticket.serial).is_none_or(|wait| wait.goes_on(cx)) {
             return;
         }

@@ -5,6 +5,7 @@
 //! waits for a newer version leaves a gap.
 
 mod get;
+mod list;
 mod put;
 
 use crate::context::Context;
@@ -12,11 +13,12 @@ use crate::metrics::{DoorName, VerbName};
 use crate::service::Output;
 use get::{Form, Wait};
 use herd_core::door::http::{
-    self as proto, About, Connection, Content, HttpDate, ListPage, Method, Refusal, Request, Response, Status, Target,
+    self as proto, About, Connection, Content, HttpDate, Method, Refusal, Request, Response, Status, Target,
 };
-use herd_core::limits::{LIST_PAGE_HIGH_BYTES, LIST_STEP, OUTPUT_HIGH_BYTES};
+use herd_core::limits::OUTPUT_HIGH_BYTES;
 use herd_core::{Error, ErrorKind};
 use herd_net::{Next, Step};
+use list::Listing;
 use put::Incoming;
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
@@ -28,6 +30,7 @@ pub(crate) struct Session {
     state: State,
     /// By the serial of their tickets.
     waits: BTreeMap<u32, Wait>,
+    listings: BTreeMap<u32, Listing>,
     /// A whole head was read.
     known: bool,
 }
@@ -98,18 +101,20 @@ impl Session {
             }
             Target::List { collection, prefix, after, limit } => {
                 cx.count(VerbName::List);
-                let page = list_page(cx, collection, prefix, after, *limit);
-                answer_text(cx, request, VerbName::List, page, "application/json", out);
+                match Listing::begin(cx, Form::of(request), collection, prefix, after, *limit) {
+                    Ok(listing) => self.list_turn(cx, listing, None, out),
+                    Err(error) => fail(cx, request, VerbName::List, &error, None, out),
+                }
             }
             Target::Metrics => {
                 cx.count(VerbName::Admin);
                 let text = cx.shared.metrics_text(cx.now).into_bytes();
-                answer_text(cx, request, VerbName::Admin, Ok(text), "text/plain; version=0.0.4", out);
+                answer_text(cx, Form::of(request), &text, "text/plain; version=0.0.4", out);
             }
             Target::Status => {
                 cx.count(VerbName::Admin);
                 let text = cx.shared.status_json(cx.now).into_bytes();
-                answer_text(cx, request, VerbName::Admin, Ok(text), "application/json", out);
+                answer_text(cx, Form::of(request), &text, "application/json", out);
             }
             Target::Root => {
                 cx.count(VerbName::Admin);
@@ -117,7 +122,7 @@ impl Session {
                     "{}: /o/COLLECTION/NAME, /o/COLLECTION?prefix=, /status, /metrics, /healthz\n",
                     cx.shared.config.build
                 );
-                answer_text(cx, request, VerbName::Admin, Ok(text.into_bytes()), "text/plain", out);
+                answer_text(cx, Form::of(request), text.as_bytes(), "text/plain", out);
             }
             Target::Health => {
                 cx.count(VerbName::Admin);
@@ -222,8 +227,7 @@ fn fail(
     size_bytes: Option<u64>,
     out: &mut Output<'_>,
 ) {
-    let form = Form { connection: request.connection, head_only: request.method == Method::Head };
-    fail_as(cx, form, verb, error, size_bytes, out);
+    fail_as(cx, Form::of(request), verb, error, size_bytes, out);
 }
 
 /// As `fail`, where the request is gone.
@@ -234,29 +238,18 @@ fn fail_as(cx: &Context, form: Form, verb: VerbName, error: &Error, size_bytes: 
     proto::put_error(out.buf, error, &About { connection, head_only, date: Some(&date(cx)), size_bytes });
 }
 
-/// Answers with a text, or the error of making it.
-fn answer_text(
-    cx: &Context,
-    request: &Request<'_>,
-    verb: VerbName,
-    text: Result<Vec<u8>, Error>,
-    content_type: &str,
-    out: &mut Output<'_>,
-) {
-    let text = match text {
-        Ok(text) => text,
-        Err(error) => return fail(cx, request, verb, &error, None, out),
-    };
+/// Answers with a text.
+fn answer_text(cx: &Context, form: Form, text: &[u8], content_type: &str, out: &mut Output<'_>) {
     let response = Response {
-        connection: request.connection,
+        connection: form.connection,
         date: Some(&date(cx)),
         content: Content::Whole { length_bytes: text.len() as u64 },
         content_type: Some(content_type),
         ..Response::of(Status::Ok)
     };
     response.encode(out.buf);
-    if request.method != Method::Head {
-        out.buf.extend_from_slice(&text);
+    if !form.head_only {
+        out.buf.extend_from_slice(text);
     }
 }
 
@@ -265,31 +258,5 @@ fn health(cx: &Context, request: &Request<'_>, out: &mut Output<'_>) {
         let error = Error::new(ErrorKind::Busy, "the node is stopping");
         return fail(cx, request, VerbName::Admin, &error, None, out);
     }
-    answer_text(cx, request, VerbName::Admin, Ok(b"ok\n".to_vec()), "text/plain", out);
-}
-
-/// A page of names; it ends early where it has many bytes.
-fn list_page(cx: &Context, collection: &str, prefix: &[u8], after: &[u8], limit: u32) -> Result<Vec<u8>, Error> {
-    let found = cx.shared.collection(collection)?;
-    let mut after: Option<Box<[u8]>> = (!after.is_empty()).then(|| after.into());
-    let (mut text, mut left) = (Vec::new(), limit as usize);
-    let mut page = ListPage::start(&mut text, collection);
-    while left > 0 && text.len() < LIST_PAGE_HIGH_BYTES {
-        let step = left.min(LIST_STEP);
-        let items = cx.shared.store.list(&found, prefix, after.as_deref(), step, cx.now);
-        let is_last = items.len() < step;
-        for item in items {
-            if text.len() >= LIST_PAGE_HIGH_BYTES {
-                break;
-            }
-            page.object(&mut text, &item.name, item.size_bytes, item.version);
-            (after, left) = (Some(item.name), left - 1);
-        }
-        if is_last && text.len() < LIST_PAGE_HIGH_BYTES {
-            after = None;
-            break;
-        }
-    }
-    page.finish(&mut text, after.as_deref());
-    Ok(text)
+    answer_text(cx, Form::of(request), b"ok\n", "text/plain", out);
 }

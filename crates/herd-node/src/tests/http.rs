@@ -90,3 +90,18 @@ fn a_page_of_long_names_ends_early() {
     }
     assert_eq!(names, 200);
 }
+
+/// Its reply keeps its place among those of other requests on the connection.
+#[test]
+fn a_long_listing_is_answered_in_its_place() {
+    let mut world = World::new();
+    let text = world.connect();
+    for n in 0..10_000 {
+        say(&mut world, text, &format!("set n{n} 0 0 0 noreply\r\n\r\n"));
+    }
+    let peer = world.connect();
+    let list = "GET /o/default?prefix=none HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let said = say(&mut world, peer, &format!("{list}GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+    let (page, health) = (said.find("\"objects\":[]").expect("a page"), said.find("ok\n").expect("healthy"));
+    assert!(page < health, "{said}");
+}

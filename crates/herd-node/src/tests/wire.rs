@@ -4,7 +4,7 @@ use super::{frame, frames_of, request};
 use crate::drive::World;
 use herd_core::ErrorKind;
 use herd_core::limits::{BLOCK_BYTES, ERROR_TEXT_MAX_BYTES, NAME_MAX_BYTES, WIRE_HEAD_MAX_BYTES};
-use herd_core::wire::{FLAG_MORE, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, Status, Verb};
+use herd_core::wire::{FLAG_MORE, FLAG_QUIET, FLAG_RANGE, Fields, Header, Kind, LENGTH_UNKNOWN, Status, Verb};
 
 /// Every way to be refused with one's own words, each of the greatest length the wire takes.
 #[test]
@@ -97,4 +97,31 @@ fn a_body_where_none_belongs_is_refused_and_dropped() {
         let bad = Some(Status::Error(ErrorKind::BadRequest));
         assert_eq!(statuses, [bad, bad, Some(Status::Error(ErrorKind::NotFound))], "{verb:?}");
     }
+}
+
+/// A listing of many objects none of which matches is no work of one turn, and holds up nobody on its connection.
+#[test]
+fn a_long_listing_takes_turns_with_what_else_is_asked() {
+    let mut world = World::new();
+    let peer = world.connect();
+    for n in 0..10_000 {
+        let header = Header { flags: FLAG_QUIET, ..request(Verb::Put, 1) };
+        assert!(world.send(peer, &frame(header, &Fields::named(format!("n{n}").as_bytes()), b"")).is_empty());
+    }
+    let list = |id, prefix: &'static [u8]| {
+        frame(request(Verb::List, id), &Fields { prefix: Some(prefix), ..Fields::default() }, &[])
+    };
+    let get = frame(request(Verb::Get, 4), &Fields::named(b"n1"), &[]);
+    let said = world.send(peer, &[list(2, b"none"), list(3, b"n"), get].concat());
+    let ids: Vec<_> = frames_of(&said).iter().map(|frame| (frame.header().id, frame.header().body_len > 0)).collect();
+    assert_eq!(
+        ids,
+        [(3, true), (4, false), (2, false)],
+        "the page that is soon full, the get, the page without a name"
+    );
+    let held = world.shared.store.memory().1;
+    let cancel = frame(Header { id: 5, ..Header::new(Kind::Cancel) }, &Fields::default(), &[]);
+    let said = world.send(peer, &[list(5, b"none"), cancel].concat());
+    assert!(said.is_empty(), "it was cancelled before its second turn");
+    assert_eq!(world.shared.store.memory().1, held);
 }

@@ -19,7 +19,7 @@ use receive::Incoming;
 use send::Outgoing;
 use std::collections::{BTreeMap, HashMap};
 use std::io::IoSliceMut;
-use verbs::Wait;
+use verbs::{Listing, Wait};
 
 /// The protocol version this door speaks.
 const SPOKEN: u16 = wire::PROTOCOL_VERSION;
@@ -50,11 +50,12 @@ struct Open {
     outgoing: std::collections::VecDeque<Outgoing>,
     /// By the serial of their tickets.
     waits: BTreeMap<u32, Wait>,
+    listings: BTreeMap<u32, Listing>,
 }
 
 impl Open {
     fn requests(&self) -> usize {
-        self.incoming.len() + self.outgoing.len() + self.waits.len()
+        self.incoming.len() + self.outgoing.len() + self.waits.len() + self.listings.len()
     }
 }
 
@@ -66,9 +67,9 @@ impl Session {
         matches!(self.state, State::Frames) && self.open.as_ref().is_none_or(|open| transfers(open) == 0)
     }
 
-    /// Whether replies are still to come: bodies that are being sent, and waits.
+    /// Whether replies are still to come: bodies that are being sent, waits and listings.
     pub(crate) fn owes(&self) -> bool {
-        self.open.as_ref().is_some_and(|open| open.outgoing.len() + open.waits.len() > 0)
+        self.open.as_ref().is_some_and(|open| open.outgoing.len() + open.waits.len() + open.listings.len() > 0)
     }
 
     /// Serves what is there of `input`.
@@ -169,7 +170,7 @@ impl Session {
             Some(Verb::Remove) => verbs::remove(cx, header, fields, out),
             Some(Verb::Create) => verbs::create(cx, header, fields, out),
             Some(Verb::Destroy) => verbs::destroy(cx, header, fields, out),
-            Some(Verb::List) => verbs::list(cx, header, fields, out),
+            Some(Verb::List) => self.list(cx, header, fields, out),
             Some(Verb::Execute) | None => {
                 Err(Error::new(ErrorKind::NotInVersion, "this verb is not in this version of Herd"))
             }
@@ -201,6 +202,7 @@ impl Session {
             open.incoming.remove(&id);
             open.outgoing.retain(|outgoing| outgoing.id() != id);
             open.waits.retain(|_, wait| wait.id() != id);
+            open.listings.retain(|_, listing| listing.id() != id);
         }
     }
 

@@ -4,6 +4,7 @@ use super::receive::{Incoming, PutOptions, refuse_put};
 use super::send::{FirstFields, Outgoing, send_small};
 use super::{Session, refuse, write_frame};
 use crate::context::Context;
+use crate::held::Held;
 use crate::metrics::VerbName;
 use crate::service::Output;
 use crate::watch::Watched;
@@ -16,7 +17,7 @@ use herd_core::wire::{
 };
 use herd_core::{Error, ErrorKind, checksum, quote};
 use herd_net::Ticket;
-use herd_store::{Body, Collection, Found, NewObject, NewValue, Value};
+use herd_store::{Body, Collection, Found, ListCursor, NewObject, NewValue, Page, Value};
 use std::sync::Arc;
 
 /// A get that waits for a newer version.
@@ -193,7 +194,10 @@ impl Session {
         let Some(open) = &mut self.open else {
             return;
         };
-        let Some(end) = open.waits.get(&ticket.serial).and_then(|wait| wait.end(cx)) else {
+        let Some(wait) = open.waits.get(&ticket.serial) else {
+            return self.list_on(cx, ticket, out);
+        };
+        let Some(end) = wait.end(cx) else {
             return;
         };
         let Some(Wait { request, watched, .. }) = open.waits.remove(&ticket.serial) else {
@@ -537,23 +541,90 @@ pub(super) fn destroy(
     Ok(())
 }
 
-pub(super) fn list(cx: &mut Context, header: &Header, fields: &Fields<'_>, out: &mut Output<'_>) -> Result<(), Error> {
-    let collection = collection(cx, header, fields)?;
-    let limit = fields.limit.unwrap_or(WIRE_LIST_PAGE_MAX);
-    if !(1..=WIRE_LIST_PAGE_MAX).contains(&limit) {
-        let text = format!("a page has 1 to {WIRE_LIST_PAGE_MAX} names");
-        return Err(Error::new(ErrorKind::BadRequest, text));
+/// A page of names that is being made.
+pub(super) struct Listing {
+    request: Header,
+    cursor: ListCursor,
+    page: Page,
+    limit: usize,
+    held: Held,
+}
+
+impl Listing {
+    pub(super) fn id(&self) -> u64 {
+        self.request.id
     }
-    let prefix = fields.prefix.unwrap_or(&[]);
-    let page = cx.shared.store.list(&collection, prefix, fields.after, limit as usize, cx.now);
-    let mut body = Vec::new();
-    for item in &page {
-        ListEntry { name: &item.name, size_bytes: item.size_bytes, version: item.version }.encode(&mut body);
+
+    /// A turn; true when the page is whole.
+    fn turn(&mut self, cx: &Context) -> Result<bool, Error> {
+        cx.shared.store.list_turn(&mut self.cursor, &mut self.page, self.limit, cx.now);
+        if self.page.len() == self.limit || self.cursor.is_at_end() {
+            return Ok(true);
+        }
+        self.held.set(self.page.iter().map(|item| (size_of_val(item) + item.name.len()) as u64).sum())?;
+        Ok(false)
     }
-    let mut reply = Header::reply_to(header, Status::Ok);
-    (reply.collection, reply.length) = (collection.id().0, body.len() as u64);
-    write_frame(reply, &Fields::default(), &body, out);
-    Ok(())
+
+    fn answer(&self, out: &mut Output<'_>) {
+        let mut body = Vec::new();
+        for item in &self.page {
+            ListEntry { name: &item.name, size_bytes: item.size_bytes, version: item.version }.encode(&mut body);
+        }
+        let mut reply = Header::reply_to(&self.request, Status::Ok);
+        (reply.collection, reply.length) = (self.cursor.collection().id().0, body.len() as u64);
+        write_frame(reply, &Fields::default(), &body, out);
+    }
+}
+
+impl Session {
+    pub(super) fn list(
+        &mut self,
+        cx: &mut Context,
+        header: &Header,
+        fields: &Fields<'_>,
+        out: &mut Output<'_>,
+    ) -> Result<(), Error> {
+        let collection = collection(cx, header, fields)?;
+        let limit = fields.limit.unwrap_or(WIRE_LIST_PAGE_MAX);
+        if !(1..=WIRE_LIST_PAGE_MAX).contains(&limit) {
+            let text = format!("a page has 1 to {WIRE_LIST_PAGE_MAX} names");
+            return Err(Error::new(ErrorKind::BadRequest, text));
+        }
+        self.check_open()?;
+        let store = &cx.shared.store;
+        let cursor = store.begin_list(&collection, fields.prefix.unwrap_or(&[]), fields.after);
+        let (page, held) = (Page::new(), Held::nothing(store));
+        self.list_turn(cx, Listing { request: *header, cursor, page, limit: limit as usize, held }, None, out)
+    }
+
+    /// A turn of a listing: answers if the page is whole, and else has it go on.
+    fn list_turn(
+        &mut self,
+        cx: &mut Context,
+        mut listing: Listing,
+        ticket: Option<Ticket>,
+        out: &mut Output<'_>,
+    ) -> Result<(), Error> {
+        if listing.turn(cx)? {
+            listing.answer(out);
+            return Ok(());
+        }
+        let ticket = ticket.unwrap_or_else(|| out.ticket());
+        self.open().listings.insert(ticket.serial, listing);
+        cx.list_later(ticket);
+        Ok(())
+    }
+
+    /// A listing has its turn, if it was not cancelled.
+    pub(super) fn list_on(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) {
+        let Some(listing) = self.open.as_mut().and_then(|open| open.listings.remove(&ticket.serial)) else {
+            return;
+        };
+        let request = listing.request;
+        if let Err(error) = self.list_turn(cx, listing, Some(ticket), out) {
+            refuse(cx, VerbName::List, &request, 0, &error, out);
+        }
+    }
 }
 
 fn not_found(collection: &Collection, name: &[u8]) -> Error {
