@@ -18,7 +18,7 @@ use herd_core::checksum::crc32c;
 use herd_core::entry::{Fence, Head, Memcached, Version};
 use herd_core::key::ObjectId;
 use herd_core::limits::{INLINE_MAX_BYTES, LEFT_FENCES_MAX};
-use herd_core::{Error, ErrorKind, quote};
+use herd_core::{Error, ErrorKind};
 use std::sync::Arc;
 
 /// An entry, locked.
@@ -157,11 +157,11 @@ impl<'s> Entry<'s> {
     /// Errors: `Full` and `Quota` where no room can be had, `NoCollection` after it was destroyed. What was there then
     /// stays, unless it was evicted to make room.
     pub fn put(&mut self, new: &NewObject<'_>) -> Result<Version, Error> {
-        if self.c.is_destroyed() {
-            let text = format!("collection '{}' was removed", quote(self.c.name.as_bytes()));
-            return Err(Error::new(ErrorKind::NoCollection, text));
+        let result = if self.c.is_destroyed() { Err(refusal::removed(self.c)) } else { self.try_put(new) };
+        if let (Err(_), NewValue::Body(body)) = (&result, &new.value) {
+            // The caller may let go of it before the lock is left; so it isn't freed by that.
+            self.shard.trash.push(body.clone());
         }
-        let result = self.try_put(new);
         let counts = &mut self.shard.logs(self.c).counts;
         *(if result.is_ok() { &mut counts.puts } else { &mut counts.refusals }) += 1;
         result

@@ -2,7 +2,12 @@
 
 use crate::arena::Arena;
 use crate::collection::State;
-use herd_core::{Error, ErrorKind, size};
+use herd_core::{Error, ErrorKind, quote, size};
+
+#[cold]
+pub(crate) fn removed(c: &State) -> Error {
+    Error::new(ErrorKind::NoCollection, format!("collection '{}' was removed", quote(c.name.as_bytes())))
+}
 
 #[cold]
 pub(crate) fn full(c: &State, arena: &Arena) -> Error {
@@ -10,7 +15,7 @@ pub(crate) fn full(c: &State, arena: &Arena) -> Error {
         "memory is full: {} of {} in use and collection '{}' of class {} does not evict",
         size::show(arena.used_bytes()),
         size::show(arena.budget_bytes()),
-        c.name,
+        quote(c.name.as_bytes()),
         c.class
     );
     Error::new(ErrorKind::Full, text)
@@ -19,13 +24,19 @@ pub(crate) fn full(c: &State, arena: &Arena) -> Error {
 #[cold]
 pub(crate) fn quota(c: &State, more: u64, quota: u64) -> Error {
     let (used, more, quota) = (size::show(c.used_bytes()), size::show(more), size::show(quota));
-    Error::new(ErrorKind::Quota, format!("quota of collection '{}' is {quota}: {used} in use, {more} asked", c.name))
+    Error::new(
+        ErrorKind::Quota,
+        format!("quota of collection '{}' is {quota}: {used} in use, {more} asked", quote(c.name.as_bytes())),
+    )
 }
 
 /// A table of the index has its greatest size; more threads would cut the memory into more shards.
 #[cold]
 pub(crate) fn index(c: &State, objects: usize) -> Error {
-    let text = format!("the index is full: {objects} objects in this shard, collection '{}' gets no more", c.name);
+    let text = format!(
+        "the index is full: {objects} objects in this shard, collection '{}' gets no more",
+        quote(c.name.as_bytes())
+    );
     Error::new(ErrorKind::Full, text)
 }
 
