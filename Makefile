@@ -6,6 +6,7 @@
 #   make figures  measure and draw the papers' figures again on pretend networks (ROUNDS=3, FULL=1: every cell)
 #   make check    measure whether the lab's pretend networks do what they say
 #   make fuzz     fuzz every parser (FUZZ_SECONDS=600 of CPU each, FUZZ_JOBS=1 at once)
+#   make shuttle  run the store's threads in many orders under a model checker (SCHEDULES=100000 of each kind: minutes)
 #   make lint     format, clippy, house rules, and a check for the other systems whose targets are installed
 #   make install  PREFIX=/usr/local DESTDIR=
 
@@ -14,13 +15,14 @@ PORT ?= 7700
 ROUNDS ?= 7
 LINES ?= c,d,e,f,g
 FUZZ_SECONDS ?= 600
+SCHEDULES ?= 100000
 FUZZ_JOBS ?= 1
 HERD := target/release/herd
 # Where the crates others build on must check (docs/portability.md).
 TARGETS := aarch64-unknown-linux-gnu aarch64-apple-darwin x86_64-unknown-freebsd
 PORTABLE := -p herd-core -p herd-store -p herd-net -p herd-client --features herd-client/async
 
-.PHONY: help run test bench figures check fuzz lint install build
+.PHONY: help run test bench figures check fuzz shuttle lint install build
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -62,6 +64,12 @@ fuzz:
 	else \
 	    echo "fuzz: the built-in driver (cargo-fuzz with a nightly compiler would give coverage-guided libFuzzer)"; fi
 	@target/release/herd-fuzz --list | xargs -P $(FUZZ_JOBS) -n 1 target/release/herd-fuzz --seconds $(FUZZ_SECONDS)
+
+# A target directory of its own, since all it builds is built with another configuration.
+shuttle:
+	@scripts/toolchain
+	SCHEDULES=$(SCHEDULES) RUSTFLAGS=--cfg=herd_shuttle CARGO_TARGET_DIR=target/shuttle \
+	    cargo test --release --locked -p herd-store model
 
 lint:
 	@scripts/toolchain

@@ -16,12 +16,13 @@
 //! follows use.
 
 use crate::pool::{Memory, Pool, REGION_PAGES};
+use crate::sync::atomic::{AtomicU32, AtomicU64};
 use crate::sync::{Mutex, MutexGuard, Rank};
 use herd_core::limits::BLOCK_BYTES;
 use memmap2::{MmapMut, MmapOptions, UncheckedAdvice};
 use std::cell::UnsafeCell;
 use std::io;
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: usize = BLOCK_BYTES;

@@ -5,6 +5,7 @@
 
 use crate::arena::Arena;
 use crate::names::{self, Names};
+use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 use crate::sync::{Rank, RwLock};
 use herd_core::collection::{Class, Spec};
 use herd_core::key::{self, CollectionId};
@@ -12,7 +13,6 @@ use herd_core::limits::COLLECTIONS_MAX;
 use herd_core::{Error, ErrorKind, quote};
 use std::ops::AddAssign;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// A collection; cheap to clone, valid after it was destroyed (then empty, and refusing).
 #[derive(Clone)]

@@ -51,8 +51,8 @@ use herd_core::limits::{HELD_PART, SLOTS};
 use herd_core::{Error, entry as core_entry, size};
 use index::Tag;
 use shard::{FETCH_BYTES, Lane, Shard};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
+use sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Pages kept so that eviction can always move an entry.
 const RESERVE_PAGES: u32 = 16;

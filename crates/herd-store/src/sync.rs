@@ -2,10 +2,17 @@
 //! other. The ranks and what each lock guards stand on top of `lib.rs`.
 //!
 //! The order is checked where debug assertions are on, or with `--cfg herd_ranks`, and costs nothing elsewhere. A lock
-//! that another thread left by a panic is taken all the same.
+//! that another thread left by a panic is taken all the same. With `--cfg herd_shuttle` locks and atomics are those of a
+//! model checker, which runs threads in every order and finds those in which they wait for each other.
 
+#[cfg(herd_shuttle)]
+use shuttle::sync;
 use std::ops::{Deref, DerefMut};
-use std::sync::{self, PoisonError, TryLockError};
+#[cfg(not(herd_shuttle))]
+use std::sync;
+use std::sync::{PoisonError, TryLockError};
+
+pub(crate) use sync::atomic;
 
 /// The order of the locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,12 +99,12 @@ impl<G: DerefMut> DerefMut for Guard<G> {
     }
 }
 
-#[cfg(any(debug_assertions, herd_ranks))]
+#[cfg(all(any(debug_assertions, herd_ranks), not(herd_shuttle)))]
 pub(crate) use checked::Held;
-#[cfg(not(any(debug_assertions, herd_ranks)))]
+#[cfg(not(all(any(debug_assertions, herd_ranks), not(herd_shuttle))))]
 pub(crate) use unchecked::Held;
 
-#[cfg(any(debug_assertions, herd_ranks))]
+#[cfg(all(any(debug_assertions, herd_ranks), not(herd_shuttle)))]
 mod checked {
     use super::Rank;
     use std::cell::RefCell;
@@ -142,7 +149,7 @@ mod checked {
     }
 }
 
-#[cfg(not(any(debug_assertions, herd_ranks)))]
+#[cfg(not(all(any(debug_assertions, herd_ranks), not(herd_shuttle))))]
 mod unchecked {
     use super::Rank;
 
@@ -168,7 +175,7 @@ mod unchecked {
 }
 
 #[cfg(test)]
-#[cfg(any(debug_assertions, herd_ranks))]
+#[cfg(all(any(debug_assertions, herd_ranks), not(herd_shuttle)))]
 mod tests {
     use super::*;
 

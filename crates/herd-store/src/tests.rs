@@ -8,6 +8,8 @@ use std::collections::HashMap;
 mod generations;
 mod left;
 mod memory;
+#[cfg(herd_shuttle)]
+mod model;
 mod threads;
 
 /// A whole round of upkeep.

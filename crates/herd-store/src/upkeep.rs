@@ -8,8 +8,8 @@ use crate::arena::PAGE_BYTES;
 use crate::collection::State;
 use crate::evict::Effort;
 use crate::shard::Shard;
+use crate::sync::atomic::Ordering::Relaxed;
 use crate::{Now, Store};
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Pages that upkeep keeps free while something can be evicted, so that puts rarely make room themselves.
 const SPARE_PAGES: u32 = 32;

@@ -6,11 +6,11 @@
 use crate::arena::PAGE_BYTES;
 use crate::body::{self, Body, BodyWriter, NoRoom};
 use crate::collection::Collection;
+use crate::sync::atomic::Ordering::Relaxed;
 use crate::{Now, RESERVE_PAGES, Store, refusal};
 use herd_core::Error;
 use herd_core::limits::BLOCK_BYTES;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// A large value on its way in, admitted against the budget.
 pub struct Upload {
