@@ -5,9 +5,17 @@
 //! value is not one that was put, or memory doesn't come back. `make shuttle` runs them, `SCHEDULES=100000` of each kind.
 
 use super::*;
+use herd_core::entry::Memcached;
 use shuttle::rand::Rng;
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config as Checker, Runner};
+
+const AMENDED: Amended = Amended {
+    flags: 1,
+    expires_ms: 5_000,
+    memcached: Memcached { cas: 0, stale: false, token_sent: false },
+    fence: None,
+};
 
 /// What is left of the memory when the threads begin: two pages, so that puts must make room.
 const LEFT_BYTES: u64 = 2 * 65_536;
@@ -57,11 +65,11 @@ fn step(store: &Arc<Store>, held: &mut Option<Collection>) {
     match chance(12) {
         0..4 => drop(put(store, &c, &key, &told(name, chance(1 << 20)), at(1))),
         4..6 => get(store, &c, &key, at(1)).into_iter().for_each(|bytes| check(name, &bytes)),
-        6 => drop(store.entry(&c, &key, at(1)).remove()),
+        6 => drop(store.entry(&c, &key, at(1)).remove(None)),
         7 => store.flush(&c, None),
         8 => store.destroy(&c),
         9 => drop(store.list(&c, b"", None, 10, at(1))),
-        10 => drop(store.entry(&c, &key, at(1)).amend(5_000, 1, Default::default())),
+        10 => drop(store.entry(&c, &key, at(1)).amend(&AMENDED)),
         _ => drop(store.maintain(at(1), 100)),
     }
     *held = Some(c);

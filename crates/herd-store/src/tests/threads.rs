@@ -152,7 +152,7 @@ impl Worker<'_> {
     }
 
     fn remove(&mut self, c: &Collection, name: u64) {
-        let removed = self.store.entry(c, &name.to_le_bytes(), self.now).remove();
+        let removed = self.store.entry(c, &name.to_le_bytes(), self.now).remove(None).expect("it leaves no fence");
         removed.into_iter().for_each(|version| self.saw(c, name, version));
     }
 
@@ -160,7 +160,7 @@ impl Worker<'_> {
         let expires_ms = self.now.unix_ms + self.random.below(200);
         let name = name.to_le_bytes();
         let memcached = herd_core::entry::Memcached { cas: self.random.below(2), ..Default::default() };
-        self.store.entry(c, &name, self.now).amend(expires_ms, 1, memcached).ok();
+        self.store.entry(c, &name, self.now).amend(&Amended { flags: 1, expires_ms, memcached, fence: None }).ok();
     }
 
     /// An upload that is not finished gives its memory back.
