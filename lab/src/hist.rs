@@ -59,6 +59,15 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// First and third quartile of `values`, each the nearest value; NaN when there are none.
+pub(crate) fn quartiles(values: &[f64]) -> (f64, f64) {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let last = sorted.len().saturating_sub(1);
+    let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
+    (at((last + 2) / 4), at((3 * last + 2) / 4))
+}
+
 /// Smallest and largest of `values`; NaN when there are none.
 pub(crate) fn spread(values: &[f64]) -> (f64, f64) {
     let smallest = values.iter().copied().fold(f64::NAN, f64::min);
@@ -102,5 +111,8 @@ mod tests {
         assert!(median(&[]).is_nan());
         assert_eq!(spread(&[3.0, 1.0, 2.0]), (1.0, 3.0));
         assert!(spread(&[]).0.is_nan());
+        assert_eq!(quartiles(&[5.0, 1.0, 4.0, 2.0, 3.0]), (2.0, 4.0));
+        assert_eq!(quartiles(&[7.0]), (7.0, 7.0));
+        assert!(quartiles(&[]).0.is_nan());
     }
 }

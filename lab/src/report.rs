@@ -216,15 +216,19 @@ impl Report {
         Summary::of(&values.copied().collect::<Vec<_>>())
     }
 
-    /// Metric of `(group, arm)` divided by that of another, round by round.
-    pub(crate) fn ratio(&self, line: &str, over: (&str, &str), under: (&str, &str), metric: &str) -> Option<Summary> {
+    /// Metric of `(group, arm)` divided by that of another, round by round: each ratio.
+    pub(crate) fn ratios(&self, line: &str, over: (&str, &str), under: (&str, &str), metric: &str) -> Vec<f64> {
         let value = |(group, arm): (&str, &str), round: usize| {
             let sample = self.of(line, group).find(|sample| sample.arm == arm && sample.round == round)?;
             sample.values.get(metric).copied()
         };
         let rounds = self.of(line, over.0).filter(|sample| sample.arm == over.1).map(|sample| sample.round);
-        let ratios = rounds.filter_map(|round| Some(value(over, round)? / value(under, round)?));
-        Summary::of(&ratios.collect::<Vec<_>>())
+        rounds.filter_map(|round| Some(value(over, round)? / value(under, round)?)).collect()
+    }
+
+    /// Median and spread of [`Report::ratios`].
+    pub(crate) fn ratio(&self, line: &str, over: (&str, &str), under: (&str, &str), metric: &str) -> Option<Summary> {
+        Summary::of(&self.ratios(line, over, under, metric))
     }
 
     /// Judges a value against a bar; nothing to judge, nothing said.

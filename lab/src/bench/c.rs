@@ -34,24 +34,25 @@ const MEMCACHED: [(&str, &str); 2] = [("memcached text", ""), ("memcached tuned"
 
 /// What the arms of one group have in common.
 #[derive(Clone, Debug)]
-struct Case {
-    op: Op,
-    conns: usize,
-    pipeline: usize,
-    rate_per_s: Option<f64>,
+pub(super) struct Case {
+    pub(super) op: Op,
+    pub(super) conns: usize,
+    pub(super) pipeline: usize,
+    pub(super) rate_per_s: Option<f64>,
     /// Nobody stays on a core of its own.
-    unpinned: bool,
+    pub(super) unpinned: bool,
 }
 
 /// An arm and how its server is started.
 #[derive(Clone, Debug)]
-struct Entrant {
-    arm: Arm,
-    setup: Setup,
+pub(super) struct Entrant {
+    pub(super) arm: Arm,
+    pub(super) setup: Setup,
 }
 
 impl Case {
-    fn group(&self) -> String {
+    /// What is alike for its arms, in words.
+    pub(super) fn group(&self) -> String {
         let mode = match (self.unpinned, self.rate_per_s, self.pipeline) {
             (true, ..) => "nobody pinned".to_owned(),
             (false, Some(_), _) => "fixed rate".to_owned(),
@@ -71,16 +72,16 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
         conns.iter().flat_map(both).collect()
     };
     let saturated = [cases(1, false), cases(50, false)].concat();
-    phase(bench, &saturated, &pinned(bench))?;
+    phase(bench, LINE, &saturated, &pinned(bench))?;
     let mut fixed = cases(1, false);
     for case in &mut fixed {
         let rate = bench.report.summary(LINE, &case.group(), "memcached text", "per_s");
         case.rate_per_s = rate.map(|summary| summary.median * SHARE);
     }
     if fixed.iter().all(|case| case.rate_per_s.is_some()) {
-        phase(bench, &fixed, &pinned(bench))?;
+        phase(bench, LINE, &fixed, &pinned(bench))?;
     }
-    phase(bench, &cases(1, true), &unpinned(bench))?;
+    phase(bench, LINE, &cases(1, true), &unpinned(bench))?;
     bench.report.print_tables(LINE, &["cpu_us", "per_s", "p50_us", "p99_us", "p999_us"]);
     judge(bench, conns)?;
     bench.report.print_verdicts(LINE);
@@ -107,8 +108,13 @@ fn pinned(bench: &Bench) -> Vec<Entrant> {
         bench.arm("null wire, plain", plain(Proto::Herd, Op::Get), Proto::Herd),
         bench.arm("null wire, plain", plain(Proto::Herd, Op::Set), Proto::Herd),
     ];
-    let setup = Setup { value_bytes: VALUE_BYTES, ..Setup::default() };
+    let setup = setup();
     all.into_iter().flatten().map(|arm| Entrant { arm, setup: setup.clone() }).collect()
+}
+
+/// How every pinned server is started.
+pub(super) fn setup() -> Setup {
+    Setup { value_bytes: VALUE_BYTES, ..Setup::default() }
 }
 
 fn unpinned(bench: &Bench) -> Vec<Entrant> {
@@ -128,25 +134,25 @@ fn threaded(name: &str, threads: usize) -> String {
 }
 
 /// Runs all cases over all entrants, round by round, with fresh servers in each round.
-fn phase(bench: &mut Bench, cases: &[Case], entrants: &[Entrant]) -> Result<()> {
+pub(super) fn phase(bench: &mut Bench, line: &'static str, cases: &[Case], entrants: &[Entrant]) -> Result<()> {
     let cycles = cycles(bench);
     for round in 0..bench.options.rounds {
         let mut running = Vec::new();
         for entrant in entrants {
             match start(bench, entrant) {
                 Ok(server) => running.push((&entrant.arm, server)),
-                Err(error) => bench.report.failure(format!("[{LINE}] {}: {error}", entrant.arm.name))?,
+                Err(error) => bench.report.failure(format!("[{line}] {}: {error}", entrant.arm.name))?,
             }
         }
         for case in cases {
             let serving: Vec<_> = running.iter().filter(|(arm, _)| serves(arm, case.op)).collect();
             for cycle in 0..cycles {
                 for (arm, server) in alternated(&serving, round * cycles + cycle) {
-                    measure(bench, case, arm, server, round * cycles + cycle)?;
+                    measure(bench, (line, case), arm, server, round * cycles + cycle)?;
                 }
             }
         }
-        println!("[{LINE}] {}: round {} of {}", cases[0].group(), round + 1, bench.options.rounds);
+        println!("[{line}] {}: round {} of {}", cases[0].group(), round + 1, bench.options.rounds);
     }
     Ok(())
 }
@@ -170,7 +176,13 @@ fn start(bench: &mut Bench, entrant: &Entrant) -> Result<Server> {
     Ok(server)
 }
 
-fn measure(bench: &mut Bench, case: &Case, arm: &Arm, server: &Server, round: usize) -> Result<()> {
+fn measure(
+    bench: &mut Bench,
+    (line, case): (&'static str, &Case),
+    arm: &Arm,
+    server: &Server,
+    round: usize,
+) -> Result<()> {
     let spec = Spec {
         conns: case.conns,
         pipeline: case.pipeline,
@@ -195,8 +207,8 @@ fn measure(bench: &mut Bench, case: &Case, arm: &Arm, server: &Server, round: us
         },
     );
     let (group, arm) = (case.group(), arm.name.clone());
-    match bench.report.taken(&format!("[{LINE}] {group}"), &arm, taken)? {
-        Some(values) => bench.report.sample(Sample { line: LINE, group, arm, round, values }),
+    match bench.report.taken(&format!("[{line}] {group}"), &arm, taken)? {
+        Some(values) => bench.report.sample(Sample { line, group, arm, round, values }),
         None => Ok(()),
     }
 }

@@ -26,7 +26,8 @@ const CHURN_MIB: u64 = 1_024;
 const CHURN_KEYS: u64 = 20_000;
 const MIB: f64 = 1_048_576.0;
 
-fn group(bench: &Bench) -> String {
+/// What is alike for all arms that are loaded with objects.
+pub(super) fn group(bench: &Bench) -> String {
     format!("{} objects of 16 B key and 64 B value", bench.options.objects)
 }
 
@@ -40,7 +41,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
         bench.arm("herd", Kind::Herd, Proto::Memcached),
     ];
     for arm in arms.into_iter().flatten() {
-        if let Err(error) = overhead(bench, &arm) {
+        if let Err(error) = overhead(bench, LINE, &arm, 0) {
             bench.report.failure(format!("[{LINE}] {}: {error}", arm.name))?;
         }
         println!("[{LINE}] objects loaded and read back: {}", arm.name);
@@ -63,7 +64,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
 }
 
 /// Loads all objects, reads each back, and divides what is resident beyond their keys and values.
-fn overhead(bench: &mut Bench, arm: &Arm) -> Result<()> {
+pub(super) fn overhead(bench: &mut Bench, line: &'static str, arm: &Arm, round: usize) -> Result<()> {
     let objects = bench.options.objects;
     let setup = Setup { memory_mib: 4_096, ..Setup::default() };
     let server = arm.peer.start(&setup)?;
@@ -92,7 +93,7 @@ fn overhead(bench: &mut Bench, arm: &Arm) -> Result<()> {
         ("peak_mib", proc::peak_resident_bytes(server.pid())? as f64 / MIB),
     ]);
     let (group, arm) = (group(bench), arm.name.clone());
-    bench.report.sample(Sample { line: LINE, group, arm, round: 0, values })
+    bench.report.sample(Sample { line, group, arm, round, values })
 }
 
 fn churn(bench: &mut Bench, arm: &Arm) -> Result<()> {

@@ -4,6 +4,7 @@
 //! anew in each round, so that one unlucky memory layout does not stand for a server. The server has core 0, the
 //! client core 1, unless a line says otherwise.
 
+mod before;
 pub(crate) mod c;
 pub(crate) mod d;
 pub(crate) mod e;
@@ -51,9 +52,12 @@ pub(crate) enum Line {
     F,
     /// Connections: idle ones, and a crowd that reconnects.
     G,
+    /// This Herd beside another one: CPU per request, memory per object. Only where it is named.
+    Before,
 }
 
 impl Line {
+    /// What is measured unless lines are named.
     const ALL: [Self; 5] = [Self::C, Self::D, Self::E, Self::F, Self::G];
 }
 
@@ -65,6 +69,9 @@ pub(crate) struct Options {
     /// Lines to measure.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Line::ALL)]
     pub(crate) lines: Vec<Line>,
+    /// Line before: another Herd's binary, to compare with.
+    #[arg(long)]
+    pub(crate) before: Option<PathBuf>,
     /// Rounds of each comparison.
     #[arg(long, default_value_t = 7)]
     pub(crate) rounds: usize,
@@ -127,6 +134,7 @@ pub(crate) fn run(mut options: Options) -> Result<()> {
             Line::E => e::run(&mut bench)?,
             Line::F => f::run(&mut bench)?,
             Line::G => g::run(&mut bench)?,
+            Line::Before => before::run(&mut bench)?,
         }
     }
     bench.report.conclude()

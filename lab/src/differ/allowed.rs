@@ -40,8 +40,8 @@ pub(super) const ALLOWED: [Allowed; 21] = [
     },
     Allowed {
         name: "ma, N and t",
-        sentence: "`ma` with N and t tells how long the object it made will live; memcached tells -1, or the time asked \
-                   for in another form.",
+        sentence: "`ma` with N and t tells how long the object it made will live; memcached tells -1, or the time \
+                   asked for in another form.",
         is: |it| {
             let made = it.asks(|words| words[0] == b"ma" && has_flag(words, b'N'));
             made && it.differs_in(|_, word| word.starts_with(b"t") || word.starts_with(b"c"))
@@ -49,12 +49,14 @@ pub(super) const ALLOWED: [Allowed; 21] = [
     },
     Allowed {
         name: "times that are over",
-        sentence: "The time left of what expires at once is told as 0; memcached tells 4,294,967,296 less the seconds since.",
+        sentence: "The time left of what expires at once is told as 0; memcached tells 4,294,967,296 less the \
+                   seconds since.",
         is: |it| it.differs_in(|_, word| word == b"t0" || word.starts_with(b"c")),
     },
     Allowed {
         name: "names in base64",
-        sentence: "Meta commands give a name back in the form in which it was sent, not in that in which it was stored.",
+        sentence: "Meta commands give a name back in the form in which it was sent, not in that in which it was \
+                   stored.",
         is: |it| {
             let heads: [&[u8]; 7] = [b"VA", b"HD", b"EN", b"NF", b"NS", b"EX", b"ME"];
             let [first, second] = it.lines.each_ref().map(|line| line.get(..2).unwrap_or_default());
@@ -64,9 +66,9 @@ pub(super) const ALLOWED: [Allowed; 21] = [
     },
     Allowed {
         name: "fetched or not",
-        sentence: "Gets mark an object as fetched (h of `mg`, fetch of `me`), an `add` or `cas` that is refused too, and \
-                   every change clears the mark; memcached also marks by `touch` and by `mg` with N, and keeps the mark \
-                   where it changes an object in place.",
+        sentence: "Gets mark an object as fetched (h of `mg`, fetch of `me`), an `add` or `cas` that is refused \
+                   too, and every change clears the mark; memcached also marks by `touch` and by `mg` with N, and \
+                   keeps the mark where it changes an object in place.",
         is: |it| {
             let facts: [&[u8]; 4] = [b"fetch=", b"cas=", b"cls=", b"size="];
             it.differs_in(|_, word| {
@@ -78,8 +80,8 @@ pub(super) const ALLOWED: [Allowed; 21] = [
     },
     Allowed {
         name: "spaces behind digits",
-        sentence: "A number that became shorter is followed by spaces up to its former length; memcached leaves them out \
-                   where it had to move the item.",
+        sentence: "A number that became shorter is followed by spaces up to its former length; memcached leaves \
+                   them out where it had to move the item.",
         is: |it| {
             let counts: [&[u8]; 3] = [b"incr", b"decr", b"ma"];
             let is_value = it.memcached_says("VALUE ") || it.memcached_says("VA ");
@@ -101,8 +103,8 @@ pub(super) const ALLOWED: [Allowed; 21] = [
     },
     Allowed {
         name: "names that are too long",
-        sentence: "A name that is too long is one error, whatever came before it; memcached adds an empty line after \
-                   `get`, and keeps back the replies before it.",
+        sentence: "A name that is too long is one error, whatever came before it; memcached adds an empty line \
+                   after `get`, and keeps back the replies before it.",
         is: |it| it.asks(|words| words[0].starts_with(b"g") && words.iter().any(|word| word.len() > 250)),
     },
     Allowed {
@@ -112,7 +114,8 @@ pub(super) const ALLOWED: [Allowed; 21] = [
     },
     Allowed {
         name: "values of nearly 1 MiB",
-        sentence: "Values up to 1,048,576 bytes are stored; memcached's limit of 1 MiB includes its header and the name.",
+        sentence: "Values up to 1,048,576 bytes are stored; memcached's limit of 1 MiB includes its header and \
+                   the name.",
         is: |it| it.memcached_says("SERVER_ERROR object too large for cache"),
     },
     Allowed {
@@ -131,7 +134,8 @@ pub(super) const ALLOWED: [Allowed; 21] = [
     },
     Allowed {
         name: "C0",
-        sentence: "C0 compares with 0 in `ma`, and in `ms` of every mode; memcached takes it for no comparison there.",
+        sentence: "C0 compares with 0 in `ma`, and in `ms` of every mode; memcached takes it for no comparison \
+                   there.",
         is: |it| it.asks(|words| words.iter().any(|word| word == b"C0")),
     },
     Allowed {
@@ -144,8 +148,8 @@ pub(super) const ALLOWED: [Allowed; 21] = [
     },
     Allowed {
         name: "ma and T",
-        sentence: "`ma` with T sets the time left whatever the number becomes; memcached forgets it where the number \
-                   becomes longer.",
+        sentence: "`ma` with T sets the time left whatever the number becomes; memcached forgets it where the \
+                   number becomes longer.",
         is: |it| it.asked_before(|words| words[0] == b"ma" && has_flag(words, b'T')) && !it.herd_refuses(),
     },
     Allowed {
