@@ -64,7 +64,7 @@ impl Reply {
     }
 
     /// The error the reply tells of; `None`: it was done.
-    pub(crate) fn error(&self) -> Option<Error> {
+    pub fn error(&self) -> Option<Error> {
         use herd_core::ErrorKind as Core;
         let kind = match Status::from_code(self.code) {
             Some(Status::Ok) => return None,

@@ -1,6 +1,7 @@
 //! The one error type of the core, and the kinds every door translates.
 
 use crate::limits::{ERROR_TEXT_MAX_BYTES, QUOTE_MAX_BYTES};
+use crate::size;
 use std::fmt;
 
 /// What went wrong, independent of the protocol that asked.
@@ -91,6 +92,14 @@ impl Error {
         let mut text = text.into();
         text.truncate(text.floor_char_boundary(ERROR_TEXT_MAX_BYTES));
         Self { kind, text }
+    }
+
+    /// An object of `size_bytes` is over a node's limit of `limit_bytes`.
+    #[cold]
+    pub fn too_large(size_bytes: u64, limit_bytes: u64) -> Self {
+        let (has, limit) = (size::show(size_bytes), size::show(limit_bytes));
+        let has = if has == limit { format!("more than {has}") } else { has };
+        Self::new(ErrorKind::TooLarge, format!("object of {has} is over the node's limit of {limit} (--max-object)"))
     }
 }
 

@@ -13,7 +13,7 @@
 use crate::entry::{Condition, Fence, Found, Head, Memcached, Token, Value, Version};
 use crate::limits::INLINE_MAX_BYTES;
 use crate::method::{self, Method};
-use crate::{Chunks, Error, ErrorKind, size};
+use crate::{Chunks, Error, ErrorKind};
 use std::borrow::Cow;
 
 /// A value too large to lie beside its key, as the store holds it; cheap to clone.
@@ -395,8 +395,7 @@ pub(crate) fn check_size(size_bytes: u64, max_bytes: u64) -> Result<(), Error> {
     if size_bytes <= max_bytes {
         return Ok(());
     }
-    let (has, limit) = (size::show(size_bytes), size::show(max_bytes));
-    Err(Error::new(ErrorKind::TooLarge, format!("object of {has} is over the limit of {limit}")))
+    Err(Error::too_large(size_bytes, max_bytes))
 }
 
 /// The error where an operation needs an object and there is none.

@@ -12,7 +12,7 @@ pub(crate) fn removed(c: &State) -> Error {
 #[cold]
 pub(crate) fn full(c: &State, arena: &Arena) -> Error {
     let text = format!(
-        "memory is full: {} of {} in use and collection '{}' of class {} does not evict",
+        "memory is full: {} of {} in use and collection '{}' of class {} does not evict; --memory gives the node more",
         size::show(arena.used_bytes()),
         size::show(arena.budget_bytes()),
         quote(c.name.as_bytes()),
@@ -44,12 +44,8 @@ pub(crate) fn index(c: &State, objects: usize) -> Error {
 #[cold]
 pub(crate) fn no_room(size_bytes: u64, free_bytes: u64, budget_bytes: u64) -> Error {
     let (has, free, budget) = (size::show(size_bytes), size::show(free_bytes), size::show(budget_bytes));
-    Error::new(ErrorKind::Full, format!("object of {has} does not fit: {free} of {budget} free"))
-}
-
-/// An object is over the node's limit.
-#[cold]
-pub(crate) fn too_large(size_bytes: u64, limit_bytes: u64) -> Error {
-    let (has, limit) = (size::show(size_bytes), size::show(limit_bytes));
-    Error::new(ErrorKind::TooLarge, format!("object of {has} is over the limit of {limit}"))
+    Error::new(
+        ErrorKind::Full,
+        format!("object of {has} does not fit: {free} of {budget} free; --memory gives the node more"),
+    )
 }

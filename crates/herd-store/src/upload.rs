@@ -70,7 +70,7 @@ impl Store {
     /// An error if an object of that size is over the limit.
     pub fn check_size(&self, size_bytes: u64) -> Result<(), Error> {
         let limit_bytes = self.object_max_bytes;
-        if size_bytes <= limit_bytes { Ok(()) } else { Err(refusal::too_large(size_bytes, limit_bytes)) }
+        if size_bytes <= limit_bytes { Ok(()) } else { Err(Error::too_large(size_bytes, limit_bytes)) }
     }
 
     /// An error if so much in place of what is there can't be within the quota. The last word has the put itself.

@@ -2,7 +2,7 @@
 
 use crate::exit::{Failure, USAGE};
 use crate::values::{count, listen, number, range, size, span};
-use clap::{Args as ClapArgs, Parser, Subcommand};
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ const KEYS: &str = "A KEY is NAME (in collection 'default') or COLLECTION/NAME."
   herd cp -r photos herd:photos         copy a tree into the herd
   curl http://127.0.0.1:7700/o/default/greeting
 
-Exit status: 0 done, 1 not so (no such object, condition failed), 2 usage or local file,
+Exit status: 0 done, 1 not found or condition failed, 2 usage or local file,
 3 herd unreachable or refusing, 4 outcome unknown, 130 Ctrl-C.")]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -38,12 +38,14 @@ pub(crate) enum Command {
     Rm(RmArgs),
     /// List objects
     Ls(LsArgs),
-    /// Show what is known of an object
+    /// Show an object's metadata
     Stat(StatArgs),
     /// Copy files or trees into or out of the herd
     Cp(CpArgs),
     /// Create, list and remove collections
     Collection(CollectionArgs),
+    /// Time the way to a node and back
+    Ping(PingArgs),
     /// List the nodes
     Nodes(ShowArgs),
     /// Show the state of the herd
@@ -108,9 +110,17 @@ pub(crate) struct NodeArgs {
     /// Largest value through the memcached protocol
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "1m")]
     pub(crate) memcached_max_value: u64,
-    /// What to log: error, warn, info
-    #[arg(long, default_value = "info", value_parser = ["error", "warn", "info"])]
-    pub(crate) log: String,
+    /// What to log
+    #[arg(long, default_value = "info")]
+    pub(crate) log: Level,
+}
+
+/// How much a node tells; each level holds those before it.
+#[derive(Clone, Copy, PartialEq, PartialOrd, ValueEnum)]
+pub(crate) enum Level {
+    Error,
+    Warn,
+    Info,
 }
 
 #[derive(ClapArgs)]
@@ -139,6 +149,9 @@ pub(crate) struct PutArgs {
     /// Replace a range from this offset on
     #[arg(long, value_name = "OFFSET", value_parser = number)]
     pub(crate) range: Option<u64>,
+    /// Print the version it got, as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) herd: HerdArgs,
 }
@@ -162,8 +175,14 @@ pub(crate) struct GetArgs {
 }
 
 #[derive(ClapArgs)]
-#[command(after_help = format!("{KEYS}\n\nExample:\n  herd rm notes/today notes/yesterday"))]
+#[command(after_help = format!("{KEYS}\n\nExamples:
+  herd rm notes/today notes/yesterday
+  herd rm -r photos/2026     all below photos/2026/
+  herd rm -r photos          all in collection 'photos'"))]
 pub(crate) struct RmArgs {
+    /// Remove all below KEY/; a KEY without a slash is a collection, as for cp -r
+    #[arg(short, long)]
+    pub(crate) recursive: bool,
     /// Objects to remove
     #[arg(required = true)]
     pub(crate) keys: Vec<OsString>,
@@ -180,7 +199,7 @@ pub(crate) struct LsArgs {
     /// COLLECTION/ or COLLECTION/PREFIX, or a prefix in 'default'
     #[arg(default_value = "")]
     pub(crate) prefix: OsString,
-    /// Also size and version
+    /// Also size, time of last modification and version
     #[arg(short, long)]
     pub(crate) long: bool,
     /// One JSON object a line
@@ -206,19 +225,25 @@ pub(crate) struct StatArgs {
 }
 
 #[derive(ClapArgs)]
-#[command(after_help = "The herd's side is written herd:KEY. Links, modes, times and empty directories are kept; \
-what is equal (size, time, mode) is skipped; nothing is written outside the target.
+#[command(
+    override_usage = "herd cp [OPTIONS] <FROM>... <TO>",
+    after_help = "The herd's side is written herd:KEY. Links, modes, times and empty directories are kept; \
+what is equal (size, time, mode) is left as it is; nothing is written outside the target. A FROM that is a link is \
+followed; with -r it is copied as a link, unless a slash behind it says to follow it.
 
 Examples:
   herd cp report.pdf herd:docs/report.pdf
-  herd cp -r photos herd:photos
-  herd cp -r herd:photos restored")]
+  herd cp -r photos herd:photos          what is in photos to collection 'photos'
+  herd cp -r herd:photos restored
+  herd cp a.jpg b.jpg herd:photos/       several, each under its own name
+  herd cp herd:docs/report.pdf - | less"
+)]
 pub(crate) struct CpArgs {
     /// Copy a directory with all in it
     #[arg(short, long)]
     pub(crate) recursive: bool,
     /// What to copy, then where to: files, directories or -, and herd:KEY
-    #[arg(required = true, num_args = 2.., value_name = "FROM.. TO")]
+    #[arg(required = true, num_args = 2.., value_name = "PATH")]
     pub(crate) paths: Vec<OsString>,
     /// Parallel transfers
     #[arg(long, default_value = "8", value_name = "N", value_parser = count::<256>)]
@@ -255,7 +280,7 @@ pub(crate) enum CollectionCommand {
         /// Keep names sorted, for listings in order
         #[arg(long)]
         ordered: bool,
-        /// Most bytes it may hold
+        /// Maximum size
         #[arg(long, value_name = "SIZE", value_parser = size)]
         quota: Option<u64>,
         #[command(flatten)]
@@ -270,6 +295,13 @@ pub(crate) enum CollectionCommand {
         #[command(flatten)]
         herd: HerdArgs,
     },
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "Example:\n  herd ping --node one:7700,two:7700")]
+pub(crate) struct PingArgs {
+    #[command(flatten)]
+    pub(crate) herd: HerdArgs,
 }
 
 #[derive(ClapArgs)]

@@ -2,9 +2,11 @@
 
 use crate::args::LsArgs;
 use crate::exit::{Failure, Outcome};
-use crate::objects::client;
+use crate::objects::{client, pipelined};
 use crate::out;
-use herd_client::Item;
+use crate::values::date;
+use herd_client::blocking::Client;
+use herd_client::{Attributes, Item, Request};
 use herd_core::door::http::put_base64;
 use herd_core::{key, size};
 use serde_json::json;
@@ -14,51 +16,96 @@ use std::os::unix::ffi::OsStrExt;
 /// Names that are held to be sorted, about 10 MB; what is beyond comes as the herd lists it.
 const SORTED_MAX: usize = 100_000;
 
+/// Objects asked about at once for their times.
+const BATCH: usize = 1_000;
+
 pub(crate) fn run(args: &LsArgs) -> Outcome {
     let client = client(&args.herd)?;
     let (collection, prefix) = key::split(args.prefix.as_bytes());
     let collection = String::from_utf8_lossy(collection).into_owned();
     let mut listing = client.list(&collection, prefix);
     let mut first = listing.by_ref().take(SORTED_MAX + 1).collect::<Result<Vec<Item>, _>>()?;
+    if first.is_empty() {
+        hint(args, &client);
+    }
     if first.len() > SORTED_MAX {
         out::tell(format!("herd: over {SORTED_MAX} names: they are not sorted"));
     } else {
         first.sort_by(|a, b| a.name.cmp(&b.name));
     }
-    let mut lines =
-        Lines { args, collection: &collection, out: BufWriter::new(io::stdout().lock()), terminal: out::is_terminal() };
+    let out = BufWriter::new(io::stdout().lock());
+    let mut lines = Lines { args, client: &client, collection: &collection, out, terminal: out::is_terminal() };
     if args.long && !args.json && !first.is_empty() {
         lines.out.write_all(HEADER).map_err(out::failed)?;
     }
-    for item in first {
-        lines.write(&item)?;
+    for some in first.chunks(BATCH) {
+        lines.write(some)?;
     }
-    for item in listing {
-        lines.write(&item?)?;
+    loop {
+        let some = listing.by_ref().take(BATCH).collect::<Result<Vec<Item>, _>>()?;
+        if some.is_empty() {
+            return lines.out.flush().map_err(out::failed);
+        }
+        lines.write(&some)?;
     }
-    lines.out.flush().map_err(out::failed)
 }
 
-const HEADER: &[u8] = b"      SIZE              VERSION NAME\n";
+/// A word that names a collection, but was taken for the beginning of names in `default`.
+fn hint(args: &LsArgs, client: &Client) {
+    let Some(word) = args.prefix.to_str().filter(|word| !word.is_empty() && !word.contains('/')) else {
+        return;
+    };
+    // An answer that does not come costs no more than the hint.
+    let is_collection = client
+        .collections()
+        .is_ok_and(|all| all.as_array().is_some_and(|all| all.iter().any(|c| c["name"].as_str() == Some(word))));
+    if is_collection {
+        out::tell(format!(
+            "herd: no names in collection 'default' begin with {word}; for the collection: herd ls {word}/"
+        ));
+    }
+}
+
+const HEADER: &[u8] = b"      SIZE MODIFIED                             VERSION NAME\n";
 
 struct Lines<'a, W: Write> {
     args: &'a LsArgs,
+    client: &'a Client,
     collection: &'a str,
     out: W,
     terminal: bool,
 }
 
 impl<W: Write> Lines<'_, W> {
-    fn write(&mut self, item: &Item) -> Result<(), Failure> {
-        self.line(item).map_err(out::failed)
+    fn write(&mut self, items: &[Item]) -> Result<(), Failure> {
+        let dates = if self.args.long && !self.args.json { self.dates(items)? } else { Vec::new() };
+        for (at, item) in items.iter().enumerate() {
+            let date = dates.get(at).map_or("", String::as_str);
+            self.line(item, date).map_err(out::failed)?;
+        }
+        Ok(())
     }
 
-    fn line(&mut self, item: &Item) -> io::Result<()> {
+    /// When each was last modified, where that is known.
+    fn dates(&self, items: &[Item]) -> Result<Vec<String>, Failure> {
+        let keys: Vec<_> = items.iter().map(|item| [self.collection.as_bytes(), b"/", &item.name].concat()).collect();
+        let requests = keys.iter().map(Request::stat).collect::<Result<Vec<_>, _>>()?;
+        let mut dates = Vec::with_capacity(items.len());
+        pipelined(self.client, &requests, |reply| {
+            // It may be gone since it was listed.
+            let mtime_ns = Attributes::decode(&reply.attributes).ok().and_then(|attributes| attributes.mtime_ns);
+            dates.push(mtime_ns.map_or_else(|| "-".into(), |ns| date(ns.div_euclid(1_000_000_000))));
+            Ok(())
+        })?;
+        Ok(dates)
+    }
+
+    fn line(&mut self, item: &Item, date: &str) -> io::Result<()> {
         if self.args.json {
             return writeln!(self.out, "{}", self.json(item));
         }
         if self.args.long {
-            write!(self.out, "{:>10} {:>20} ", size::show(item.size_bytes), item.version)?;
+            write!(self.out, "{:>10} {date:<23} {:>20} ", size::show(item.size_bytes), item.version)?;
         }
         if self.args.null {
             self.out.write_all(&item.name)?;

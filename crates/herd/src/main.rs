@@ -4,6 +4,7 @@ mod args;
 mod copy;
 mod exit;
 mod list;
+mod machine;
 mod man;
 mod node;
 mod objects;
@@ -42,6 +43,7 @@ fn run(command: Command) -> Outcome {
         Command::Stat(options) => show::stat(&options),
         Command::Cp(options) => copy::run(&options),
         Command::Collection(options) => show::collection(&options),
+        Command::Ping(options) => objects::ping(&options),
         Command::Nodes(options) => show::nodes(&options),
         Command::Status(options) => show::status(&options),
         Command::Completion { shell } => {

@@ -5,6 +5,20 @@ use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 use std::io::{self, Write};
 
+const ENVIRONMENT: [(&str, &str); 2] = [
+    ("HERD_NODE", "Nodes to ask, HOST:PORT[,HOST:PORT..], tried in turn, where --node does not say."),
+    ("HERD_DEBUG_TIME", "1 enables memcached's command debugtime on a node, for tests."),
+];
+
+const EXIT_STATUS: [(&str, &str); 6] = [
+    ("0", "Done; an empty listing too."),
+    ("1", "What was asked is not so: no such object, condition failed; some files of cp failed."),
+    ("2", "Bad usage, or a local file fails."),
+    ("3", "The herd can't be reached, or refuses: full, quota, too large."),
+    ("4", "Outcome unknown: it was sent, and no answer came."),
+    ("130", "Ctrl-C."),
+];
+
 /// Writes the page to `out`.
 pub(crate) fn write(out: &mut dyn Write) -> io::Result<()> {
     let mut herd = Args::command();
@@ -14,8 +28,12 @@ pub(crate) fn write(out: &mut dyn Write) -> io::Result<()> {
     man.render_name_section(out)?;
     man.render_synopsis_section(out)?;
     man.render_description_section(out)?;
-    man.render_extra_section(out)?;
-    herd.get_subcommands().try_for_each(|command| section(command, out))
+    herd.get_subcommands().try_for_each(|command| section(command, out))?;
+    list("ENVIRONMENT", &ENVIRONMENT, out)?;
+    list("EXIT STATUS", &EXIT_STATUS, out)?;
+    writeln!(out, ".SH EXAMPLES")?;
+    // What else stands there is in the two sections above.
+    examples(&after_help(&herd).1, out)
 }
 
 /// The section of a command, or those of the commands below it.
@@ -33,7 +51,6 @@ fn section(command: &Command, out: &mut dyn Write) -> io::Result<()> {
     man.render_description_section(&mut text)?;
     man.render_synopsis_section(&mut text)?;
     man.render_options_section(&mut text)?;
-    man.render_extra_section(&mut text)?;
     for line in String::from_utf8_lossy(&text).lines() {
         match line.strip_prefix(".SH ") {
             Some("DESCRIPTION") => {}
@@ -41,5 +58,39 @@ fn section(command: &Command, out: &mut dyn Write) -> io::Result<()> {
             None => writeln!(out, "{line}")?,
         }
     }
-    Ok(())
+    let (more, lines) = after_help(command);
+    if !more.is_empty() {
+        writeln!(out, ".SS NOTES\n{}", escaped(&more))?;
+    }
+    if lines.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, ".SS EXAMPLES")?;
+    examples(&lines, out)
+}
+
+/// What stands behind the options of a command's help: a text, and examples up to the next empty line.
+fn after_help(command: &Command) -> (String, String) {
+    let text = command.get_after_help().map_or_else(String::new, ToString::to_string);
+    let (more, rest) = text.split_once("Example").unwrap_or((&text, ""));
+    let lines = rest.split_once('\n').map_or("", |(_, lines)| lines);
+    let lines = lines.split("\n\n").next().unwrap_or("");
+    (more.trim().to_string(), lines.to_string())
+}
+
+fn examples(lines: &str, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, ".nf")?;
+    lines.lines().try_for_each(|line| writeln!(out, "{}", escaped(line)))?;
+    writeln!(out, ".fi")
+}
+
+fn list(title: &str, entries: &[(&str, &str)], out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, ".SH \"{title}\"")?;
+    entries.iter().try_for_each(|(name, text)| writeln!(out, ".TP\n\\fB{}\\fR\n{}", escaped(name), escaped(text)))
+}
+
+/// A line as text, whatever a formatter would read in it.
+fn escaped(line: &str) -> String {
+    let text = line.replace('\\', "\\\\").replace('-', "\\-");
+    if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
 }

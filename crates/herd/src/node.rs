@@ -1,16 +1,17 @@
 //! `herd node`: checks, starts, waits for a signal, stops.
 
-use crate::args::NodeArgs;
+use crate::args::{Level, NodeArgs};
 use crate::exit::{Failure, Outcome, USAGE};
+use crate::values::date;
+use crate::{machine, out};
 use herd_core::limits::CONNECTIONS_MAX;
 use herd_core::size;
 use herd_node::{Config, Node};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Descriptors kept for anything but connections and loops; half of them where there are few.
 const SPARE_DESCRIPTORS: u64 = 64;
@@ -26,34 +27,68 @@ pub(crate) fn run(args: &NodeArgs) -> Outcome {
     for signal in [SIGTERM, SIGINT] {
         signal_hook::flag::register(signal, stop.clone()).map_err(Failure::local("signals"))?;
     }
-    let start = start_line(&config);
+    let (start, memory_bytes) = (start_line(&config), config.memory_bytes);
     let node = Node::start(config).map_err(|error| Failure::new(USAGE, hint(args, &error)))?;
-    if args.log == "info" {
-        eprintln!("{start}, on {}", node.addrs().iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
+    let log = Log { level: args.log };
+    let addrs: Vec<String> = node.addrs().iter().map(ToString::to_string).collect();
+    log.info(&format!("{start}, on {}", addrs.join(", ")));
+    if let Some(text) = too_much(memory_bytes, machine::memory_bytes()) {
+        log.warn(&text);
     }
-    for addr in node.addrs() {
-        println!("ready {addr}");
+    out::print(addrs.iter().map(|addr| format!("ready {addr}\n")).collect::<String>())?;
+    wait(&node, &stop, &log);
+    if node.has_ended() && !stop.load(Relaxed) {
+        log.error("an event loop has ended by itself; the node stops");
     }
-    std::io::stdout().flush().map_err(Failure::local("stdout"))?;
-    wait(&node, &stop, args);
     let result = node.stop().map_err(Failure::local("stopping"));
-    if args.log == "info" {
-        eprintln!("herd: stopped");
-    }
+    log.info("stopped");
     result
 }
 
+/// What a node tells while it runs: lines on stderr with time and level.
+struct Log {
+    level: Level,
+}
+
+impl Log {
+    fn error(&self, text: &str) {
+        self.line(Level::Error, "error", text);
+    }
+
+    fn warn(&self, text: &str) {
+        self.line(Level::Warn, "warn", text);
+    }
+
+    fn info(&self, text: &str) {
+        self.line(Level::Info, "info", text);
+    }
+
+    fn line(&self, level: Level, word: &str, text: &str) {
+        if level <= self.level {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+            out::tell(format!("{} {word}: {text}", date(now as i64)));
+        }
+    }
+}
+
+/// Said of a bound that the machine can't keep.
+fn too_much(memory_bytes: u64, machine_bytes: u64) -> Option<String> {
+    let (memory, machine) = (size::show(memory_bytes), size::show(machine_bytes));
+    let text = || format!("--memory {memory} is more than the {machine} this machine or its control group has");
+    (memory_bytes > machine_bytes).then(text)
+}
+
 /// Until a signal comes or a loop ends; tells of shed connections now and then.
-fn wait(node: &Node, stop: &AtomicBool, args: &NodeArgs) {
+fn wait(node: &Node, stop: &AtomicBool, log: &Log) {
     let step = Duration::from_millis(50);
     let (mut told, mut since) = (0, Duration::ZERO);
     while !stop.load(Relaxed) && !node.has_ended() {
         std::thread::sleep(step);
         since += step;
-        if since >= REPORT_EVERY && args.log != "error" {
+        if since >= REPORT_EVERY {
             let shed = node.shed();
             if shed > told {
-                eprintln!("herd: warning: shed {} connections that were too slow or too many", shed - told);
+                log.warn(&format!("shed {} connections that were too slow or too many", shed - told));
             }
             (told, since) = (shed, Duration::ZERO);
         }
@@ -68,11 +103,11 @@ fn config(args: &NodeArgs) -> Result<Config, Failure> {
         );
         return Err(Failure::new(USAGE, text));
     }
-    let memory = args.memory.unwrap_or_else(default_memory);
+    let memory = args.memory.unwrap_or_else(|| machine::memory_bytes() / 2);
     let threads = args.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
     Ok(Config {
         listen: args.listen.clone(),
-        name: args.name.clone().unwrap_or_else(host_name),
+        name: args.name.clone().unwrap_or_else(machine::name),
         memory_bytes: memory,
         threads,
         evict: args.evict,
@@ -127,17 +162,14 @@ fn raise_descriptors() -> u64 {
     }
 }
 
-/// Half of the machine's memory, or of what the control group allows.
-fn default_memory() -> u64 {
-    let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find(|line| line.starts_with("MemTotal:"))?.to_string();
-        Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? * 1024)
-    });
-    let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
-    machine.unwrap_or(2 << 30).min(group.unwrap_or(u64::MAX)) / 2
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn host_name() -> String {
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    if name.is_empty() { "node".into() } else { name }
+    #[test]
+    fn a_bound_above_the_machine_s_memory_is_told() {
+        assert_eq!(too_much(1 << 30, 1 << 30), None);
+        let told = too_much(100 << 30, 23 << 30).expect("too much");
+        assert!(told.contains("100.0 GiB") && told.contains("23.0 GiB"), "{told}");
+    }
 }

@@ -1,15 +1,27 @@
 //! The commands on objects, one function each.
 
-use crate::args::{GetArgs, HerdArgs, PutArgs, RmArgs};
+use crate::args::{GetArgs, HerdArgs, PingArgs, PutArgs, RmArgs};
+use crate::copy::prefix_of;
 use crate::exit::{Failure, NOT_SO, Outcome, USAGE};
+use crate::list::json_name;
 use crate::out;
+use crate::progress::Progress;
+use crate::show::class_name;
 use crate::target::{self, Output};
 use herd_client::blocking::Client;
-use herd_client::{Attributes, Condition, Config, ErrorKind, PutOptions, Range};
+use herd_client::{Ack, Attributes, Condition, Config, ErrorKind, PutOptions, Range, Reply, Request};
+use herd_core::key;
+use serde_json::{Value, json};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Requests sent ahead of their answers where many are to be done.
+const AHEAD: usize = 64;
+/// Round trips a ping takes the shortest of.
+const PINGS: u32 = 5;
 
 /// A client of the herd that was named.
 pub(crate) fn client(herd: &HerdArgs) -> Result<Client, Failure> {
@@ -27,20 +39,42 @@ pub(crate) fn put(args: &PutArgs) -> Outcome {
     let options = PutOptions { condition, ttl: args.ttl, flags: None, attributes };
     let client = client(&args.herd)?;
     let (mut source, length) = open(args.file.as_deref())?;
-    match args.range {
-        None => client.put_from(args.key.as_bytes(), &mut source, length, &options)?,
+    let key = args.key.as_bytes();
+    let ack = match args.range {
+        None => {
+            let progress = Progress::new(false, 1, length.unwrap_or(0));
+            let done = client.put_from(key, &mut progress.reader(source), length, &options);
+            progress.finish(0);
+            done?
+        }
         Some(offset) => {
             let mut bytes = Vec::new();
             source.read_to_end(&mut bytes).map_err(Failure::local("reading"))?;
-            client.put_range(args.key.as_bytes(), offset, &bytes, &options)?
+            client.put_range(key, offset, &bytes, &options)?
         }
     };
-    Ok(())
+    if args.json { out::print(format!("{}\n", ack_json(key, ack))) } else { Ok(()) }
+}
+
+fn ack_json(key: &[u8], ack: Ack) -> Value {
+    let (collection, name) = key::split(key);
+    let mut all = json!({
+        "collection": String::from_utf8_lossy(collection),
+        "version": ack.version,
+        "class": class_name(ack.class, ack.copies),
+        "copies": ack.copies,
+    });
+    let (field, name) = json_name(name);
+    all[field] = name.into();
+    all
 }
 
 /// A file, or standard input; with its length if that is known.
 fn open(file: Option<&Path>) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
     let Some(path) = file.filter(|path| *path != Path::new("-")) else {
+        if io::stdin().is_terminal() {
+            out::tell("herd: reading what you type; Ctrl-D ends it");
+        }
         return Ok((Box::new(io::stdin().lock()), None));
     };
     let file = File::open(path).map_err(Failure::local(path.display()))?;
@@ -62,8 +96,17 @@ pub(crate) fn get(args: &GetArgs) -> Outcome {
     };
     target::prepare("").map_err(Failure::local("signals"))?;
     let mut output = Output::open(path).map_err(Failure::local(path.display()))?;
-    client.get_to(key, range, &mut output)?;
+    let progress = Progress::new(false, 1, size_to_show(&client, key, args));
+    let done = client.get_to(key, range, &mut progress.writer(&mut output));
+    progress.finish(0);
+    done?;
     output.finish(None, None).map_err(Failure::local(path.display()))
+}
+
+/// Bytes to come, where somebody sees the progress; 0: nobody knows.
+fn size_to_show(client: &Client, key: &[u8], args: &GetArgs) -> u64 {
+    let is_seen = io::stderr().is_terminal() && args.range.is_none();
+    if is_seen { client.stat(key).map_or(0, |stat| stat.size_bytes) } else { 0 }
 }
 
 fn get_to_stdout(client: &Client, key: &[u8], range: Option<Range>) -> Outcome {
@@ -79,14 +122,95 @@ pub(crate) fn remove(args: &RmArgs) -> Outcome {
     let client = client(&args.herd)?;
     let mut last = Ok(());
     for key in &args.keys {
-        if let Err(error) = client.remove(key.as_bytes(), Condition::None) {
-            let failure = Failure::from(error);
-            if failure.code != NOT_SO {
-                return Err(failure);
+        let done =
+            if args.recursive { remove_tree(&client, key.as_bytes()) } else { remove_one(&client, key.as_bytes()) };
+        match done {
+            Ok(removed) if args.recursive => out::tell(format!("removed {removed}")),
+            Ok(_) => {}
+            Err(failure) if failure.code == NOT_SO => {
+                failure.report();
+                last = Err(Failure::new(NOT_SO, ""));
             }
-            failure.report();
-            last = Err(Failure::new(NOT_SO, ""));
+            Err(failure) => return Err(failure),
         }
     }
     last
+}
+
+fn remove_one(client: &Client, key: &[u8]) -> Result<u64, Failure> {
+    client.remove(key, Condition::None)?;
+    Ok(1)
+}
+
+/// Removes all that `cp -r` would copy from there; one that somebody else removes meanwhile is no failure.
+fn remove_tree(client: &Client, key: &[u8]) -> Result<u64, Failure> {
+    let prefix = prefix_of(key);
+    let (collection, inner) = key::split(&prefix);
+    let listing = client.list(collection, inner);
+    let keys = listing.map(|item| Ok([collection, b"/", &item?.name].concat()));
+    let keys = keys.collect::<Result<Vec<Vec<u8>>, herd_client::Error>>()?;
+    if keys.is_empty() {
+        return Err(Failure::new(NOT_SO, format!("no objects under {}", out::shown(&prefix))));
+    }
+    let mut removed = 0;
+    let requests = keys.iter().map(|key| Request::remove(key, Condition::None)).collect::<Result<Vec<_>, _>>()?;
+    pipelined(client, &requests, |reply| {
+        removed += u64::from(reply.is_ok());
+        if reply.is_ok() || reply.error().is_some_and(|error| error.kind() == ErrorKind::NotFound) {
+            return Ok(());
+        }
+        Err(reply.error().map_or_else(|| Failure::new(NOT_SO, "not removed"), Failure::from))
+    })?;
+    Ok(removed)
+}
+
+/// Sends many requests over one connection, some ahead of their answers; `each` sees these in order.
+pub(crate) fn pipelined(
+    client: &Client,
+    requests: &[Request<'_>],
+    mut each: impl FnMut(&Reply) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    if requests.is_empty() {
+        return Ok(());
+    }
+    let mut pipeline = client.pipeline()?;
+    for some in requests.chunks(AHEAD) {
+        let tickets = some.iter().map(|request| pipeline.send(request)).collect::<Result<Vec<_>, _>>()?;
+        for ticket in tickets {
+            each(&pipeline.wait(ticket)?.0)?;
+        }
+    }
+    Ok(())
+}
+
+/// Round trips to each node that was named.
+pub(crate) fn ping(args: &PingArgs) -> Outcome {
+    let nodes = args.herd.nodes();
+    let mut last = Ok(());
+    for node in nodes.split(',').map(str::trim).filter(|node| !node.is_empty()) {
+        match round_trip(node, args) {
+            Ok(time) => out::print(format!("{node}: {:.3} ms\n", time.as_secs_f64() * 1e3))?,
+            Err(failure) => {
+                failure.report();
+                last = Err(Failure::new(failure.code, ""));
+            }
+        }
+    }
+    last
+}
+
+/// The shortest of some round trips.
+fn round_trip(node: &str, args: &PingArgs) -> Result<Duration, Failure> {
+    let client = Client::new(node, Config { timeout: args.herd.timeout, ..Config::default() })?;
+    client.status()?;
+    let mut best = Duration::MAX;
+    for _ in 0..PINGS {
+        let begin = Instant::now();
+        // A question without effect, whatever the answer.
+        match client.stat("default/ping") {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
+            _ => best = best.min(begin.elapsed()),
+        }
+    }
+    Ok(best)
 }

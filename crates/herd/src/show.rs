@@ -25,7 +25,7 @@ fn stat_json(key: &[u8], stat: &Stat) -> Value {
         "collection": String::from_utf8_lossy(collection),
         "size_bytes": stat.size_bytes,
         "version": stat.version,
-        "class": class_name(stat),
+        "class": class_name(stat.class, stat.copies),
         "copies": stat.copies,
         "checksum": checksum(stat),
         "expires_ms": stat.expires_ms,
@@ -43,7 +43,7 @@ fn stat_json(key: &[u8], stat: &Stat) -> Value {
 fn stat_text(key: &[u8], stat: &Stat) -> String {
     let (collection, name) = key::split(key);
     let attributes = &stat.attributes;
-    let class = format!("{}, copies {}", class_name(stat), stat.copies);
+    let class = format!("{}, copies {}", class_name(stat.class, stat.copies), stat.copies);
     let mut lines = vec![
         ("size", format!("{} ({} bytes)", size::show(stat.size_bytes), stat.size_bytes)),
         ("version", stat.version.to_string()),
@@ -66,11 +66,12 @@ fn checksum(stat: &Stat) -> String {
     stat.checksum.map_or_else(String::new, |crc| format!("crc32c:{crc:08x}"))
 }
 
-fn class_name(stat: &Stat) -> String {
-    match stat.class {
+/// The durability class of an object with so many copies.
+pub(crate) fn class_name(class: u8, copies: u8) -> String {
+    match class {
         0 => "cache".into(),
-        1 => format!("ram:{}", stat.copies.max(1)),
-        _ => format!("log:{}", stat.copies.max(1)),
+        1 => format!("ram:{}", copies.max(1)),
+        _ => format!("log:{}", copies.max(1)),
     }
 }
 

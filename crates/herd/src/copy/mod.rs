@@ -52,7 +52,7 @@ fn is_stream(path: &OsStr) -> bool {
 }
 
 /// The key prefix of a tree: `COLLECTION/` or `COLLECTION/PATH/`; a bare word is a collection.
-fn prefix_of(key: &[u8]) -> Vec<u8> {
+pub(crate) fn prefix_of(key: &[u8]) -> Vec<u8> {
     match key {
         b"" => b"default/".to_vec(),
         key if key.ends_with(b"/") => key.to_vec(),

@@ -1,4 +1,4 @@
-//! The command line: what it prints and how it exits (DESIGN §5).
+//! The command line: what it prints and how it exits (docs/guide/errors.md).
 
 use crate::node::{Node, herd, pattern};
 use std::fs;
@@ -149,9 +149,12 @@ fn help_man_and_completion_are_there() {
     }
     let man = herd().arg("man").output().expect("herd runs").stdout;
     let man = String::from_utf8_lossy(&man);
-    for told in ["HERD PUT", "HERD COLLECTION CREATE", "if\\-version", "ordered", "Exit status: 0 done"] {
+    for told in
+        ["HERD PUT", "HERD COLLECTION CREATE", "if\\-version", "ordered", "ENVIRONMENT", "HERD_NODE", "EXIT STATUS"]
+    {
         assert!(man.contains(told), "{told} in {man}");
     }
+    assert!(!man.contains("EXTRA"), "a heading of the generator's");
     let version = herd().arg("--version").output().expect("herd runs").stdout;
     assert!(String::from_utf8_lossy(&version).starts_with("herd 0.1.0 ("));
 }

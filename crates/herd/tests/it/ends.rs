@@ -23,7 +23,7 @@ fn send_with_end(socket: &mut TcpStream, request: &[u8]) {
 }
 
 fn connections(node: &Node) -> u64 {
-    let status = node.talk(b"GET /status HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+    let status = node.talk(b"GET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     let status = String::from_utf8(status).expect("text");
     let rest = status.split("\"connections\":").nth(1).expect("the status tells it");
     rest.split(',').next().expect("a number").parse().expect("a number")
@@ -56,7 +56,7 @@ fn a_client_that_closes_behind_its_last_request_is_served_and_closed() {
         let fields = Fields { name: Some(name.as_bytes()), ..Fields::default() };
         let request = match i % 3 {
             0 => set.into_bytes(),
-            1 => (put + "Host: h\r\nContent-Length: 1\r\n\r\nx").into_bytes(),
+            1 => (put + "Host: localhost\r\nContent-Length: 1\r\n\r\nx").into_bytes(),
             _ => wire_frame(header, &fields, b"x"),
         };
         send_with_end(&mut socket, &request);
@@ -71,7 +71,7 @@ fn a_client_that_stops_sending_gets_its_answer_and_the_end() {
     let node = Node::start(&["--memory", "64m"]);
     for _ in 0..10 {
         assert!(ask_and_end(&node, b"version\r\n").starts_with(b"VERSION"));
-        assert!(ask_and_end(&node, b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n").starts_with(b"HTTP/1.1 200"));
+        assert!(ask_and_end(&node, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").starts_with(b"HTTP/1.1 200"));
         let hello = wire_frame(Header::new(Kind::Hello), &Fields::default(), &[]);
         let welcome = ask_and_end(&node, &hello);
         assert_eq!(wire::parse_header(&welcome).expect("a header").expect("whole").kind, Kind::Welcome);
@@ -96,9 +96,9 @@ fn a_client_that_stopped_sending_gets_all_replies_however_slowly_it_reads() {
 fn a_large_body_goes_to_a_client_that_stopped_sending() {
     let node = Node::start(&["--memory", "64m"]);
     let body = pattern(3 << 20, 5);
-    let head = format!("PUT /o/default/big HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", body.len());
+    let head = format!("PUT /o/default/big HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n", body.len());
     assert!(ask_and_end(&node, &[head.as_bytes(), &body].concat()).starts_with(b"HTTP/1.1 201"));
-    let got = ask_and_end(&node, b"GET /o/default/big HTTP/1.1\r\nHost: h\r\n\r\n");
+    let got = ask_and_end(&node, b"GET /o/default/big HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert!(got.ends_with(&body), "{} bytes", got.len());
     let fields = Fields { name: Some(b"big"), ..Fields::default() };
     let got = ask_and_end(&node, &wire_frame(Header::request(Verb::Get, 1), &fields, &[]));
@@ -113,10 +113,10 @@ fn a_reply_that_comes_later_goes_to_a_client_that_stopped_sending() {
     let got = ask_and_end(&node, &wire_frame(header, &fields, &[]));
     assert_eq!(wire::parse_header(&got).expect("a header").expect("whole").id, 7);
     node.talk(b"set k 0 0 1\r\nx\r\nquit\r\n");
-    let head = node.talk(b"HEAD /o/default/k HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+    let head = node.talk(b"HEAD /o/default/k HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     let head = String::from_utf8(head).expect("text").to_ascii_lowercase();
     let tag = head.lines().find_map(|line| line.strip_prefix("etag: ")).expect("a version").to_string();
-    let wait = format!("GET /o/default/k HTTP/1.1\r\nHost: h\r\nIf-None-Match: {tag}\r\nPrefer: wait=1\r\n\r\n");
+    let wait = format!("GET /o/default/k HTTP/1.1\r\nHost: localhost\r\nIf-None-Match: {tag}\r\nPrefer: wait=1\r\n\r\n");
     assert!(ask_and_end(&node, wait.as_bytes()).starts_with(b"HTTP/1.1 304"));
     wait_until_alone(&node);
 }
@@ -129,7 +129,7 @@ fn half_a_request_and_the_end_close_at_once() {
         &b"get k"[..],
         b"set k 0 0 10\r\nabc",
         b"set k 0 0 100000\r\nabc",
-        b"PUT /o/default/k HTTP/1.1\r\nHost: h\r\nContent-Length: 100000\r\n\r\nabc",
+        b"PUT /o/default/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\nabc",
         b"x",
     ] {
         ask_and_end(&node, half);

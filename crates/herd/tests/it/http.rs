@@ -9,12 +9,12 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn ask(node: &Node, request: &str) -> String {
-    text(&node.talk(format!("{request} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").as_bytes()))
+    text(&node.talk(format!("{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes()))
 }
 
 fn put(node: &Node, path: &str, headers: &str, body: &[u8]) -> String {
     let head = format!(
-        "PUT {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n",
+        "PUT {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n",
         body.len()
     );
     text(&node.talk(&[head.as_bytes(), body].concat()))
@@ -54,7 +54,7 @@ fn conditions_and_ranges() {
     assert_eq!(status(&put(&node, "/o/default/x", "If-Match: \"1\"\r\n", b"no")), "412");
     assert_eq!(status(&put(&node, "/o/default/x", &format!("If-Match: {tag}\r\n"), b"0123456789")), "204");
     let range = |range: &str| {
-        let request = format!("GET /o/default/x HTTP/1.1\r\nHost: h\r\nConnection: close\r\nRange: {range}\r\n\r\n");
+        let request = format!("GET /o/default/x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nRange: {range}\r\n\r\n");
         text(&node.talk(request.as_bytes()))
     };
     let part = range("bytes=2-4");
@@ -70,7 +70,7 @@ fn a_large_body_goes_both_ways_whole() {
     let node = Node::start(&["--memory", "256m"]);
     let body = pattern(50_000_000, 9);
     assert_eq!(status(&put(&node, "/o/default/big", "", &body)), "201");
-    let got = node.talk(b"GET /o/default/big HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+    let got = node.talk(b"GET /o/default/big HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     assert!(got.ends_with(&body));
 }
 
@@ -78,7 +78,7 @@ fn a_large_body_goes_both_ways_whole() {
 fn chunked_bodies_in_odd_pieces() {
     let node = Node::start(&["--memory", "64m"]);
     let body = pattern(300_000, 5);
-    let mut request = b"PUT /o/default/c HTTP/1.1\r\nHost: h\r\nConnection: close\r\n".to_vec();
+    let mut request = b"PUT /o/default/c HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n".to_vec();
     request.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
     for piece in body.chunks(7_777) {
         request.extend_from_slice(format!("{:x};note=1\r\n", piece.len()).as_bytes());
@@ -93,7 +93,7 @@ fn chunked_bodies_in_odd_pieces() {
     let mut answer = Vec::new();
     socket.read_to_end(&mut answer).expect("answered");
     assert_eq!(status(&text(&answer)), "201");
-    let got = node.talk(b"GET /o/default/c HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+    let got = node.talk(b"GET /o/default/c HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     assert!(got.ends_with(&body));
 }
 
@@ -104,9 +104,9 @@ fn pipelined_requests_are_answered_in_order_however_they_arrive() {
     put(&node, "/o/default/small", "", b"small");
     let mut request = Vec::new();
     for name in ["small", "big", "none", "small"] {
-        request.extend_from_slice(format!("GET /o/default/{name} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes());
+        request.extend_from_slice(format!("GET /o/default/{name} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes());
     }
-    request.extend_from_slice(b"GET /healthz HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+    request.extend_from_slice(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     let without_dates = |bytes: &[u8]| -> Vec<u8> {
         text(bytes)
             .lines()
@@ -132,11 +132,11 @@ fn bad_requests_get_their_own_errors() {
     assert_eq!(status(&ask(&node, "PATCH /o/default/x")), "405");
     let missing = put(&node, "/o/missing/x", "", b"v");
     assert!(status(&missing) == "404" && missing.contains("herd collection create missing"), "{missing}");
-    let head = "PUT /o/default/x HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999\r\n\r\n";
+    let head = "PUT /o/default/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n";
     assert_eq!(status(&text(&node.talk(format!("{head}{}", "x".repeat(1 << 20)).as_bytes()))), "413");
-    let long = format!("GET /o/default/x HTTP/1.1\r\nHost: h\r\nX: {}\r\n\r\n", "x".repeat(20_000));
+    let long = format!("GET /o/default/x HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(20_000));
     assert_eq!(status(&text(&node.talk(long.as_bytes()))), "431");
-    let smuggled = "PUT /o/default/x HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc";
+    let smuggled = "PUT /o/default/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc";
     assert_eq!(status(&text(&node.talk(smuggled.as_bytes()))), "400");
     let full: Vec<String> = (0..4).map(|i| put(&node, &format!("/o/default/f{i}"), "", &vec![1; 6 << 20])).collect();
     assert!(full.iter().any(|answer| status(answer) == "507" && answer.contains("MiB")), "{full:?}");
@@ -149,7 +149,7 @@ fn a_get_waits_for_a_newer_version() {
     let tag = header(&put(&node, "/o/default/w", "", b"old"), "ETag").to_string();
     let wait = |seconds: u32| {
         format!(
-            "GET /o/default/w HTTP/1.1\r\nHost: h\r\nConnection: close\r\nIf-None-Match: {tag}\r\n\
+            "GET /o/default/w HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nIf-None-Match: {tag}\r\n\
              Prefer: wait={seconds}\r\n\r\n"
         )
     };

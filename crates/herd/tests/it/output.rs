@@ -193,3 +193,83 @@ fn options_may_stand_before_the_verb_and_times_have_units() {
         assert!(!told.contains("literal") && !told.contains("digit found"), "{told}");
     }
 }
+
+#[test]
+fn rm_r_removes_what_is_below_and_nothing_else() {
+    let node = Node::start(&["--memory", "64m"]);
+    node.ok(&["collection", "create", "c"]);
+    for i in 0..200 {
+        node.ok(&["put", &format!("c/a/{i}"), "/dev/null"]);
+    }
+    for key in ["c/a", "c/ab", "c/b/x", "top"] {
+        node.ok(&["put", key, "/dev/null"]);
+    }
+    let output = node.herd(&["rm", "-r", "c/a"]);
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), "removed 200\n".into()));
+    assert_eq!(node.ok(&["ls", "c/"]), "a\nab\nb/x\n");
+    assert_eq!(node.herd(&["rm", "-r", "c/a"]).status.code(), Some(1), "nothing is below it any more");
+    node.ok(&["rm", "-r", "c"]);
+    assert_eq!((node.ok(&["ls", "c/"]), node.ok(&["ls"])), (String::new(), "top\n".into()));
+    assert_eq!(node.herd(&["rm", "-r", "none"]).status.code(), Some(1));
+}
+
+#[test]
+fn ls_l_has_a_header_sizes_and_dates() {
+    let node = Node::start(&["--memory", "64m"]);
+    let at = dir();
+    let file = at.path().join("f");
+    fs::write(&file, vec![0; 3 << 19]).expect("written");
+    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_709_210_096);
+    File::options().write(true).open(&file).and_then(|file| file.set_modified(time)).expect("set");
+    node.ok(&["cp", "-q", file.to_str().expect("text"), "herd:"]);
+    node.ok(&["put", "g", "/dev/null"]);
+    let lines = node.ok(&["ls", "-l"]);
+    let words: Vec<Vec<&str>> = lines.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(words[0], ["SIZE", "MODIFIED", "VERSION", "NAME"]);
+    assert_eq!((&words[1][..5], words[1][6]), (&["1.5", "MiB", "2024-02-29", "12:34:56", "UTC"][..], "f"));
+    assert_eq!((&words[2][..3], words[2][4]), (&["0", "B", "-"][..], "g"));
+}
+
+#[test]
+fn a_collection_s_name_without_a_slash_is_hinted_at() {
+    let node = Node::start(&["--memory", "64m"]);
+    node.ok(&["collection", "create", "photos"]);
+    let output = node.herd(&["ls", "photos"]);
+    assert!(output.status.success() && output.stdout.is_empty());
+    assert!(text(&output.stderr).contains("herd ls photos/"), "{}", text(&output.stderr));
+    assert!(node.herd(&["ls", "phot"]).stderr.is_empty());
+}
+
+#[test]
+fn put_tells_the_version_and_ping_the_time() {
+    let node = node_with("k", "value");
+    let told = node.ok(&["put", "k", "/dev/null", "--json"]);
+    let stat = node.ok(&["stat", "k", "--json"]);
+    let version = |text: &str| text.split("\"version\":").nth(1).map(|rest| rest[..10].to_string());
+    assert!(version(&told).is_some() && version(&told) == version(&stat), "{told} {stat}");
+    let told = node.ok(&["ping"]);
+    assert!(told.starts_with(&node.addr) && told.ends_with(" ms\n"), "{told}");
+    let both = format!("127.0.0.1:1,{}", node.addr);
+    let output = node.herd(&["ping", "--node", &both]);
+    assert_eq!((output.status.code(), text(&output.stdout).lines().count()), (Some(3), 1));
+}
+
+#[test]
+fn a_node_s_log_has_times_and_levels() {
+    let mut child = herd()
+        .args(["node", "--listen", "127.0.0.1:0", "--memory", "900g", "--threads", "1"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("herd starts");
+    let mut line = String::new();
+    let mut out = std::io::BufReader::new(child.stdout.take().expect("piped"));
+    std::io::BufRead::read_line(&mut out, &mut line).expect("readable");
+    Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill runs");
+    let told = text(&child.wait_with_output().expect("ends").stderr);
+    let words = |line: &str| line.split(' ').map(str::to_string).collect::<Vec<_>>();
+    let lines: Vec<Vec<String>> = told.lines().map(words).collect();
+    let levels: Vec<&str> = lines.iter().map(|words| words[3].as_str()).collect();
+    assert_eq!(levels, ["info:", "warn:", "info:"], "{told}");
+    assert!(lines.iter().all(|words| words[0].len() == 10 && words[2] == "UTC"), "{told}");
+}
