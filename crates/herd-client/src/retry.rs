@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn what_may_have_been_done_once_stays_unknown_whatever_follows() {
-        let spec = Spec { class: "ram:1".into(), ordered: false, quota_bytes: None };
+        let spec = Spec::of("ram:1");
         for last in [lost(false), busy(), Failure::NoConnection(Error::new(ErrorKind::Unreachable, "nobody"))] {
             let mut tries = Tries::new(&Request::create("c", &spec).expect("valid"), 1000);
             assert!(again(tries.after(lost(true), 0, 0)), "creating twice does no harm");

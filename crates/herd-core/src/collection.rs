@@ -55,9 +55,26 @@ pub struct Spec {
     /// Most bytes it may hold, overhead included; `None`: no bound of its own.
     #[serde(default)]
     pub quota_bytes: Option<u64>,
+    /// Whether its objects have indices, 0 to 2^64 - 1, for names: then neighbours lie on different nodes.
+    #[serde(default)]
+    pub indexed: bool,
 }
 
 impl Spec {
+    /// The specification of a class alone.
+    pub fn of(class: &str) -> Self {
+        Self { class: class.into(), ordered: false, quota_bytes: None, indexed: false }
+    }
+
+    /// An error if its parts do not go together, or the class can't be had in this version.
+    pub fn check(&self) -> Result<Class, Error> {
+        if self.indexed && self.ordered {
+            let text = "a collection is sorted by name, or its names are indices, not both";
+            return Err(Error::new(ErrorKind::BadRequest, text));
+        }
+        self.class()
+    }
+
     /// The class, or why it can't be had in this version.
     pub fn class(&self) -> Result<Class, Error> {
         let bad = || {

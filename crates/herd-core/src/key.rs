@@ -103,6 +103,13 @@ pub fn name_is_valid(name: &[u8]) -> bool {
     !name.is_empty() && name.len() <= NAME_MAX_BYTES
 }
 
+/// The index that a name of an indexed collection stands for: decimal digits without leading zeros.
+#[inline]
+pub fn index(name: &[u8]) -> Option<u64> {
+    let plain = matches!(name, [b'0'] | [b'1'..=b'9', ..]) && name.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(name).ok().filter(|_| plain)?.parse().ok()
+}
+
 /// Splits what a user wrote into collection and name: what precedes the first slash is the collection.
 pub fn split(key: &[u8]) -> (&[u8], &[u8]) {
     match memchr::memchr(b'/', key) {
@@ -123,6 +130,15 @@ pub fn collection_name_is_valid(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_index_has_one_name() {
+        assert_eq!(index(b"0"), Some(0));
+        assert_eq!(index(u64::MAX.to_string().as_bytes()), Some(u64::MAX));
+        for name in [&b""[..], b"00", b"01", b"+1", b"-1", b"1a", b" 1", b"18446744073709551616", b"\xFF"] {
+            assert_eq!(index(name), None);
+        }
+    }
 
     #[test]
     fn what_precedes_the_first_slash_is_the_collection() {

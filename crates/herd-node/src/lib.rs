@@ -122,7 +122,7 @@ fn shared(config: Config, environment: &Environment) -> io::Result<Shared> {
         start_ms: environment.unix_ms,
     })?;
     let class = if config.evict { "cache" } else { "ram:1" };
-    let spec = Spec { class: class.into(), ordered: false, quota_bytes: None };
+    let spec = Spec::of(class);
     let default = store.create("default", spec).map_err(|error| io::Error::other(error.text))?;
     let watch = Watch::new(store.clone());
     Ok(Shared {

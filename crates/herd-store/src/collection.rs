@@ -8,7 +8,7 @@ use crate::names::{self, Names};
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 use crate::sync::{Rank, RwLock};
 use herd_core::collection::{Class, Spec};
-use herd_core::key::{self, CollectionId};
+use herd_core::key::{self, CollectionId, HashKey, ObjectId};
 use herd_core::limits::COLLECTIONS_MAX;
 use herd_core::{Error, ErrorKind, quote};
 use std::ops::AddAssign;
@@ -90,7 +90,7 @@ impl State {
             id,
             index,
             name: name.to_string(),
-            class: spec.class()?,
+            class: spec.check()?,
             used_bytes: AtomicI64::new(0),
             generation: AtomicU32::new(generation),
             generations: shared.generations.clone(),
@@ -127,6 +127,25 @@ impl State {
     pub(crate) fn destroy(&self) {
         self.destroyed.store(true, Relaxed);
         self.begin_generation();
+    }
+
+    /// The id of an object.
+    #[inline]
+    pub(crate) fn object_id(&self, key: &HashKey, name: &[u8]) -> ObjectId {
+        match if self.spec.indexed { key::index(name) } else { None } {
+            Some(index) => ObjectId::at(key, self.id, index),
+            None => ObjectId::of(key, self.id, name),
+        }
+    }
+
+    /// An error if no object of this collection may have that name.
+    #[inline]
+    pub(crate) fn check_name(&self, name: &[u8]) -> Result<(), Error> {
+        if !self.spec.indexed || key::index(name).is_some() {
+            return Ok(());
+        }
+        let text = format!("'{}' names objects by index: 0 to 18446744073709551615", self.name);
+        Err(Error::new(ErrorKind::BadRequest, text))
     }
 
     pub(crate) fn is_destroyed(&self) -> bool {
@@ -234,7 +253,7 @@ pub(crate) struct Registry {
 struct Inner {
     /// By index; a destroyed one keeps its place until another may have it.
     all: Vec<Arc<State>>,
-    next_id: u64,
+    next_serial: u64,
     generations: Arc<AtomicU32>,
     arena: Arc<Arena>,
 }
@@ -242,8 +261,12 @@ struct Inner {
 impl Registry {
     pub(crate) fn new(arena: Arc<Arena>) -> Self {
         let generations = Arc::<AtomicU32>::default();
-        let inner =
-            Inner { all: Vec::new(), next_id: CollectionId::DEFAULT.0, generations: generations.clone(), arena };
+        let inner = Inner {
+            all: Vec::new(),
+            next_serial: CollectionId::DEFAULT.serial(),
+            generations: generations.clone(),
+            arena,
+        };
         Self { inner: RwLock::new(Rank::Registry, inner), generations }
     }
 
@@ -269,8 +292,11 @@ impl Registry {
             let text = format!("this node has {COLLECTIONS_MAX} collections, the most it can: remove one");
             return Err(Error::new(ErrorKind::Full, text));
         }
-        let state = Arc::new(State::new(CollectionId(inner.next_id), index as u16, name, spec, &inner)?);
-        inner.next_id += 1;
+        // The first is `default`, whose id is in the protocol.
+        let of_serial = CollectionId::new(0, inner.next_serial);
+        let id = if of_serial.serial() == CollectionId::DEFAULT.serial() { CollectionId::DEFAULT } else { of_serial };
+        let state = Arc::new(State::new(id, index as u16, name, spec, &inner)?);
+        inner.next_serial += 1;
         match free {
             Some(_) => inner.all[index] = state.clone(),
             None => inner.all.push(state.clone()),
@@ -338,7 +364,7 @@ mod tests {
     }
 
     fn spec(class: &str, quota_bytes: Option<u64>) -> Spec {
-        Spec { class: class.into(), ordered: false, quota_bytes }
+        Spec { quota_bytes, ..Spec::of(class) }
     }
 
     #[test]

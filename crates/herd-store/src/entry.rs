@@ -168,6 +168,7 @@ impl<'s> Entry<'s> {
     }
 
     fn try_put(&mut self, new: &NewObject<'_>) -> Result<Version, Error> {
+        self.c.check_name(self.name)?;
         let mut draft = self.draft(new);
         let weight = draft.bytes() as u64 + self.extra_bytes(&new.value);
         let claimed = self.claim_quota(weight)?;

@@ -6,7 +6,6 @@ use crate::entry::{Entry, Found};
 use crate::index::Tag;
 use crate::shard::Locked;
 use crate::{Now, Store};
-use herd_core::key::ObjectId;
 
 impl Store {
     /// Gets an object: hands it to `f` under its lock; counts the hit or miss and notes the use.
@@ -22,7 +21,7 @@ impl Store {
     #[inline]
     pub fn entry<'s>(&'s self, collection: &'s Collection, name: &'s [u8], now: Now) -> Entry<'s> {
         let c = &collection.0;
-        let id = ObjectId::of(&self.hash_key, c.id, name);
+        let id = c.object_id(&self.hash_key, name);
         let (tag, slot) = (Tag::new(id.tag_bits()), id.slot() / self.shards.len());
         let mut shard = self.lock(id.slot() & (self.shards.len() - 1));
         shard.foresee_version(slot);

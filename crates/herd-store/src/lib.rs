@@ -46,7 +46,7 @@ use arena::{Arena, PageId};
 use body::Zeros;
 use collection::Registry;
 use herd_core::collection::Spec;
-use herd_core::key::{CollectionId, HashKey, ObjectId};
+use herd_core::key::{CollectionId, HashKey};
 use herd_core::limits::{HELD_PART, SLOTS};
 use herd_core::{Error, entry as core_entry, size};
 use index::Tag;
@@ -180,7 +180,7 @@ impl Store {
     /// Begins to fetch what finding an object will need.
     #[inline]
     pub fn foresee(&self, collection: &Collection, name: &[u8]) -> Foreseen {
-        let id = ObjectId::of(&self.hash_key, collection.0.id, name);
+        let id = collection.0.object_id(&self.hash_key, name);
         let foreseen = Foreseen { shard: id.slot() & (self.shards.len() - 1), tag: Tag::new(id.tag_bits()) };
         self.lock(foreseen.shard).index.foresee(foreseen.tag);
         foreseen

@@ -9,7 +9,6 @@ use crate::collection::State;
 use crate::index::Tag;
 use crate::shard::Shard;
 use crate::{Collection, Now, Store};
-use herd_core::key::ObjectId;
 
 /// Entries looked at under one lock.
 const STRETCH: usize = 256;
@@ -66,7 +65,7 @@ impl Store {
             _ if c.spec().ordered => Place::Sorted(after.map(Into::into)),
             None => Place::Hashed(0, Tag::MIN, None),
             Some(name) => {
-                let id = ObjectId::of(&self.hash_key, c.id(), name);
+                let id = c.0.object_id(&self.hash_key, name);
                 Place::Hashed(id.slot() & (self.shards.len() - 1), Tag::new(id.tag_bits()), Some(name.into()))
             }
         };

@@ -18,7 +18,7 @@ use crate::left::Left;
 use crate::record::{self, Draft, Record};
 use crate::sync::{Mutex, MutexGuard, Rank};
 use herd_core::entry::{Fence, Version};
-use herd_core::key::{HashKey, ObjectId};
+use herd_core::key::HashKey;
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -222,7 +222,7 @@ impl Shard {
 
     /// The tag of the entry at an address.
     pub(crate) fn tag(&self, c: &State, addr: Addr) -> Tag {
-        Tag::new(ObjectId::of(&self.hash_key, c.id, self.record(addr).name()).tag_bits())
+        Tag::new(c.object_id(&self.hash_key, self.record(addr).name()).tag_bits())
     }
 
     /// Index position of the live entry at an address.

@@ -29,7 +29,7 @@ fn store(memory_bytes: u64) -> Arc<Store> {
 }
 
 fn spec(class: &str) -> Spec {
-    Spec { class: class.into(), ordered: false, quota_bytes: None }
+    Spec::of(class)
 }
 
 fn at(unix_ms: u64) -> Now {
@@ -380,4 +380,39 @@ fn a_listing_in_turns_survives_changes_between_them() {
         }
         assert!(seen.values().all(|times| *times == 1), "none is listed twice");
     }
+}
+
+#[test]
+fn objects_named_by_index_are_found_listed_and_lie_in_slots_that_follow_each_other() {
+    let store = store(16 << 20);
+    let c = store.create("array", Spec { indexed: true, ..spec("ram:1") }).expect("new");
+    let slots = store.shards.len();
+    for i in (0..2_000u64).chain([u64::MAX]) {
+        put(&store, &c, i.to_string().as_bytes(), &value(i, 40), at(1)).expect("fits");
+    }
+    for i in (0..2_000u64).chain([u64::MAX]) {
+        assert_eq!(get(&store, &c, i.to_string().as_bytes(), at(1)), Some(value(i, 40)));
+    }
+    let first = c.id().first_slot();
+    let of = |i: usize| c.0.object_id(&store.hash_key, i.to_string().as_bytes()).slot();
+    assert!((0..5_000).all(|i| of(i) == (first + i) % herd_core::limits::SLOTS), "neighbours, over {slots} shards");
+    for name in [&b"x"[..], b"01", b"-1", b"18446744073709551616"] {
+        let refused = put(&store, &c, name, b"v", at(1)).expect_err("no index");
+        assert_eq!(refused.kind, ErrorKind::BadRequest);
+        assert_eq!(get(&store, &c, name, at(1)), None);
+    }
+    let mut listed: Vec<u64> = Vec::new();
+    let mut after: Option<Box<[u8]>> = None;
+    loop {
+        let page = store.list(&c, b"", after.as_deref(), 300, at(1));
+        listed.extend(page.iter().map(|item| herd_core::key::index(&item.name).expect("an index")));
+        match page.last() {
+            Some(last) if page.len() == 300 => after = Some(last.name.clone()),
+            _ => break,
+        }
+    }
+    listed.sort_unstable();
+    assert_eq!(listed, (0..2_000).chain([u64::MAX]).collect::<Vec<_>>());
+    let both = Spec { indexed: true, ordered: true, ..spec("ram:1") };
+    assert_eq!(store.create("both", both).err().map(|error| error.kind), Some(ErrorKind::BadRequest));
 }

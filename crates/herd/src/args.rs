@@ -280,6 +280,9 @@ pub(crate) enum CollectionCommand {
         /// Keep names sorted, for listings in order
         #[arg(long)]
         ordered: bool,
+        /// Name objects by index, 0 to 2^64 - 1: neighbours lie on different nodes
+        #[arg(long, conflicts_with = "ordered")]
+        indexed: bool,
         /// Maximum size
         #[arg(long, value_name = "SIZE", value_parser = size)]
         quota: Option<u64>,

@@ -77,8 +77,8 @@ pub(crate) fn class_name(class: u8, copies: u8) -> String {
 
 pub(crate) fn collection(args: &CollectionArgs) -> Outcome {
     match &args.command {
-        CollectionCommand::Create { name, class, ordered, quota, herd } => {
-            let spec = Spec { class: class.clone(), ordered: *ordered, quota_bytes: *quota };
+        CollectionCommand::Create { name, class, ordered, indexed, quota, herd } => {
+            let spec = Spec { ordered: *ordered, quota_bytes: *quota, indexed: *indexed, ..Spec::of(class) };
             Ok(client(herd)?.create_collection(name, &spec)?)
         }
         CollectionCommand::Rm { name, herd } => match client(herd)?.destroy_collection(name) {

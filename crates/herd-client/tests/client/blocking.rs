@@ -145,7 +145,7 @@ fn conditions_flags_and_attributes_are_carried() {
 fn collections_are_made_and_destroyed() {
     let server = Server::start();
     let client = client(&server);
-    let spec = Spec { class: "ram:1".into(), ordered: true, quota_bytes: None };
+    let spec = Spec { ordered: true, ..Spec::of("ram:1") };
     client.create_collection("tree", &spec).expect("create");
     client.create_collection("tree", &spec).expect("it is there");
     let other = Spec { class: "cache".into(), ..spec };
@@ -260,7 +260,7 @@ fn a_pipeline_answers_each_ticket_in_any_order() {
 fn listings_run_over_pages_and_know_prefixes() {
     let server = Server::start();
     let client = client(&server);
-    client.create_collection("tree", &Spec { class: "ram:1".into(), ordered: true, quota_bytes: None }).expect("made");
+    client.create_collection("tree", &Spec { ordered: true, ..Spec::of("ram:1") }).expect("made");
     for batch in 0..5 {
         let mut pipeline = client.pipeline().expect("connected");
         let tickets: Vec<_> = (0..500)

@@ -44,7 +44,7 @@ fn every_other_verb_answers() {
     let server = Server::start();
     let client = client(&server);
     run(async {
-        let spec = Spec { class: "ram:1".into(), ordered: true, quota_bytes: None };
+        let spec = Spec { ordered: true, ..Spec::of("ram:1") };
         client.create_collection("tree", &spec).await.expect("created");
         for i in 0..1100 {
             client.put(format!("tree/{i:05}"), b"0123456789", &PutOptions::default()).await.expect("put");

@@ -69,7 +69,7 @@ fn a_change_that_was_sent_and_not_answered_is_of_unknown_outcome() {
     let server = Server::start();
     server.node.faults.ignore.store(1000, SeqCst);
     let client = client(&server.name());
-    let spec = Spec { class: "ram:1".into(), ordered: false, quota_bytes: None };
+    let spec = Spec::of("ram:1");
     let put = PutOptions::default();
     assert_eq!(in_time(|| client.put("x", b"1", &put)).kind(), ErrorKind::OutcomeUnknown);
     assert_eq!(in_time(|| client.put_from("x", &mut &b"12"[..], None, &put)).kind(), ErrorKind::OutcomeUnknown);
@@ -91,7 +91,7 @@ fn a_create_that_was_lost_once_and_then_finds_no_node_is_of_unknown_outcome() {
         let mut buffer = [0; 4096];
         assert!(stream.read(&mut buffer).expect("read") > 0);
     });
-    let spec = Spec { class: "ram:1".into(), ordered: false, quota_bytes: None };
+    let spec = Spec::of("ram:1");
     let error = client(&address.to_string()).create_collection("c", &spec).expect_err("nobody answers");
     assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
     serving.join().expect("joined");
