@@ -1,6 +1,11 @@
 //! Moving large bodies between the store and the sockets.
 
+use herd_core::entry::Value;
+use herd_core::limits::INLINE_MAX_BYTES;
+use herd_core::op::Given;
+use herd_store::Body;
 use std::io::IoSliceMut;
+use std::sync::Arc;
 
 /// The first `room` bytes of `places`, as slices to read into.
 pub(crate) fn cut<'a>(places: impl Iterator<Item = &'a mut [u8]>, room: usize) -> Vec<IoSliceMut<'a>> {
@@ -17,4 +22,13 @@ pub(crate) fn cut<'a>(places: impl Iterator<Item = &'a mut [u8]>, room: usize) -
         }
     }
     slices
+}
+
+/// A body that has arrived as the value of an operation; a small one lies in `bytes`.
+pub(crate) fn given(body: Body, bytes: &mut Vec<u8>) -> Given<'_, Arc<Body>> {
+    if body.len() > INLINE_MAX_BYTES as u64 {
+        return Given::Large(Arc::new(body));
+    }
+    Value::Body(&body).copy(0, body.len(), bytes);
+    Given::Small(bytes, None)
 }

@@ -33,6 +33,8 @@ pub(crate) enum VerbName {
     Touch,
     /// Add to a number.
     Arithmetic,
+    /// Run a method.
+    Execute,
     /// List objects.
     List,
     /// Create or destroy a collection.
@@ -53,12 +55,13 @@ impl DoorName {
 
 impl VerbName {
     /// All verbs, in the order of their counters.
-    pub(crate) const ALL: [VerbName; 8] = [
+    pub(crate) const ALL: [VerbName; 9] = [
         VerbName::Get,
         VerbName::Put,
         VerbName::Remove,
         VerbName::Touch,
         VerbName::Arithmetic,
+        VerbName::Execute,
         VerbName::List,
         VerbName::Collection,
         VerbName::Admin,
@@ -66,7 +69,7 @@ impl VerbName {
 
     /// As a label.
     pub(crate) fn name(self) -> &'static str {
-        ["get", "put", "remove", "touch", "arithmetic", "list", "collection", "admin"][self as usize]
+        ["get", "put", "remove", "touch", "arithmetic", "execute", "list", "collection", "admin"][self as usize]
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod http;
 mod memcached;
+mod methods;
 mod waits;
 mod wire;
 

@@ -2,6 +2,7 @@
 
 use super::get::not_found;
 use super::{Session, State, date};
+use crate::apply::apply;
 use crate::context::Context;
 use crate::metrics::{DoorName, VerbName, add};
 use crate::service::Output;
@@ -10,12 +11,11 @@ use herd_core::door::http::{
     put_error,
 };
 use herd_core::entry::{Condition, Version};
-use herd_core::limits::INLINE_MAX_BYTES;
+use herd_core::op::{Action, Op, Put};
 use herd_core::{Error, ErrorKind};
 use herd_net::{Next, Step};
-use herd_store::{Collection, NewObject, NewValue, Upload};
+use herd_store::{Collection, Upload};
 use std::io::IoSliceMut;
-use std::sync::Arc;
 
 /// A PUT whose body is arriving.
 pub(super) struct Incoming {
@@ -119,25 +119,19 @@ impl Incoming {
     fn finish(self, cx: &Context) -> Result<(Collection, Version, bool), Error> {
         let body = self.upload.finish(cx.now)?;
         add(&cx.metrics().of(DoorName::Http, VerbName::Put).in_bytes, body.len());
-        let bytes;
-        let value = if body.len() <= INLINE_MAX_BYTES as u64 {
-            bytes = if body.is_empty() { Vec::new() } else { body.chunk(0).to_vec() };
-            NewValue::Inline(&bytes)
-        } else {
-            NewValue::Body(Arc::new(body))
+        let mut bytes = Vec::new();
+        let put = Put {
+            expires_ms: self.ttl_ms.map(|ttl| cx.now.unix_ms.saturating_add(ttl).max(1)),
+            attributes: Some(&self.attributes),
+            ..Put::of(crate::bulk::given(body, &mut bytes))
         };
-        let new = NewObject {
-            expires_ms: self.ttl_ms.map_or(0, |ttl| cx.now.unix_ms.saturating_add(ttl).max(1)),
-            attributes: &self.attributes,
-            ..NewObject::of(value)
-        };
-        let mut entry = cx.shared.store.entry(&self.collection, &self.name, cx.now);
-        let there = entry.version();
-        self.condition.check(there)?;
-        let version = entry.put(&new)?;
-        drop(entry);
-        cx.changed(&self.collection, &self.name);
-        Ok((self.collection, version, there.is_none()))
+        let op = Op { condition: self.condition, ..Op::new(Action::Put(put), cx.shared.config.object_max_bytes) };
+        let done = apply(cx, &self.collection, &self.name, &op, |outcome| {
+            let created = outcome.before.is_none();
+            outcome.done.map(|(version, _)| (version, created))
+        });
+        let (version, created) = done?;
+        Ok((self.collection, version, created))
     }
 }
 
@@ -292,15 +286,12 @@ pub(super) fn remove(
     out: &mut Output<'_>,
 ) -> Result<(), Error> {
     let found = cx.shared.collection(collection)?;
-    let mut entry = cx.shared.store.entry(&found, name, cx.now);
-    let there = entry.version();
-    if there.is_none() && request.write.condition == Condition::None {
-        return Err(not_found(collection, name));
-    }
-    request.write.condition.check(there)?;
-    let version = entry.remove(None)?.ok_or_else(|| not_found(collection, name))?;
-    drop(entry);
-    cx.changed(&found, name);
+    let op = Op { condition: request.write.condition, ..Op::new(Action::Remove, 0) };
+    let done = apply(cx, &found, name, &op, |outcome| outcome.done);
+    let (version, _) = done.map_err(|error| match error.kind {
+        ErrorKind::NotFound => not_found(collection, name),
+        _ => error,
+    })?;
     let object = ObjectHead { version, class: found.class(), copies: 1, attributes: None, ttl_ms: None };
     answer(cx, request.connection, Status::NoContent, Content::Absent, Some(object), out);
     Ok(())

@@ -2,11 +2,13 @@
 //!
 //! A connection is multiplexed: requests may be open side by side, their bodies interleave frame by frame, and replies
 //! come in the order they are ready. A session is between frames, inside the body of one, or dropping such a body.
-//! Bodies on their way in are in `receive.rs`, those on their way out in `send.rs`, the verbs in `verbs.rs`.
+//! Bodies on their way in are in `receive.rs`, those on their way out in `send.rs`, the verbs in
+//! `verbs.rs` and, those that change an object, `write.rs`.
 
 mod receive;
 mod send;
 mod verbs;
+mod write;
 
 use crate::context::Context;
 use crate::metrics::{DoorName, VerbName};
@@ -166,14 +168,13 @@ impl Session {
         cx.count(count_as(header.verb()));
         match header.verb() {
             Some(Verb::Get) => self.get(cx, header, fields, out),
-            Some(Verb::Put) => verbs::put_small(cx, frame, fields, out),
-            Some(Verb::Remove) => verbs::remove(cx, header, fields, out),
+            Some(Verb::Put) => write::put_small(cx, frame, fields, out),
+            Some(Verb::Remove) => write::remove(cx, header, fields, out),
             Some(Verb::Create) => verbs::create(cx, header, fields, out),
             Some(Verb::Destroy) => verbs::destroy(cx, header, fields, out),
             Some(Verb::List) => self.list(cx, header, fields, out),
-            Some(Verb::Execute) | None => {
-                Err(Error::new(ErrorKind::NotInVersion, "this verb is not in this version of Herd"))
-            }
+            Some(Verb::Execute) => self.execute(cx, frame, fields, out),
+            None => Err(Error::new(ErrorKind::NotInVersion, "this verb is not in this version of Herd")),
         }
     }
 
@@ -256,7 +257,8 @@ fn count_as(verb: Option<Verb>) -> VerbName {
         Some(Verb::Remove) => VerbName::Remove,
         Some(Verb::List) => VerbName::List,
         Some(Verb::Create | Verb::Destroy) => VerbName::Collection,
-        Some(Verb::Execute) | None => VerbName::Admin,
+        Some(Verb::Execute) => VerbName::Execute,
+        None => VerbName::Admin,
     }
 }
 

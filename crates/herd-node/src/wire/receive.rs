@@ -1,11 +1,11 @@
 //! Bodies on their way in: frames of a put, straight into the store, checked block by block against what was sent.
 
-use super::{Session, State, count_as, refuse, verbs, write_frame};
+use super::{Session, State, refuse, verbs, write, write_frame};
 use crate::context::Context;
 use crate::metrics::VerbName;
 use crate::service::Output;
 use herd_core::attributes::Attributes;
-use herd_core::entry::Condition;
+use herd_core::entry::{Condition, Token};
 use herd_core::limits::{INLINE_MAX_BYTES, WIRE_FIRST_CREDIT_BYTES};
 use herd_core::wire::{FLAG_MORE, FLAG_RANGE, Fields, FrameHead, Header, Kind, LENGTH_UNKNOWN};
 use herd_core::{Error, ErrorKind};
@@ -32,6 +32,7 @@ pub(super) struct Incoming {
 #[derive(Clone, Debug, Default)]
 pub(super) struct PutOptions {
     pub(super) condition: Condition,
+    pub(super) token: Option<Token>,
     pub(super) flags: Option<u32>,
     pub(super) ttl_ms: Option<u64>,
     pub(super) attributes: Option<Box<[u8]>>,
@@ -47,6 +48,7 @@ impl PutOptions {
         let bad = || Error::new(ErrorKind::BadRequest, "this condition is not one of a put");
         Ok(Self {
             condition: header.condition().ok_or_else(bad)?,
+            token: write::token(fields),
             flags: fields.flags,
             ttl_ms: fields.ttl_ms,
             attributes: fields.attributes.map(Into::into),
@@ -151,8 +153,7 @@ impl Session {
                 self.open().incoming.insert(header.id, incoming);
             }
             Err(error) => {
-                let there = verbs::present_version(cx, header, fields, &error);
-                refuse(cx, VerbName::Put, header, there, &error, out);
+                refuse(cx, VerbName::Put, header, 0, &error, out);
             }
         }
         self.enter_body(cx, head, out)
@@ -228,7 +229,7 @@ impl Session {
         if more && !failed {
             self.grant(id, out);
         } else if let Some(incoming) = self.open().incoming.remove(&id) {
-            verbs::put_large(cx, incoming, out);
+            write::put_large(cx, incoming, out);
         }
         Next::Read
     }
@@ -245,9 +246,4 @@ impl Session {
             write_frame(Header::credit(id, WIRE_FIRST_CREDIT_BYTES), &Fields::default(), &[], out);
         }
     }
-}
-
-/// Answers a put whose body was given up.
-pub(super) fn refuse_put(cx: &Context, request: &Header, version: u64, error: &Error, out: &mut Output<'_>) {
-    refuse(cx, count_as(request.verb()), request, version, error, out);
 }

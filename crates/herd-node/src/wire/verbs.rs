@@ -1,24 +1,23 @@
-//! The verbs on the store, one function each.
+//! The verbs that change no object: get, list, and those on collections.
 
-use super::receive::{Incoming, PutOptions, refuse_put};
 use super::send::{FirstFields, Outgoing, send_small};
+use super::write::{self, answer_done};
 use super::{Session, refuse, write_frame};
+use crate::apply::apply;
 use crate::context::Context;
 use crate::held::Held;
 use crate::metrics::VerbName;
 use crate::service::Output;
 use crate::watch::Watched;
 use herd_core::collection::Spec;
-use herd_core::entry::{Condition, Range, Version};
+use herd_core::entry::Range;
 use herd_core::key::{CollectionId, name_is_valid};
-use herd_core::limits::{INLINE_MAX_BYTES, WAIT_MAX_MS, WIRE_LIST_PAGE_MAX};
-use herd_core::wire::{
-    FLAG_HEAD_ONLY, FLAG_QUIET, FLAG_RANGE, Fields, Frame, Header, LENGTH_UNKNOWN, ListEntry, Status,
-};
+use herd_core::limits::{WAIT_MAX_MS, WIRE_LIST_PAGE_MAX};
+use herd_core::op::{Action, Op};
+use herd_core::wire::{FLAG_HEAD_ONLY, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, ListEntry, Status};
 use herd_core::{Error, ErrorKind, checksum, quote};
 use herd_net::Ticket;
-use herd_store::{Body, Collection, Found, ListCursor, NewObject, NewValue, Page, Value};
-use std::sync::Arc;
+use herd_store::{Collection, Found, ListCursor, Page, Value};
 
 /// A get that waits for a newer version.
 pub(super) struct Wait {
@@ -60,14 +59,14 @@ enum Taken {
 
 /// The collection of a request; `default`, which most name, without touching its count of references, which all loops
 /// share.
-enum Place {
+pub(super) enum Place {
     Default,
     Other(Collection),
 }
 
 impl Place {
     #[inline]
-    fn of(cx: &Context, header: &Header, fields: &Fields<'_>) -> Result<Self, Error> {
+    pub(super) fn of(cx: &Context, header: &Header, fields: &Fields<'_>) -> Result<Self, Error> {
         match CollectionId(header.collection) {
             CollectionId::DEFAULT => Ok(Place::Default),
             CollectionId::BY_NAME if fields.collection.is_none_or(|name| name == "default") => Ok(Place::Default),
@@ -76,7 +75,7 @@ impl Place {
     }
 
     #[inline]
-    fn get<'a>(&'a self, cx: &'a Context) -> &'a Collection {
+    pub(super) fn get<'a>(&'a self, cx: &'a Context) -> &'a Collection {
         match self {
             Place::Default => &cx.shared.default,
             Place::Other(collection) => collection,
@@ -107,17 +106,6 @@ pub(super) fn name<'a>(fields: &Fields<'a>) -> Result<&'a [u8], Error> {
     fields.name.filter(|name| name_is_valid(name)).ok_or_else(missing)
 }
 
-/// The version that made a condition fail, for the reply.
-pub(super) fn present_version(cx: &Context, header: &Header, fields: &Fields<'_>, error: &Error) -> Version {
-    if error.kind != ErrorKind::ConditionFailed {
-        return 0;
-    }
-    let (Ok(collection), Ok(name)) = (collection(cx, header, fields), name(fields)) else {
-        return 0;
-    };
-    cx.shared.store.entry(&collection, name, cx.now).version().unwrap_or(0)
-}
-
 impl Session {
     #[inline]
     pub(super) fn get(
@@ -132,6 +120,10 @@ impl Session {
             return get_system(cx, header, name, out);
         }
         let place = Place::of(cx, header, fields)?;
+        if let Some(token) = write::token(fields) {
+            let op = Op { token: Some(token), ..Op::new(Action::Read, 0) };
+            apply(cx, place.get(cx), name, &op, |outcome| outcome.done)?;
+        }
         self.get_from(cx, &place, header, name, out)
     }
 
@@ -269,245 +261,6 @@ fn get_system(cx: &Context, header: &Header, name: &[u8], out: &mut Output<'_>) 
     Ok(())
 }
 
-/// A put whose body came whole in its frame and lies beside its key.
-#[inline]
-pub(super) fn put_small(
-    cx: &mut Context,
-    frame: &Frame<'_>,
-    fields: &Fields<'_>,
-    out: &mut Output<'_>,
-) -> Result<(), Error> {
-    let header = frame.header();
-    let name = name(fields)?;
-    let body = frame.body()?;
-    if header.length != LENGTH_UNKNOWN && header.length != body.len() as u64 {
-        return Err(Error::new(ErrorKind::BadRequest, "the length of the body is not what the frame says"));
-    }
-    let options = PutOptions::of(header, fields)?;
-    let place = Place::of(cx, header, fields)?;
-    let collection = place.get(cx);
-    let version = match options.range_from {
-        None => {
-            let value =
-                frame.head.block_checks().next().map_or(NewValue::Inline(body), |crc| NewValue::Checked(body, crc));
-            put_value(cx, collection, name, &options, value)
-        }
-        Some(from) => put_range(cx, collection, name, &options, from, &Piece::Small(body)),
-    };
-    answer_put(cx, collection, header, version, out);
-    Ok(())
-}
-
-/// A put whose body has arrived in blocks.
-pub(super) fn put_large(cx: &mut Context, incoming: Incoming, out: &mut Output<'_>) {
-    let (request, collection, name) = (incoming.request, incoming.collection.clone(), incoming.name.clone());
-    let options = incoming.options.clone();
-    let version = incoming.finish(cx).map_err(|error| (error, 0)).and_then(|body| match options.range_from {
-        Some(from) => put_range(cx, &collection, &name, &options, from, &Piece::Large(body)),
-        None if body.len() <= INLINE_MAX_BYTES as u64 => {
-            let bytes = bytes_of(&body, 0, body.len());
-            put_value(cx, &collection, &name, &options, NewValue::Inline(&bytes))
-        }
-        None => put_value(cx, &collection, &name, &options, NewValue::Body(Arc::new(body))),
-    });
-    answer_put(cx, &collection, &request, version, out);
-}
-
-fn answer_put(
-    cx: &Context,
-    collection: &Collection,
-    request: &Header,
-    version: Result<Version, (Error, Version)>,
-    out: &mut Output<'_>,
-) {
-    match version {
-        Ok(_) if request.has(FLAG_QUIET) => {}
-        Ok(version) => {
-            let mut reply = Header::reply_to(request, Status::Ok);
-            (reply.version, reply.collection) = (version, collection.id().0);
-            reply.set_ack(collection.class(), 1);
-            write_frame(reply, &Fields::default(), &[], out);
-        }
-        Err((error, there)) => refuse_put(cx, request, there, &error, out),
-    }
-}
-
-/// Puts a whole value under its condition. An error carries the version that is there.
-#[inline]
-fn put_value(
-    cx: &Context,
-    collection: &Collection,
-    name: &[u8],
-    options: &PutOptions,
-    value: NewValue<'_>,
-) -> Result<Version, (Error, Version)> {
-    let mut entry = cx.shared.store.entry(collection, name, cx.now);
-    let there = entry.version();
-    options.condition.check(there).map_err(|error| (error, there.unwrap_or(0)))?;
-    let new = NewObject {
-        flags: options.flags.unwrap_or(0),
-        expires_ms: options.ttl_ms.map_or(0, |ttl| cx.now.unix_ms.saturating_add(ttl).max(1)),
-        attributes: options.attributes.as_deref().unwrap_or(&[]),
-        ..NewObject::of(value)
-    };
-    let version = entry.put(&new).map_err(|error| (error, 0));
-    drop(entry);
-    cx.changed(collection, name);
-    version
-}
-
-/// The bytes of a ranged put.
-enum Piece<'a> {
-    Small(&'a [u8]),
-    Large(Body),
-}
-
-impl Piece<'_> {
-    fn len(&self) -> u64 {
-        match self {
-            Piece::Small(bytes) => bytes.len() as u64,
-            Piece::Large(body) => body.len(),
-        }
-    }
-}
-
-/// What a ranged put replaces a part of.
-enum Old {
-    Small(Vec<u8>),
-    Large(Arc<Body>),
-}
-
-/// Replaces a range of an object, again if it changed meanwhile: the new value is made outside the lock.
-fn put_range(
-    cx: &Context,
-    collection: &Collection,
-    name: &[u8],
-    options: &PutOptions,
-    from: u64,
-    piece: &Piece<'_>,
-) -> Result<Version, (Error, Version)> {
-    /// Tries before a range that others keep changing is given up.
-    const TRIES: usize = 16;
-    for _ in 0..TRIES {
-        let (old, there, kept) = {
-            let entry = cx.shared.store.entry(collection, name, cx.now);
-            let there = entry.version();
-            options.condition.check(there).map_err(|error| (error, there.unwrap_or(0)))?;
-            let found = entry.found();
-            let kept = found.as_ref().map(|f| (f.head.flags, f.head.expires_ms, f.attributes.to_vec()));
-            let old = match found.map(|found| found.value) {
-                None => Old::Small(Vec::new()),
-                Some(Value::Inline(bytes, _)) => Old::Small(bytes.to_vec()),
-                Some(Value::Body(body)) => Old::Large(body.clone()),
-            };
-            (old, there, kept)
-        };
-        let (flags, expires_ms, attributes) = kept.unwrap_or_default();
-        let merged = PutOptions {
-            condition: there.map_or(Condition::IfAbsent, Condition::IfVersion),
-            flags: Some(options.flags.unwrap_or(flags)),
-            ttl_ms: options.ttl_ms.or((expires_ms != 0).then(|| expires_ms.saturating_sub(cx.now.unix_ms))),
-            attributes: Some(options.attributes.clone().unwrap_or(attributes.into())),
-            range_from: None,
-        };
-        let body = splice(cx, (collection, name), &old, from, piece).map_err(|error| (error, 0))?;
-        let value = match &body {
-            Old::Small(bytes) => NewValue::Inline(bytes),
-            Old::Large(body) => NewValue::Body(body.clone()),
-        };
-        match put_value(cx, collection, name, &merged, value) {
-            Err((error, _)) if error.kind == ErrorKind::ConditionFailed => {}
-            done => return done,
-        }
-    }
-    let text = "the object changed again and again while its range was put: try again";
-    Err((Error::new(ErrorKind::Busy, text), 0))
-}
-
-/// The old value with a range replaced; it grows where the range ends beyond it, and a gap reads as zeros.
-fn splice(
-    cx: &Context,
-    (collection, name): (&Collection, &[u8]),
-    old: &Old,
-    from: u64,
-    piece: &Piece<'_>,
-) -> Result<Old, Error> {
-    let old_len = match old {
-        Old::Small(bytes) => bytes.len() as u64,
-        Old::Large(body) => body.len(),
-    };
-    let too_far = || Error::new(ErrorKind::TooLarge, "the range ends beyond any object");
-    let end = from.checked_add(piece.len()).ok_or_else(too_far)?;
-    let size = old_len.max(end);
-    cx.shared.store.check_size(size)?;
-    if size <= INLINE_MAX_BYTES as u64 {
-        let mut bytes = match old {
-            Old::Small(bytes) => bytes.clone(),
-            Old::Large(body) => bytes_of(body, 0, body.len()),
-        };
-        bytes.resize(size as usize, 0);
-        let new = match piece {
-            Piece::Small(new) => new.to_vec(),
-            Piece::Large(body) => bytes_of(body, 0, body.len()),
-        };
-        bytes[from as usize..end as usize].copy_from_slice(&new);
-        return Ok(Old::Small(bytes));
-    }
-    let changed = piece.len() + if let Old::Small(bytes) = old { bytes.len() as u64 } else { 0 };
-    let mut upload = cx.shared.store.admit_change(collection, name, size, changed)?;
-    let copy = |upload: &mut herd_store::Upload, at: u64, to: u64| match old {
-        Old::Small(bytes) => upload.write(&bytes[at as usize..to as usize], cx.now),
-        Old::Large(body) => upload.copy(body, at, to, cx.now),
-    };
-    copy(&mut upload, 0, from.min(old_len))?;
-    upload.zeros(from.saturating_sub(old_len), cx.now)?;
-    match piece {
-        Piece::Small(bytes) => upload.write(bytes, cx.now)?,
-        Piece::Large(body) => upload.copy(body, 0, body.len(), cx.now)?,
-    }
-    if end < old_len {
-        copy(&mut upload, end, old_len)?;
-    }
-    Ok(Old::Large(Arc::new(upload.finish(cx.now)?)))
-}
-
-fn bytes_of(body: &Body, from: u64, to: u64) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity((to - from) as usize);
-    let mut at = from;
-    while at < to {
-        let chunk = body.chunk(at);
-        let n = chunk.len().min((to - at) as usize);
-        bytes.extend_from_slice(&chunk[..n]);
-        at += n as u64;
-    }
-    bytes
-}
-
-pub(super) fn remove(
-    cx: &mut Context,
-    header: &Header,
-    fields: &Fields<'_>,
-    out: &mut Output<'_>,
-) -> Result<(), Error> {
-    let name = name(fields)?;
-    let collection = collection(cx, header, fields)?;
-    let bad = || Error::new(ErrorKind::BadRequest, "this condition is not one of a remove");
-    let condition = header.condition().ok_or_else(bad)?;
-    let mut entry = cx.shared.store.entry(&collection, name, cx.now);
-    let there = entry.version();
-    if let Err(error) = condition.check(there) {
-        drop(entry);
-        refuse(cx, VerbName::Remove, header, there.unwrap_or(0), &error, out);
-        return Ok(());
-    }
-    let removed = entry.remove(None)?;
-    drop(entry);
-    let version = removed.ok_or_else(|| not_found(&collection, name))?;
-    cx.changed(&collection, name);
-    answer_put(cx, &collection, header, Ok(version), out);
-    Ok(())
-}
-
 pub(super) fn create(
     cx: &mut Context,
     header: &Header,
@@ -521,7 +274,7 @@ pub(super) fn create(
     let wrong = |error: serde_json::Error| bad(format!("specification: {}", error.to_string().escape_debug()));
     let spec: Spec = serde_json::from_str(json).map_err(wrong)?;
     let collection = cx.shared.store.create(name, spec)?;
-    answer_put(cx, &collection, header, Ok(0), out);
+    answer_done(cx, &collection, header, Ok(0), out);
     Ok(())
 }
 
@@ -537,7 +290,7 @@ pub(super) fn destroy(
     }
     cx.shared.store.destroy(&collection);
     cx.emptied(collection.id());
-    answer_put(cx, &collection, header, Ok(0), out);
+    answer_done(cx, &collection, header, Ok(0), out);
     Ok(())
 }
 
@@ -627,7 +380,7 @@ impl Session {
     }
 }
 
-fn not_found(collection: &Collection, name: &[u8]) -> Error {
+pub(super) fn not_found(collection: &Collection, name: &[u8]) -> Error {
     let text = format!("no object '{}' in collection '{}'", quote(name), quote(collection.name().as_bytes()));
     Error::new(ErrorKind::NotFound, text)
 }

@@ -1,0 +1,171 @@
+//! The verbs that change an object: their bytes as an operation, and what became of it as a reply.
+
+use super::receive::{Incoming, PutOptions};
+use super::send::{FirstFields, Outgoing};
+use super::verbs::{Place, name, not_found};
+use super::{Session, count_as, refuse, write_frame};
+use crate::apply::apply;
+use crate::context::Context;
+use crate::service::Output;
+use herd_core::entry::{Token, Version};
+use herd_core::limits::WIRE_FRAME_BODY_MAX_BYTES;
+use herd_core::method::Method;
+use herd_core::op::{Action, Answer, Given, Op, Put};
+use herd_core::wire::{FLAG_QUIET, Fields, Frame, Header, LENGTH_UNKNOWN, Status};
+use herd_core::{Error, ErrorKind};
+use herd_store::{Body, Collection};
+use std::sync::Arc;
+
+/// The lock's token that a request shows.
+#[inline]
+pub(super) fn token(fields: &Fields<'_>) -> Option<Token> {
+    fields.token.and_then(|bytes| Token::from_bytes(bytes))
+}
+
+/// A put whose body came whole in its frame and lies beside its key.
+#[inline]
+pub(super) fn put_small(
+    cx: &mut Context,
+    frame: &Frame<'_>,
+    fields: &Fields<'_>,
+    out: &mut Output<'_>,
+) -> Result<(), Error> {
+    let header = frame.header();
+    let (name, body) = (name(fields)?, frame.body()?);
+    if header.length != LENGTH_UNKNOWN && header.length != body.len() as u64 {
+        return Err(Error::new(ErrorKind::BadRequest, "the length of the body is not what the frame says"));
+    }
+    let options = PutOptions::of(header, fields)?;
+    let place = Place::of(cx, header, fields)?;
+    let op = put(cx, &options, Given::Small(body, frame.head.block_checks().next()));
+    let done = run(cx, place.get(cx), name, &op);
+    answer_done(cx, place.get(cx), header, done.map(|(version, _)| version), out);
+    Ok(())
+}
+
+/// A put whose body has arrived in blocks.
+pub(super) fn put_large(cx: &mut Context, incoming: Incoming, out: &mut Output<'_>) {
+    let (request, collection, name) = (incoming.request, incoming.collection.clone(), incoming.name.clone());
+    let options = incoming.options.clone();
+    let done = incoming.finish(cx).map_err(|error| (error, 0)).and_then(|body| {
+        let mut bytes = Vec::new();
+        run(cx, &collection, &name, &put(cx, &options, crate::bulk::given(body, &mut bytes)))
+    });
+    answer_done(cx, &collection, &request, done.map(|(version, _)| version), out);
+}
+
+#[inline]
+fn put<'a>(cx: &Context, options: &'a PutOptions, value: Given<'a, Arc<Body>>) -> Op<'a, Arc<Body>> {
+    let action = Action::Put(Put {
+        from: options.range_from,
+        flags: options.flags,
+        expires_ms: options.ttl_ms.map(|ttl| cx.now.unix_ms.saturating_add(ttl).max(1)),
+        attributes: options.attributes.as_deref(),
+        ..Put::of(value)
+    });
+    let max_bytes = cx.shared.config.object_max_bytes;
+    Op { condition: options.condition, token: options.token, ..Op::new(action, max_bytes) }
+}
+
+pub(super) fn remove(
+    cx: &mut Context,
+    header: &Header,
+    fields: &Fields<'_>,
+    out: &mut Output<'_>,
+) -> Result<(), Error> {
+    let (name, place) = (name(fields)?, Place::of(cx, header, fields)?);
+    let bad = || Error::new(ErrorKind::BadRequest, "this condition is not one of a remove");
+    let condition = header.condition().ok_or_else(bad)?;
+    let op = Op { condition, token: token(fields), ..Op::new(Action::Remove, 0) };
+    let done = run(cx, place.get(cx), name, &op);
+    answer_done(cx, place.get(cx), header, done.map(|(version, _)| version), out);
+    Ok(())
+}
+
+impl Session {
+    /// A method on an object; its arguments are the body, and so is its answer.
+    pub(super) fn execute(
+        &mut self,
+        cx: &mut Context,
+        frame: &Frame<'_>,
+        fields: &Fields<'_>,
+        out: &mut Output<'_>,
+    ) -> Result<(), Error> {
+        let header = frame.header();
+        let (name, place) = (name(fields)?, Place::of(cx, header, fields)?);
+        let bad = |text| Error::new(ErrorKind::BadRequest, text);
+        let method = fields.method.ok_or_else(|| bad("the request names no method"))?;
+        let method = Method::parse(method, frame.body()?)?;
+        let condition = header.condition().ok_or_else(|| bad("this condition is not one of a method"))?;
+        let max_bytes = cx.shared.config.object_max_bytes;
+        let op = Op { condition, token: token(fields), ..Op::new(Action::Execute(method), max_bytes) };
+        let collection = place.get(cx);
+        let (version, answer) = match run(cx, collection, name, &op) {
+            Err(refused) => {
+                answer_done(cx, collection, header, Err(refused), out);
+                return Ok(());
+            }
+            Ok(done) => done,
+        };
+        let bytes = match answer {
+            _ if header.has(FLAG_QUIET) => return Ok(()),
+            Answer::Large(body) => {
+                let (reply, len) = (Header { length: body.len(), ..reply(collection, header, version) }, body.len());
+                let first = FirstFields { flags: 0, expires_ms: 0, attributes: Box::default() };
+                self.begin_send(Outgoing::new(reply, first, body, 0, len), out);
+                return Ok(());
+            }
+            Answer::Bytes(bytes) => bytes,
+            Answer::Nothing => Vec::new(),
+        };
+        if bytes.len() > WIRE_FRAME_BODY_MAX_BYTES {
+            return Err(Error::new(ErrorKind::TooLarge, "the answer is over 1 MiB: ask for fewer items"));
+        }
+        let reply = Header { length: bytes.len() as u64, ..reply(collection, header, version) };
+        write_frame(reply, &Fields::default(), &bytes, out);
+        Ok(())
+    }
+}
+
+/// Carries out an operation. An error comes with the version that is there where the condition did not hold.
+#[inline]
+fn run(
+    cx: &Context,
+    collection: &Collection,
+    name: &[u8],
+    op: &Op<'_, Arc<Body>>,
+) -> Result<(Version, Answer<Arc<Body>>), (Error, Version)> {
+    apply(cx, collection, name, op, |outcome| {
+        let there = outcome.before.map_or(0, |head| head.version);
+        outcome.done.map_err(|error| match error.kind {
+            ErrorKind::ConditionFailed => (error, there),
+            ErrorKind::NotFound => (not_found(collection, name), 0),
+            _ => (error, 0),
+        })
+    })
+}
+
+/// The header of a reply that says it was done.
+#[inline]
+fn reply(collection: &Collection, request: &Header, version: Version) -> Header {
+    let mut reply = Header::reply_to(request, Status::Ok);
+    (reply.version, reply.collection) = (version, collection.id().0);
+    reply.set_ack(collection.class(), 1);
+    reply
+}
+
+/// Answers a request that has no body to give back.
+#[inline]
+pub(super) fn answer_done(
+    cx: &Context,
+    collection: &Collection,
+    request: &Header,
+    done: Result<Version, (Error, Version)>,
+    out: &mut Output<'_>,
+) {
+    match done {
+        Ok(_) if request.has(FLAG_QUIET) => {}
+        Ok(version) => write_frame(reply(collection, request, version), &Fields::default(), &[], out),
+        Err((error, there)) => refuse(cx, count_as(request.verb()), request, there, &error, out),
+    }
+}
