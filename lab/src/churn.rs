@@ -180,7 +180,7 @@ fn long_names(spec: &ChurnSpec, stop: &AtomicBool) -> Result<ChurnOutcome> {
             let (number, padding) = (random.next(), "n".repeat(random.below(NAME_BYTES_MAX - 16) as usize));
             write!(
                 requests,
-                "PUT /o/{ORDERED}/{number:016x}{padding} HTTP/1.1\r\nHost: lab\r\nContent-Length: 1\r\n\r\nv"
+                "PUT /o/{ORDERED}/{number:016x}{padding} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nv"
             )?;
         }
         put_all(&mut stream, &requests, &[], NAMES_AT_ONCE)?;
@@ -196,8 +196,9 @@ fn expiring(spec: &ChurnSpec, source: &Source, stop: &AtomicBool) -> Result<Chur
     while !stop.load(Ordering::Relaxed) {
         let len = LARGEST_BYTES / 4 + random.below(LARGEST_BYTES as u64 * 3 / 4) as usize;
         let (number, name) = (outcome.expiring, "PUT /o/default/expiring");
-        let head =
-            format!("{name}-{number} HTTP/1.1\r\nHost: lab\r\nHerd-TTL: {TTL_S}\r\nContent-Length: {len}\r\n\r\n");
+        let head = format!(
+            "{name}-{number} HTTP/1.1\r\nHost: localhost\r\nHerd-TTL: {TTL_S}\r\nContent-Length: {len}\r\n\r\n"
+        );
         put_all(&mut stream, head.as_bytes(), &source.bytes[..len], 1)?;
         outcome.expiring += 1;
         thread::sleep(Duration::from_millis(20));
@@ -267,7 +268,7 @@ fn ask_much(spec: &ChurnSpec, text: bool, random: &mut Random) -> Result<TcpStre
             write!(requests, "get{keys}\r\n")?;
         } else {
             let name = name(random.below(spec.keys));
-            write!(requests, "GET /o/default/{name} HTTP/1.1\r\nHost: lab\r\n\r\n")?;
+            write!(requests, "GET /o/default/{name} HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
         }
     }
     // What the socket does not take is not asked for.

@@ -18,7 +18,7 @@ pub(super) fn append_request(op: Op, index: u32, values: &Values, out: &mut Vec<
         Op::Set => ("put", format!("{{\"key\":\"{name}\",\"value\":\"{}\"}}", encoded(index, values))),
     };
     let len = body.len();
-    write!(out, "POST /v3/kv/{path} HTTP/1.1\r\nHost: lab\r\nContent-Length: {len}\r\n\r\n{body}")
+    write!(out, "POST /v3/kv/{path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len}\r\n\r\n{body}")
         .expect("a Vec takes all bytes");
 }
 

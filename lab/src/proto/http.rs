@@ -25,7 +25,7 @@ pub(crate) fn append_head(op: Op, name: &[u8], body_bytes: u64, out: &mut Vec<u8
     out.extend_from_slice(method.as_bytes());
     out.extend_from_slice(PREFIX.as_bytes());
     out.extend_from_slice(name);
-    out.extend_from_slice(b" HTTP/1.1\r\nHost: lab\r\n");
+    out.extend_from_slice(b" HTTP/1.1\r\nHost: localhost\r\n");
     if op == Op::Set {
         write!(out, "Content-Length: {body_bytes}\r\n").expect("a Vec takes all bytes");
     }
@@ -108,7 +108,7 @@ mod tests {
         let values = Values::new(16);
         let mut out = Vec::new();
         append_request(Op::Get, 1, &values, &mut out);
-        assert_eq!(out, b"GET /o/default/herdbench-000001 HTTP/1.1\r\nHost: lab\r\n\r\n");
+        assert_eq!(out, b"GET /o/default/herdbench-000001 HTTP/1.1\r\nHost: localhost\r\n\r\n");
         out.clear();
         append_request(Op::Set, 1, &values, &mut out);
         let text = String::from_utf8(out).expect("text");
