@@ -207,11 +207,8 @@ impl<'a, S: Socket> Exchange<'a, S> {
         };
         self.supplied = bytes;
         if let State::Open(link, id) = &mut self.state {
-            let id = *id;
-            if let Err(error) = link.supply(now_ms, &self.buffer[..bytes], ended) {
-                self.lost(now_ms, id, error);
-            }
-            return;
+            link.resumed(now_ms, *id);
+            return self.send(now_ms, ended);
         }
         if let Outgoing::Stream(length) = self.outgoing
             && (ended || length == Some(bytes as u64))
@@ -270,7 +267,7 @@ impl<'a, S: Socket> Exchange<'a, S> {
     pub(crate) fn taken(&mut self, now_ms: u64, result: io::Result<()>) {
         let State::Open(link, id) = &mut self.state else { return };
         self.progress.bytes += link.chunk().len() as u64;
-        link.taken(now_ms, *id);
+        link.resumed(now_ms, *id);
         if let Err(error) = result {
             self.failed(now_ms, Failure::Final(Error::local(error)));
         }
@@ -326,10 +323,19 @@ impl<'a, S: Socket> Exchange<'a, S> {
         None
     }
 
+    /// Sends what was supplied.
+    fn send(&mut self, now_ms: u64, ended: bool) {
+        let State::Open(link, id) = &mut self.state else { unreachable!("checked by the caller") };
+        let id = *id;
+        if let Err(error) = link.supply(&self.buffer[..self.supplied], ended) {
+            self.lost(now_ms, id, error);
+        }
+    }
+
     /// Sends the first frame, which is there, or asks for a later one.
     fn source(&mut self, now_ms: u64, bytes: usize) -> Option<Need> {
         if std::mem::take(&mut self.held) {
-            self.supply(now_ms, Ok(Supply { bytes: self.supplied, ended: false }));
+            self.send(now_ms, false);
             return None;
         }
         self.tries.consumed();
@@ -458,3 +464,6 @@ pub(crate) fn answer(call: Call) -> std::result::Result<(Reply, Vec<u8>), Failur
         Some(error) => Err(Failure::Final(error)),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -302,14 +302,13 @@ impl<S: Socket> Link<S> {
 
     /// Sends `bytes` next; `last` if the source has ended behind them. They are to be the end of [`Source::Stream`] in
     /// the steps that follow.
-    pub(crate) fn supply(&mut self, now_ms: u64, bytes: &[u8], last: bool) -> Result<()> {
+    pub(crate) fn supply(&mut self, bytes: &[u8], last: bool) -> Result<()> {
         let Wanted { id, .. } = self.connection.wanted_body().expect("it asked for them");
-        self.connection.resumed(now_ms, id);
         self.connection.start_frame(id, bytes, last)
     }
 
-    /// Notes that [`Link::chunk`] was taken.
-    pub(crate) fn taken(&mut self, now_ms: u64, id: u64) {
+    /// Notes that the call was kept waiting by its source, or by whoever took [`Link::chunk`].
+    pub(crate) fn resumed(&mut self, now_ms: u64, id: u64) {
         self.connection.resumed(now_ms, id);
     }
 

@@ -296,11 +296,6 @@ impl Connection {
         self.touch(id);
     }
 
-    /// Requests open.
-    pub fn open_requests(&self) -> usize {
-        self.open.len()
-    }
-
     /// Whether nothing is under way, so that the connection can be kept for another request.
     pub fn is_idle(&self) -> bool {
         let quiet = self.open.is_empty() && self.output.is_empty() && self.frame_body.is_none();

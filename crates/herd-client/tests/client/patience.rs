@@ -121,6 +121,18 @@ fn a_node_that_hangs_leaves_time_for_the_next() {
     }
 }
 
+#[test]
+fn nodes_are_found_by_name() {
+    let server = Server::start();
+    let client = client(&format!("http://localhost:{}/", server.address.port()));
+    client.put("x", b"1", &PutOptions::default()).expect("put");
+    assert_eq!(client.get("x").expect("get").value, b"1");
+    let start = Instant::now();
+    let error = self::client("no-such-host.invalid").get("x").expect_err("no such name");
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(start.elapsed() < Duration::from_millis(TIMEOUT_MS + 300), "{:?}", start.elapsed());
+}
+
 /// Writes a value in small pieces with pauses in between, all together longer than the timeout.
 fn trickle(mut stream: TcpStream, bytes: &[u8]) -> io::Result<()> {
     for piece in bytes.chunks(bytes.len() / 8 + 1) {
