@@ -20,13 +20,14 @@ const UNSAFE_ALLOWED: [&str; 5] = [
 ];
 
 /// Which crates of the project each crate may use.
-const EDGES: [(&str, &[&str]); 9] = [
+const EDGES: [(&str, &[&str]); 10] = [
     ("crates/herd-core", &[]),
     ("crates/herd-store", &["herd-core"]),
     ("crates/herd-net", &["herd-core"]),
     ("crates/herd-client", &["herd-core", "herd-net"]),
     ("crates/herd-node", &["herd-core", "herd-store", "herd-net"]),
     ("crates/herd", &["herd-core", "herd-client", "herd-node"]),
+    ("crates/herd-sim", &["herd-core", "herd-net", "herd-client", "herd-node"]),
     ("fuzz", &["herd-core"]),
     ("lab", &[]),
     ("xtask", &[]),

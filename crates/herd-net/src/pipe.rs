@@ -61,9 +61,11 @@ impl Way {
 
     fn take(&mut self, buf: &mut [u8]) -> usize {
         let n = buf.len().min(self.bytes.len());
-        for (to, from) in buf.iter_mut().zip(self.bytes.drain(..n)) {
-            *to = from;
-        }
+        let (first, second) = self.bytes.as_slices();
+        let cut = n.min(first.len());
+        buf[..cut].copy_from_slice(&first[..cut]);
+        buf[cut..n].copy_from_slice(&second[..n - cut]);
+        self.bytes.drain(..n);
         n
     }
 }
@@ -202,8 +204,8 @@ impl Peer {
     /// Takes up to `max` bytes of what came.
     pub fn read(&self, max: usize) -> Vec<u8> {
         let mut line = self.0.borrow_mut();
-        let n = max.min(line.to_client.bytes.len());
-        let bytes: Vec<u8> = line.to_client.bytes.drain(..n).collect();
+        let mut bytes = vec![0; max.min(line.to_client.bytes.len())];
+        let n = line.to_client.take(&mut bytes);
         if n > 0 && std::mem::take(&mut line.wants_room) {
             line.edge = true;
         }
