@@ -175,17 +175,16 @@ impl Session {
     }
 }
 
-/// Whether a Host names this machine, whatever a name server says: an address, `localhost`, or the node's own name.
+/// Whether no page of another site can have this Host: it is an address, the node's own name, or a name without a dot,
+/// which no public site has.
 fn is_local(host: &[u8], name: &str) -> bool {
-    let host = std::str::from_utf8(host).unwrap_or("");
+    let host = std::str::from_utf8(host).unwrap_or(".");
     let bare = match host.rsplit_once(':') {
         Some((bare, port)) if port.bytes().all(|b| b.is_ascii_digit()) && !bare.ends_with(':') => bare,
         _ => host,
     };
     let address = bare.strip_prefix('[').and_then(|bare| bare.strip_suffix(']')).unwrap_or(bare);
-    host.is_empty()
-        || address.parse::<IpAddr>().is_ok()
-        || [name, "localhost"].iter().any(|own| bare.eq_ignore_ascii_case(own))
+    !bare.contains('.') || address.parse::<IpAddr>().is_ok() || bare.eq_ignore_ascii_case(name)
 }
 
 /// A browser that was sent here by a page of another site under that site's name (DNS rebinding).

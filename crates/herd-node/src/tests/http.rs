@@ -28,10 +28,10 @@ fn field<'a>(said: &'a str, name: &str) -> Option<&'a str> {
 #[test]
 fn a_page_under_another_name_does_not_reach_a_node_on_loopback() {
     let mut world = World::new();
-    for host in ["127.0.0.1:7700", "localhost", "LocalHost:7700", "[::1]:7700", "[::1]", "10.1.2.3", "node:7700", ""] {
+    for host in ["127.0.0.1:7700", "localhost", "LocalHost:7700", "[::1]:7700", "[::1]", "10.1.2.3", "x:80", ""] {
         assert_eq!(code(&get(&mut world, "/healthz", host)), "200", "{host}");
     }
-    for host in ["example.com", "example.com:7700", "127.0.0.1.example.com", "localhost.example.com:80", "a:b:7", ":"] {
+    for host in ["example.com", "example.com:7700", "127.0.0.1.example.com", "localhost.example.com:80", "com."] {
         assert_eq!(code(&get(&mut world, "/healthz", host)), "403", "{host}");
     }
     let config = Config { listen: vec![([0, 0, 0, 0], 0).into()], memory_bytes: 8 << 20, ..Config::default() };

@@ -8,7 +8,7 @@ use crate::apply::apply;
 use crate::context::Context;
 use crate::service::Output;
 use herd_core::entry::{Token, Version};
-use herd_core::limits::WIRE_FRAME_BODY_MAX_BYTES;
+use herd_core::limits::{METHOD_VALUE_MAX_BYTES, WIRE_FRAME_BODY_MAX_BYTES};
 use herd_core::method::Method;
 use herd_core::op::{Action, Answer, Given, Op, Put};
 use herd_core::wire::{FLAG_QUIET, Fields, Frame, Header, LENGTH_UNKNOWN, Status};
@@ -97,7 +97,7 @@ impl Session {
         let method = fields.method.ok_or_else(|| bad("the request names no method"))?;
         let method = Method::parse(method, frame.body()?)?;
         let condition = header.condition().ok_or_else(|| bad("this condition is not one of a method"))?;
-        let max_bytes = cx.shared.config.object_max_bytes;
+        let max_bytes = METHOD_VALUE_MAX_BYTES.min(cx.shared.config.object_max_bytes);
         let op = Op { condition, token: token(fields), ..Op::new(Action::Execute(method), max_bytes) };
         let collection = place.get(cx);
         let (version, answer) = match run(cx, collection, name, &op) {

@@ -116,7 +116,8 @@ fn a_reply_that_comes_later_goes_to_a_client_that_stopped_sending() {
     let head = node.talk(b"HEAD /o/default/k HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     let head = String::from_utf8(head).expect("text").to_ascii_lowercase();
     let tag = head.lines().find_map(|line| line.strip_prefix("etag: ")).expect("a version").to_string();
-    let wait = format!("GET /o/default/k HTTP/1.1\r\nHost: localhost\r\nIf-None-Match: {tag}\r\nPrefer: wait=1\r\n\r\n");
+    let wait =
+        format!("GET /o/default/k HTTP/1.1\r\nHost: localhost\r\nIf-None-Match: {tag}\r\nPrefer: wait=1\r\n\r\n");
     assert!(ask_and_end(&node, wait.as_bytes()).starts_with(b"HTTP/1.1 304"));
     wait_until_alone(&node);
 }

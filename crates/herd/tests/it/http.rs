@@ -54,7 +54,8 @@ fn conditions_and_ranges() {
     assert_eq!(status(&put(&node, "/o/default/x", "If-Match: \"1\"\r\n", b"no")), "412");
     assert_eq!(status(&put(&node, "/o/default/x", &format!("If-Match: {tag}\r\n"), b"0123456789")), "204");
     let range = |range: &str| {
-        let request = format!("GET /o/default/x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nRange: {range}\r\n\r\n");
+        let request =
+            format!("GET /o/default/x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nRange: {range}\r\n\r\n");
         text(&node.talk(request.as_bytes()))
     };
     let part = range("bytes=2-4");
@@ -136,7 +137,8 @@ fn bad_requests_get_their_own_errors() {
     assert_eq!(status(&text(&node.talk(format!("{head}{}", "x".repeat(1 << 20)).as_bytes()))), "413");
     let long = format!("GET /o/default/x HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(20_000));
     assert_eq!(status(&text(&node.talk(long.as_bytes()))), "431");
-    let smuggled = "PUT /o/default/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc";
+    let smuggled =
+        "PUT /o/default/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc";
     assert_eq!(status(&text(&node.talk(smuggled.as_bytes()))), "400");
     let full: Vec<String> = (0..4).map(|i| put(&node, &format!("/o/default/f{i}"), "", &vec![1; 6 << 20])).collect();
     assert!(full.iter().any(|answer| status(answer) == "507" && answer.contains("MiB")), "{full:?}");

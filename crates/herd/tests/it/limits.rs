@@ -253,7 +253,8 @@ fn put_head(node: &Node, path: &str, fields: &str) -> String {
 
 /// A PUT of that many bytes; the answer to it.
 fn put(node: &Node, path: &str, bytes: usize) -> String {
-    let head = format!("PUT {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {bytes}\r\n\r\n");
+    let head =
+        format!("PUT {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {bytes}\r\n\r\n");
     String::from_utf8(node.talk(&[head.as_bytes(), &vec![7; bytes]].concat())).expect("text")
 }
 
@@ -433,7 +434,8 @@ fn clients_that_read_nothing_are_shed_before_they_take_all_memory() {
     node.talk(&[&b"set big 0 0 4000\r\n"[..], &[b'v'; 4000], b"\r\nquit\r\n"].concat());
     let _clients = greedy(&node, 60);
     let shed = || {
-        let metrics = String::from_utf8(node.talk(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
+        let metrics =
+            String::from_utf8(node.talk(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
         !metrics.expect("text").contains("\nherd_connections_shed_total 0\n")
     };
     assert!(within(SOON, shed));
