@@ -7,7 +7,8 @@
 //! 1. A log page's owner is written only under the pool's lock, and only from or to "nobody".
 //! 2. The bytes and the note of an owned page are reached only through the owner's token, of which there is one per
 //!    shard: a shared borrow of the token gives shared borrows, a mutable one a mutable borrow.
-//! 3. A granule belongs to at most one [`Piece`]; a piece can't be copied, so borrows of it follow the same rule.
+//! 3. A granule belongs to at most one [`Piece`], which only the pool makes; a piece can't be copied, so borrows of it
+//!    follow the same rule. That it lies in this mapping is asserted at each use.
 //! 4. Page 0 is never handed out, so that an address is never zero.
 //! 5. A page that was lent to the kernel is never written again: when it is free its memory is given back to the
 //!    system, which keeps it for as long as packets still refer to it, and the page gets new memory.
@@ -15,19 +16,14 @@
 //! Pages in use never exceed the budget less what others charged; memory is touched in order, so resident memory
 //! follows use.
 
+pub(crate) use crate::pool::{GRANULE_BYTES, PAGE_BYTES, Piece};
 use crate::pool::{Memory, Pool, REGION_PAGES};
-use crate::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::atomic::{AtomicU32 as Shared32, AtomicU64};
 use crate::sync::{Mutex, MutexGuard, Rank};
-use herd_core::limits::BLOCK_BYTES;
 use memmap2::{MmapMut, MmapOptions, UncheckedAdvice};
 use std::cell::UnsafeCell;
 use std::io;
-use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
-
-/// Bytes of a page.
-pub(crate) const PAGE_BYTES: usize = BLOCK_BYTES;
-/// Bytes of the smallest piece.
-pub(crate) const GRANULE_BYTES: usize = PAGE_BYTES / 64;
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering::Relaxed};
 
 const REGION_BYTES: usize = REGION_PAGES as usize * PAGE_BYTES;
 
@@ -35,9 +31,12 @@ const REGION_BYTES: usize = REGION_PAGES as usize * PAGE_BYTES;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PageId(pub(crate) u32);
 
-/// The right to a shard's pages. One per shard; see the invariants above.
+/// The right to a shard's pages: number of the arena and of the shard. One per shard; see the invariants above.
 #[derive(Debug)]
-pub(crate) struct Owner(u16);
+pub(crate) struct Owner(u32);
+
+/// The number of the next arena, so that no right to one is taken for that to another. A process makes one.
+static NEXT_ARENA: AtomicU16 = AtomicU16::new(1);
 
 /// What a shard notes of a page it owns.
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,42 +55,24 @@ pub(crate) struct PageNote {
     pub(crate) first_expiry_s: u32,
 }
 
-/// A run of granules within a page: the memory of one block of a large value.
-#[derive(Debug)]
-pub(crate) struct Piece {
-    pub(crate) page: u32,
-    pub(crate) first: u8,
-    pub(crate) granules: u8,
-}
-
-impl Piece {
-    /// Bytes of memory it takes.
-    pub(crate) fn bytes(&self) -> usize {
-        usize::from(self.granules) * GRANULE_BYTES
-    }
-
-    fn offset(&self) -> usize {
-        self.page as usize * PAGE_BYTES + usize::from(self.first) * GRANULE_BYTES
-    }
-}
-
 struct Slot {
-    owner: AtomicU16,
+    owner: AtomicU32,
     note: UnsafeCell<PageNote>,
 }
 
 /// The mapping, the owners of log pages and the pool of free pages.
 pub(crate) struct Arena {
     map: MmapMut,
+    number: u16,
     /// Where page 0 begins, at a multiple of a region's size.
     base: *mut u8,
     slots: Box<[Slot]>,
     pool: Mutex<Pool>,
     /// Pages that ordinary allocations may still take; a hint kept by the pool.
-    spare: AtomicU32,
+    spare: Shared32,
     charged_bytes: AtomicU64,
     /// How often memory became such that it can be freed; see [`Arena::note_freeable`].
-    freeable: AtomicU32,
+    freeable: Shared32,
     budget_bytes: u64,
     reserve_pages: u32,
 }
@@ -112,22 +93,24 @@ impl Arena {
             .filter(|pages| (1..1 << 24).contains(pages))
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "memory must be 64 KiB to 1 TiB"))?;
         let bytes = (pages as usize + 1) * PAGE_BYTES;
-        let slot = |_| Slot { owner: AtomicU16::new(0), note: UnsafeCell::new(PageNote::default()) };
+        let slot = |_| Slot { owner: AtomicU32::new(0), note: UnsafeCell::new(PageNote::default()) };
         let mut map = MmapOptions::new().len(bytes + REGION_BYTES).no_reserve_swap().map_anon()?;
         #[cfg(target_os = "linux")]
         map.advise(memmap2::Advice::HugePage).ok();
+        let number = NEXT_ARENA.fetch_add(1, Relaxed);
         let arena = Self {
+            number,
             base: map.as_mut_ptr().wrapping_add(map.as_ptr().align_offset(REGION_BYTES)),
             map,
             slots: (0..=pages).map(slot).collect(),
-            pool: Mutex::new(Rank::Pool, Pool::new(pages)),
-            freeable: AtomicU32::new(0),
-            spare: AtomicU32::new(pages.saturating_sub(reserve_pages)),
+            pool: Mutex::new(Rank::Pool, Pool::new(number, pages)),
+            freeable: Shared32::new(0),
+            spare: Shared32::new(pages.saturating_sub(reserve_pages)),
             charged_bytes: AtomicU64::new(0),
             budget_bytes,
             reserve_pages,
         };
-        Ok((arena, (1..=shards).map(Owner).collect()))
+        Ok((arena, (1..=shards).map(|shard| Owner(u32::from(number) << 16 | u32::from(shard))).collect()))
     }
 
     /// Bytes of the whole budget.
@@ -216,7 +199,7 @@ impl Arena {
     /// Gives a piece back; `lent`: it was lent to the kernel.
     pub(crate) fn give_piece(&self, piece: Piece, lent: bool) {
         let mut pool = self.lock();
-        pool.give_piece(&piece, lent);
+        pool.give_piece(piece, lent);
         self.note_spare(&pool);
     }
 
@@ -281,8 +264,8 @@ impl Arena {
     #[inline]
     #[allow(unsafe_code)]
     pub(crate) fn piece<'a>(&'a self, piece: &'a Piece) -> &'a [u8] {
-        // SAFETY: a piece is made only by the pool of this arena, within the mapping, and is nobody else's (3).
-        unsafe { std::slice::from_raw_parts(self.base.add(piece.offset()), piece.bytes()) }
+        // SAFETY: `place` proves that the piece is of this arena and within the mapping; it is nobody else's (3).
+        unsafe { std::slice::from_raw_parts(self.place(piece), piece.bytes()) }
     }
 
     /// The bytes of a piece, to write.
@@ -291,7 +274,7 @@ impl Arena {
     #[allow(clippy::mut_from_ref)]
     pub(crate) fn piece_mut<'a>(&'a self, piece: &'a mut Piece) -> &'a mut [u8] {
         // SAFETY: as in `piece`, and the mutable borrow keeps all others out.
-        unsafe { std::slice::from_raw_parts_mut(self.base.add(piece.offset()), piece.bytes()) }
+        unsafe { std::slice::from_raw_parts_mut(self.place(piece), piece.bytes()) }
     }
 
     /// The bytes of those of `pieces` that are whole pages and lie one behind the other; none if the first is no page.
@@ -299,9 +282,22 @@ impl Arena {
     pub(crate) fn run<'a>(&'a self, pieces: impl Iterator<Item = &'a Piece>) -> &'a [u8] {
         let mut pieces = pieces.take_while(|piece| piece.bytes() == PAGE_BYTES);
         let Some(first) = pieces.next() else { return &[] };
-        let more = pieces.zip(first.page + 1..).take_while(|(piece, page)| piece.page == *page).count();
+        let adjacent = |(piece, page): &(&Piece, u32)| self.is_here(piece) && piece.page() == *page;
+        let more = pieces.zip(first.page() + 1..).take_while(adjacent).count();
         // SAFETY: as in `piece`, of pieces all of which are borrowed for as long and whose memory is adjacent.
-        unsafe { std::slice::from_raw_parts(self.base.add(first.offset()), (1 + more) * PAGE_BYTES) }
+        unsafe { std::slice::from_raw_parts(self.place(first), (1 + more) * PAGE_BYTES) }
+    }
+
+    /// Where a piece of this arena begins.
+    #[inline]
+    fn place(&self, piece: &Piece) -> *mut u8 {
+        assert!(self.is_here(piece), "a piece of another arena");
+        self.base.wrapping_add(piece.offset())
+    }
+
+    #[inline]
+    fn is_here(&self, piece: &Piece) -> bool {
+        piece.arena() == self.number && piece.offset() + piece.bytes() <= self.slots.len() * PAGE_BYTES
     }
 
     #[inline]
@@ -417,6 +413,22 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "page of another owner")]
+    fn a_right_to_one_arena_is_none_to_another() {
+        let ((one, mut owners), (_other, others)) = (small(), small());
+        let page = one.take_page(&mut owners[0], PageNote::default(), false).expect("free");
+        one.page(&others[0], page);
+    }
+
+    #[test]
+    #[should_panic(expected = "a piece of another arena")]
+    fn a_piece_of_one_arena_is_none_of_another() {
+        let ((one, _owners), (other, _others)) = (small(), small());
+        let piece = one.take_piece(PAGE_BYTES).expect("free");
+        other.piece(&piece);
+    }
+
+    #[test]
     fn pieces_share_pages_and_pages_come_back_whole() {
         let (arena, _owners) = small();
         let mut pieces: Vec<_> = (0..9).map(|_| arena.take_piece(6000).expect("fits")).collect();
@@ -502,10 +514,10 @@ mod tests {
         #[allow(unsafe_code)]
         let spliced = unsafe { vmsplice(&writer, &[bytes], SpliceFlags::empty()) };
         assert_eq!(spliced, Ok(4096));
-        let place = piece.page;
+        let place = piece.page();
         arena.give_piece(piece, true);
         let taken: Vec<_> = (0..2).map(|_| arena.take_piece(PAGE_BYTES).expect("room")).collect();
-        assert!(taken.iter().any(|piece| piece.page == place), "the page is used again");
+        assert!(taken.iter().any(|piece| piece.page() == place), "the page is used again");
         for mut piece in taken {
             arena.piece_mut(&mut piece).fill(2);
         }

@@ -3,11 +3,52 @@
 //! Invariants: a page is in at most one of the lists; `used` counts the pages in none, those never taken left out. Who
 //! may call: [`Arena`](crate::arena::Arena), under its lock, which carries out what a [`Memory`] says.
 
-use crate::arena::Piece;
+use herd_core::limits::BLOCK_BYTES;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Bytes of a page.
+pub(crate) const PAGE_BYTES: usize = BLOCK_BYTES;
+/// Bytes of the smallest piece.
+pub(crate) const GRANULE_BYTES: usize = PAGE_BYTES / 64;
 
 /// Pages of a region: as much as a huge page has.
 pub(crate) const REGION_PAGES: u32 = 32;
+
+/// A run of granules within a page: the memory of one block of a large value. Only a pool makes one, and each granule
+/// is in one only.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    page: u32,
+    arena: u16,
+    first: u8,
+    granules: u8,
+}
+
+impl Piece {
+    /// Bytes of memory it takes.
+    #[inline]
+    pub(crate) fn bytes(&self) -> usize {
+        usize::from(self.granules) * GRANULE_BYTES
+    }
+
+    /// Its page.
+    #[inline]
+    pub(crate) fn page(&self) -> u32 {
+        self.page
+    }
+
+    /// The number of the arena it is of.
+    #[inline]
+    pub(crate) fn arena(&self) -> u16 {
+        self.arena
+    }
+
+    /// Where it begins in the arena, in bytes.
+    #[inline]
+    pub(crate) fn offset(&self) -> usize {
+        self.page as usize * PAGE_BYTES + usize::from(self.first) * GRANULE_BYTES
+    }
+}
 
 /// What must happen to a page's memory before it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +111,8 @@ impl Lent {
 
 /// Free memory: whole pages, and granules of pages that are cut into pieces.
 pub(crate) struct Pool {
+    /// The number of the arena whose memory it is.
+    arena: u16,
     /// Free pages with memory.
     free: Vec<u32>,
     lent: Lent,
@@ -86,8 +129,9 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(pages: u32) -> Self {
+    pub(crate) fn new(arena: u16, pages: u32) -> Self {
         Self {
+            arena,
             free: Vec::new(),
             lent: Lent::default(),
             bare: Vec::new(),
@@ -159,7 +203,7 @@ impl Pool {
         let free = self.cut[&page];
         let first = find_run(free, granules).expect("the set of a run length holds pages with such a run");
         self.set_free(page, free, free & !mask(first, granules));
-        Some(Piece { page, first, granules })
+        Some(Piece { page, arena: self.arena, first, granules })
     }
 
     /// The first piece of a page that was taken for it.
@@ -167,11 +211,12 @@ impl Pool {
         if granules < 64 {
             self.set_free(page, 0, !mask(0, granules));
         }
-        Piece { page, first: 0, granules }
+        Piece { page, arena: self.arena, first: 0, granules }
     }
 
     /// Takes a piece back; `lent`: the kernel may still read it.
-    pub(crate) fn give_piece(&mut self, piece: &Piece, lent: bool) {
+    pub(crate) fn give_piece(&mut self, piece: Piece, lent: bool) {
+        assert_eq!(piece.arena, self.arena, "a piece of another arena");
         if piece.granules == 64 {
             return self.give_page(piece.page, lent);
         }
@@ -239,7 +284,7 @@ mod tests {
 
     #[test]
     fn no_more_pages_have_memory_than_the_limit_allows() {
-        let mut pool = Pool::new(8);
+        let mut pool = Pool::new(1, 8);
         let pages: Vec<u32> = (0..6).map(|_| pool.take_page(6).expect("room").0).collect();
         assert!(pool.take_page(6).is_none(), "all memory is in use");
         pages.iter().for_each(|page| pool.give_page(*page, false));
@@ -251,7 +296,7 @@ mod tests {
 
     #[test]
     fn what_was_lent_comes_back_last_and_with_new_memory() {
-        let mut pool = Pool::new(3);
+        let mut pool = Pool::new(1, 3);
         let pages: Vec<u32> = (0..2).map(|_| pool.take_page(3).expect("room").0).collect();
         pages.iter().for_each(|page| pool.give_page(*page, true));
         let memory: Vec<Memory> = (0..3).map(|_| pool.take_page(3).expect("room").1).collect();
@@ -260,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_region_that_was_lent_as_a_whole_is_renewed_as_a_whole() {
-        let mut pool = Pool::new(3 * REGION_PAGES);
+        let mut pool = Pool::new(1, 3 * REGION_PAGES);
         let limit = 2 * REGION_PAGES;
         let pages: Vec<u32> = (0..limit).map(|_| pool.take_page(limit).expect("room").0).collect();
         assert_eq!(pages.first(), Some(&1));
@@ -277,7 +322,7 @@ mod tests {
 
     #[test]
     fn free_memory_over_a_lower_limit_is_given_back() {
-        let mut pool = Pool::new(4);
+        let mut pool = Pool::new(1, 4);
         let page = pool.take_page(4).expect("room").0;
         pool.take_page(4).expect("room");
         pool.give_page(page, false);
