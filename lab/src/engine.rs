@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::error::{Context, Error, Result};
 use crate::hist::Latencies;
 use crate::proc;
-use crate::proto::{Asked, Care, Link, Reply};
+use crate::proto::{Asked, Care, Link, Reply, herd};
 use crate::side::Side;
 use crate::spec::{Outcome, Spec, TICK_NS};
 use crate::sys::{self, Epoll};
@@ -222,7 +222,8 @@ impl Engine {
             conn.sequence += 1;
             conn.open.push_back(Open { asked, due_ns });
             self.outstanding += 1;
-            self.spec.proto.append_request(&conn.link, self.spec.op, asked, &self.values, &mut self.scratch);
+            let op = self.spec.op_of(Some(asked.sequence));
+            self.spec.proto.append_request(&conn.link, op, asked, &self.values, &mut self.scratch);
         }
         self.conns[token].send(&self.scratch, token, &self.epoll)
     }
@@ -303,7 +304,8 @@ impl Engine {
         let fixed = self.spec.fixed_reply;
         let open = &conn.open;
         let asked = |sequence: Option<u64>| find(open, sequence, fixed).map(|index| open[index].asked.key);
-        match self.spec.proto.read_reply(self.spec.op, care, asked, &self.values, bytes) {
+        let op = self.spec.op_of(self.spec.mixed.then(|| herd::sequence_of(bytes)).flatten());
+        match self.spec.proto.read_reply(op, care, asked, &self.values, bytes) {
             Reply::Partial => Ok(None),
             Reply::Wrong(what) => Err(Error::new(format!("wrong reply on connection {token}: {what}"))),
             Reply::Good { used, sequence } => {
@@ -359,7 +361,8 @@ impl Conn {
     fn open(spec: &Spec) -> Result<Self> {
         let mut stream =
             sys::connect_blocking(spec.addr, Duration::from_secs(5)).during(|| format!("connect to {}", spec.addr))?;
-        let link = spec.proto.greet(&mut stream)?;
+        let mut link = spec.proto.greet(&mut stream)?;
+        link.collection = spec.collection.unwrap_or(0);
         stream.set_nonblocking(true)?;
         let (open, received, unsent) = (VecDeque::new(), Vec::new(), Vec::new());
         Ok(Self { stream, link, open, sequence: 0, received, unsent })

@@ -181,6 +181,8 @@ fn small(addr: SocketAddr, op: Op) -> Spec {
         server_pids: vec![own],
         seed: 1,
         side: None,
+        collection: None,
+        mixed: false,
     }
 }
 
@@ -195,6 +197,8 @@ fn engine_speaks_herds_wire() {
     let missing = engine::run(small(addr, Op::Get)).expect_err("nothing is stored yet");
     assert!(missing.to_string().contains("status 1"), "{missing}");
     load(addr);
+    let mixed = Spec { mixed: true, pipeline: 3, ..small(addr, Op::Get) };
+    assert!(engine::run(mixed).expect("right replies to gets and puts").ops > 100);
     for pipeline in [1, 50] {
         let outcome = engine::run(Spec { pipeline, ..small(addr, Op::Get) }).expect("right replies");
         assert!(outcome.ops > 100 && outcome.server_cpu_ns > 0, "{outcome:?}");

@@ -3,6 +3,7 @@
 //! `bench` runs the lines of the first milestone; the other subcommands are the processes it starts, pinned away from
 //! each other. No Herd crate is linked: only released binaries are run.
 
+mod ask;
 mod awake;
 mod bench;
 mod bulk;

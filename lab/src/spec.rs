@@ -44,6 +44,10 @@ pub(crate) struct Spec {
     pub(crate) seed: u64,
     /// Large transfers beside the small requests.
     pub(crate) side: Option<SideSpec>,
+    /// Collection of the keys (Herd's wire only); none: `default`.
+    pub(crate) collection: Option<u64>,
+    /// Every second request of a connection is the other operation (Herd's wire only).
+    pub(crate) mixed: bool,
 }
 
 /// Large transfers beside the small requests, open loop, on their own connections.
@@ -90,6 +94,15 @@ pub(crate) struct Outcome {
 pub(crate) const TICK_NS: u64 = 50_000_000;
 
 impl Spec {
+    /// What the request with this sequence number on its connection asks for.
+    pub(crate) fn op_of(&self, sequence: Option<u64>) -> Op {
+        match (self.mixed && sequence.is_some_and(|sequence| sequence % 2 == 1), self.op) {
+            (true, Op::Get) => Op::Set,
+            (true, Op::Set) => Op::Get,
+            (false, op) => op,
+        }
+    }
+
     /// Refuses what the engine cannot do.
     pub(crate) fn check(&self) -> Result<()> {
         let good = self.proto != Proto::Null
@@ -97,7 +110,8 @@ impl Spec {
             && (1..=1_000).contains(&self.pipeline)
             && (1..=KEYS_MAX).contains(&self.keys)
             && (KEY_BYTES..=32_768).contains(&self.value_bytes)
-            && self.rate_per_s.is_none_or(|rate| rate > 0.0);
+            && self.rate_per_s.is_none_or(|rate| rate > 0.0)
+            && (self.proto == Proto::Herd || (self.collection.is_none() && !self.mixed));
         if good { Ok(()) } else { Err(Error::new(format!("an engine cannot run {self:?}"))) }
     }
 }

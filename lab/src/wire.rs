@@ -38,18 +38,25 @@ pub(crate) mod kind {
 pub(crate) mod verb {
     pub(crate) const GET: u8 = 1;
     pub(crate) const PUT: u8 = 2;
+    pub(crate) const CREATE: u8 = 5;
+    pub(crate) const DESTROY: u8 = 6;
+    pub(crate) const LIST: u8 = 7;
 }
 
 /// Flag bits the lab uses.
 pub(crate) mod flag {
     pub(crate) const MORE: u8 = 1;
+    pub(crate) const RANGE: u8 = 4;
     pub(crate) const BRIEF: u8 = 16;
 }
 
 /// Head fields the lab uses.
 pub(crate) mod tag {
     pub(crate) const NAME: u8 = 1;
+    pub(crate) const COLLECTION: u8 = 5;
+    pub(crate) const SPECIFICATION: u8 = 6;
     pub(crate) const ERROR: u8 = 7;
+    pub(crate) const PREFIX: u8 = 8;
     pub(crate) const FEATURES: u8 = 12;
     pub(crate) const VERSION: u8 = 13;
     pub(crate) const SESSION: u8 = 14;

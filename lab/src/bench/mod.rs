@@ -6,6 +6,7 @@
 
 mod before;
 pub(crate) mod c;
+mod calm;
 pub(crate) mod d;
 pub(crate) mod e;
 pub(crate) mod f;
@@ -54,6 +55,8 @@ pub(crate) enum Line {
     G,
     /// This Herd beside another one: CPU per request, memory per object. Only where it is named.
     Before,
+    /// What strokes at millions of objects do to others, and the node's longest turn. Only where it is named.
+    Calm,
 }
 
 impl Line {
@@ -81,6 +84,9 @@ pub(crate) struct Options {
     /// Objects of line f's first part.
     #[arg(long, default_value_t = 10_000_000, value_parser = clap::value_parser!(u32).range(1..=16_000_000))]
     pub(crate) objects: u32,
+    /// Objects of each of line calm's collections.
+    #[arg(long, default_value_t = 5_000_000, value_parser = clap::value_parser!(u32).range(1..=16_000_000))]
+    pub(crate) calm_objects: u32,
     /// Length of line f's churn.
     #[arg(long, default_value_t = 600)]
     pub(crate) churn_seconds: u64,
@@ -135,6 +141,7 @@ pub(crate) fn run(mut options: Options) -> Result<()> {
             Line::F => f::run(&mut bench)?,
             Line::G => g::run(&mut bench)?,
             Line::Before => before::run(&mut bench)?,
+            Line::Calm => calm::run(&mut bench)?,
         }
     }
     bench.report.conclude()

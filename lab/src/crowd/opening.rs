@@ -115,7 +115,7 @@ impl<'a> Opening<'a> {
             Err(error) => return Err(error).during(|| "receive a welcome".into()),
         }
         match read_welcome(&bytes).map_err(Error::new)? {
-            Some(session) => self.ask(stream, Link { session }),
+            Some(session) => self.ask(stream, Link { session, collection: 0 }),
             None => Ok(Stage::Greeting(stream, bytes)),
         }
     }

@@ -294,6 +294,8 @@ impl Server {
             server_pids: vec![self.pid()],
             seed: 1,
             side: None,
+            collection: None,
+            mixed: false,
         }
     }
 

@@ -22,10 +22,16 @@ pub(crate) fn request(link: &Link, op: Op, sequence: u64) -> Header {
         verb: if op == Op::Get { verb::GET } else { verb::PUT },
         flags: flag::BRIEF,
         id: request_id(link.session, sequence),
-        collection: wire::DEFAULT_COLLECTION,
+        collection: if link.collection == 0 { wire::DEFAULT_COLLECTION } else { link.collection },
         length: wire::ALL,
         ..Header::default()
     }
+}
+
+/// The sequence number of the request that a reply answers.
+pub(crate) fn sequence_of(reply: &[u8]) -> Option<u64> {
+    let header = Header::decode(reply).ok().flatten()?;
+    Some(header.id & ((1 << SEQUENCE_BITS) - 1))
 }
 
 /// Appends one request.
@@ -116,7 +122,7 @@ pub(crate) fn read_welcome(header: &Header, head: &[u8]) -> Result<u64, String> 
 mod tests {
     use super::*;
 
-    const LINK: Link = Link { session: 3 };
+    const LINK: Link = Link { session: 3, collection: 0 };
 
     fn reply(op: Op, sequence: u64, index: u32, values: &Values) -> Vec<u8> {
         let mut header = request(&LINK, op, sequence);

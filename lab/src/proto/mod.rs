@@ -61,6 +61,8 @@ impl Op {
 pub(crate) struct Link {
     /// Session in the high 24 bits of request ids (Herd's wire).
     pub(crate) session: u64,
+    /// Collection that requests name (Herd's wire); 0: `default`.
+    pub(crate) collection: u64,
 }
 
 /// A small request that waits for its reply.
@@ -147,7 +149,8 @@ impl Proto {
         }
         stream.write_all(&wire::hello()).during(|| "send hello".into())?;
         let (header, head) = read_frame(stream)?;
-        Ok(Link { session: herd::read_welcome(&header, &head).map_err(Error::new)? })
+        let session = herd::read_welcome(&header, &head).map_err(Error::new)?;
+        Ok(Link { session, collection: 0 })
     }
 }
 

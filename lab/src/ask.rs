@@ -1,0 +1,139 @@
+//! Single requests to a Herd node, blocking, by its wire and by HTTP: what a line does to a node between its loads.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use crate::error::{Context, Error, Result};
+use crate::proto::{Proto, http};
+use crate::sys;
+use crate::wire::{self, Header, flag, kind, tag, verb};
+
+/// How long an answer is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+const STATUS_OK: u16 = 0;
+
+/// A connection by Herd's wire, for one request at a time.
+pub(crate) struct Asker {
+    stream: TcpStream,
+    session: u64,
+    sequence: u64,
+}
+
+/// A reply of status ok: its header and body.
+type Answer = (Header, Vec<u8>);
+
+impl Asker {
+    /// Connects and greets.
+    pub(crate) fn open(addr: SocketAddr) -> Result<Self> {
+        let mut stream = sys::connect_blocking(addr, PATIENCE).during(|| format!("connect to {addr}"))?;
+        let link = Proto::Herd.greet(&mut stream)?;
+        Ok(Self { stream, session: link.session, sequence: 0 })
+    }
+
+    /// Creates a collection by its specification, JSON; gives its id.
+    pub(crate) fn create(&mut self, name: &str, specification: &str) -> Result<u64> {
+        let fields = [(tag::COLLECTION, name.as_bytes()), (tag::SPECIFICATION, specification.as_bytes())];
+        Ok(self.ask(Header { verb: verb::CREATE, ..Header::default() }, &fields, &[])?.0.collection)
+    }
+
+    /// Removes a collection.
+    pub(crate) fn destroy(&mut self, name: &str) -> Result<()> {
+        let header = Header { verb: verb::DESTROY, ..Header::default() };
+        self.ask(header, &[(tag::COLLECTION, name.as_bytes())], &[]).map(drop)
+    }
+
+    /// Bytes of the first page of the names that begin so: 0 where there are none.
+    pub(crate) fn list(&mut self, collection: u64, prefix: &str) -> Result<usize> {
+        let header = Header { verb: verb::LIST, collection, ..Header::default() };
+        Ok(self.ask(header, &[(tag::PREFIX, prefix.as_bytes())], &[])?.1.len())
+    }
+
+    /// Puts `bytes`, at most a block, into an object from `offset` on.
+    pub(crate) fn put_at(&mut self, collection: u64, name: &str, offset: u64, bytes: &[u8]) -> Result<()> {
+        let length = bytes.len() as u64;
+        let header = Header { verb: verb::PUT, flags: flag::RANGE, collection, offset, length, ..Header::default() };
+        self.ask(header, &[(tag::NAME, name.as_bytes())], bytes).map(drop)
+    }
+
+    fn ask(&mut self, header: Header, fields: &[(u8, &[u8])], body: &[u8]) -> Result<Answer> {
+        self.sequence += 1;
+        let (mut head, mut frame) = (Vec::new(), Vec::new());
+        fields.iter().for_each(|(tag, value)| wire::append_field(&mut head, *tag, value));
+        let id = crate::proto::herd::request_id(self.session, self.sequence);
+        let body_len = u32::try_from(body.len()).map_err(|_| Error::new("a body of one frame"))?;
+        let crcs: Vec<u32> = body.chunks(wire::BLOCK_BYTES).map(wire::crc32c).collect();
+        wire::append_start(&mut frame, Header { kind: kind::REQUEST, id, body_len, ..header }, &head, &crcs);
+        frame.extend_from_slice(body);
+        self.stream.write_all(&frame)?;
+        loop {
+            let (header, frame) = self.read_frame()?;
+            // A put's credit may come before its reply.
+            if header.kind == kind::CREDIT {
+                continue;
+            }
+            if header.kind != kind::REPLY || header.code != STATUS_OK || header.id != id {
+                return Err(Error::new(wire::explain(&header, header.head(&frame))));
+            }
+            return Ok((header, frame[header.body_start()..].to_vec()));
+        }
+    }
+
+    /// One frame, whole, its checksums checked.
+    fn read_frame(&mut self) -> Result<(Header, Vec<u8>)> {
+        let mut bytes = vec![0; wire::BRIEF_BYTES];
+        self.stream.read_exact(&mut bytes).during(|| "read a reply".into())?;
+        let header = loop {
+            if let Some(header) = Header::decode(&bytes).map_err(Error::new)? {
+                break header;
+            }
+            let had = bytes.len();
+            bytes.resize(wire::HEADER_BYTES, 0);
+            self.stream.read_exact(&mut bytes[had..])?;
+        };
+        let had = bytes.len();
+        bytes.resize(header.body_start() + header.body_len as usize, 0);
+        self.stream.read_exact(&mut bytes[had..])?;
+        wire::check_start(&header, &bytes).map_err(Error::new)?;
+        Ok((header, bytes))
+    }
+}
+
+/// One line of memcached text and the first line of its reply.
+pub(crate) fn text(addr: SocketAddr, command: &str) -> Result<String> {
+    let mut stream = sys::connect_blocking(addr, PATIENCE)?;
+    stream.write_all(format!("{command}\r\n").as_bytes())?;
+    let (mut bytes, mut chunk) = (Vec::new(), [0; 1_024]);
+    while !bytes.ends_with(b"\r\n") {
+        let count = stream.read(&mut chunk).during(|| format!("read the reply to {command}"))?;
+        if count == 0 {
+            return Err(Error::new(format!("the node closed the connection of {command}")));
+        }
+        bytes.extend_from_slice(&chunk[..count]);
+    }
+    Ok(String::from_utf8_lossy(&bytes).trim_end().to_owned())
+}
+
+/// The body of a page by HTTP.
+pub(crate) fn page(addr: SocketAddr, path: &str) -> Result<String> {
+    let mut stream = sys::connect_blocking(addr, PATIENCE)?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes())?;
+    let (mut bytes, mut chunk) = (Vec::new(), vec![0; 65_536]);
+    loop {
+        let count = stream.read(&mut chunk).during(|| format!("read {path}"))?;
+        bytes.extend_from_slice(&chunk[..count]);
+        if let Some(head) = http::parse_head(&bytes).map_err(Error::new)?
+            && bytes.len() as u64 >= head.head_bytes as u64 + head.body_bytes
+        {
+            let body = String::from_utf8_lossy(&bytes[head.head_bytes..]).into_owned();
+            return if head.status == 200 {
+                Ok(body)
+            } else {
+                Err(Error::new(format!("{path}: status {}", head.status)))
+            };
+        }
+        if count == 0 {
+            return Err(Error::new(format!("the node closed the connection of {path}")));
+        }
+    }
+}
