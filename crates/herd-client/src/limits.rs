@@ -1,6 +1,6 @@
 //! Limits of the client, each with the reason for its number. Those of the wire are in `herd_core::limits`.
 
-use herd_core::limits::{BLOCK_BYTES, WIRE_FRAME_BODY_MAX_BYTES, WIRE_HEAD_MAX_BYTES};
+use herd_core::limits::{BLOCK_BYTES, WIRE_ARGUMENTS_MAX_BYTES, WIRE_FRAME_BODY_MAX_BYTES, WIRE_HEAD_MAX_BYTES};
 
 /// Input buffer of one connection: a few blocks, so that a block cut by the end of one read is seldom and cheaply
 /// moved, and the whole stays in a core's cache.
@@ -57,3 +57,4 @@ pub const DOCUMENT_MAX_BYTES: u64 = 16 << 20;
 
 const _: () = assert!(72 + WIRE_HEAD_MAX_BYTES + 4 * (WIRE_FRAME_BODY_MAX_BYTES / BLOCK_BYTES) <= INPUT_ROOM_BYTES);
 const _: () = assert!(STREAM_FRAME_BYTES <= WIRE_FRAME_BODY_MAX_BYTES);
+const _: () = assert!(WIRE_ARGUMENTS_MAX_BYTES <= COPIED_BODY_MAX_BYTES);

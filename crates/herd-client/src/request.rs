@@ -6,7 +6,7 @@ use herd_core::attributes::Attributes;
 use herd_core::collection::Spec;
 use herd_core::entry::{Condition, Range, TOKEN_BYTES, Token, Version};
 use herd_core::key::{self, CollectionId};
-use herd_core::limits::WIRE_FRAME_BODY_MAX_BYTES;
+use herd_core::limits::WIRE_ARGUMENTS_MAX_BYTES;
 use herd_core::method::{self, push_item};
 use herd_core::wire::{CODE_NEWER, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, Verb};
 use std::borrow::Cow;
@@ -128,15 +128,15 @@ impl<'a> Request<'a> {
         Ok(Self { head_only: true, ..Self::get_newer(key, version, wait)? })
     }
 
-    /// Runs a method on an object: a name of PROTOCOL.md §1.7 and its arguments, at most 1 MiB together.
+    /// Runs a method on an object: a name of PROTOCOL.md §1.7 and its arguments, at most 48 KiB together.
     pub fn execute<A: AsRef<[u8]>>(
         key: &'a (impl AsRef<[u8]> + ?Sized),
         method: &'a str,
         arguments: &[A],
     ) -> Result<Self> {
         let bytes = arguments.iter().map(|argument| argument.as_ref().len() + 4).sum::<usize>();
-        if bytes > WIRE_FRAME_BODY_MAX_BYTES {
-            let text = format!("the arguments have {bytes} bytes, the limit is {WIRE_FRAME_BODY_MAX_BYTES}");
+        if bytes > WIRE_ARGUMENTS_MAX_BYTES {
+            let text = format!("the arguments have {bytes} bytes, the limit is {WIRE_ARGUMENTS_MAX_BYTES}");
             return Err(Error::bad_request(text));
         }
         let mut encoded = Vec::with_capacity(bytes);
@@ -227,11 +227,6 @@ impl<'a> Request<'a> {
     /// Its body, if that is in memory.
     pub(crate) fn body(&self) -> &[u8] {
         self.value.unwrap_or(&self.arguments)
-    }
-
-    /// Whether its body goes in one frame, however large.
-    pub(crate) fn is_one_frame(&self) -> bool {
-        self.verb == Verb::Execute
     }
 
     /// Whether doing it twice does no more than doing it once, so that it may be sent again whatever happened.
@@ -393,6 +388,7 @@ mod tests {
             let request = Request::execute("x", method, &nothing).expect("valid");
             assert_eq!((request.is_repeatable(), request.changes()), (reads, !reads), "{method}");
         }
-        assert!(Request::execute("x", "append", &[vec![0; 1 << 20]]).is_err(), "it does not fit a frame");
+        assert!(Request::execute("x", "append", &[vec![0; WIRE_ARGUMENTS_MAX_BYTES - 3]]).is_err());
+        Request::execute("x", "append", &[vec![0; WIRE_ARGUMENTS_MAX_BYTES - 4]]).expect("just so many");
     }
 }

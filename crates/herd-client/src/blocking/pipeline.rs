@@ -4,7 +4,7 @@
 //! if it may have been done.
 
 use super::{Client, wait};
-use crate::connection::{Body, Patience};
+use crate::connection::Patience;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exchange::{answer, body_of};
 use crate::limits::PIPELINE_OUTPUT_BYTES;
@@ -47,12 +47,11 @@ impl<'a> Pipeline<'a> {
         }
         let request = request.clone().held_by(self.client.common.token);
         let value = request.body();
-        let body = if request.is_one_frame() { Body::Copied(value) } else { body_of(value) };
         let then_ms = self.client.common.patience_ms;
         let patience = Patience { first_ms: then_ms.saturating_add(request.wait_ms()), then_ms };
         let sink = (Sink::Memory(self.client.common.pool.config.value_max_bytes), Vec::new());
         let now_ms = self.client.common.now_ms();
-        let id = self.link().begin(now_ms, &request, body, sink, patience)?;
+        let id = self.link().begin(now_ms, &request, body_of(value), sink, patience)?;
         let source = Source::Slice(value);
         while self.lost.is_none() && self.must_drain(id) {
             let blocked = self.step(None, source);

@@ -26,6 +26,7 @@ mod tests;
 pub use output::BodyPart;
 
 use crate::error::{Error, Result};
+use crate::limits::COPIED_BODY_MAX_BYTES;
 use crate::reply::{Reply, Welcome};
 use crate::request::Request;
 use herd_core::limits::{BLOCK_BYTES, WIRE_FIRST_CREDIT_BYTES, WIRE_FRAME_BODY_MAX_BYTES, WIRE_OPEN_REQUESTS_MAX};
@@ -41,7 +42,7 @@ use std::ops::Range;
 /// The body of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body<'a> {
-    /// These bytes, in one frame: at most 1 MiB, and copied, so better few.
+    /// These bytes, at most [`COPIED_BODY_MAX_BYTES`]; they are copied.
     Copied(&'a [u8]),
     /// So many bytes, `None` for a number not known yet, asked for by [`Connection::wanted_body`].
     Streamed(Option<u64>),
@@ -219,7 +220,7 @@ impl Connection {
         let header = request.header(id, length, deadline_ms);
         let sending = match body {
             Body::Copied(bytes) => {
-                assert!(bytes.len() <= WIRE_FRAME_BODY_MAX_BYTES, "larger bodies are streamed");
+                assert!(bytes.len() <= COPIED_BODY_MAX_BYTES, "larger bodies are streamed");
                 self.output.push(|out| encode_frame(out, header, &request.fields(), bytes))?;
                 None
             }

@@ -6,6 +6,7 @@ mod ends;
 mod guide;
 mod http;
 mod limits;
+mod locks;
 mod memcached;
 mod node;
 mod output;
