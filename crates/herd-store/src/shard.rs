@@ -184,10 +184,11 @@ impl Shard {
     pub(crate) fn retire_old(&mut self, held: Option<&State>, now_ms: u64) {
         for at in (0..self.logs.len()).filter(|at| held.is_none_or(|held| usize::from(held.index) != *at)) {
             let Some(logs) = &self.logs[at] else { continue };
-            let (c, generation) = (logs.c.clone(), logs.c.generation(now_ms));
-            if c.is_destroyed() {
+            let generation = logs.c.generation(now_ms);
+            if logs.c.is_destroyed() {
                 self.retire(at);
             } else if generation != logs.generation {
+                let c = logs.c.clone();
                 self.renew(&c, generation);
             }
         }

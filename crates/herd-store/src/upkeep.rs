@@ -13,8 +13,9 @@ use crate::{Now, Store};
 
 /// Pages that upkeep keeps free while something can be evicted, so that puts rarely make room themselves.
 const SPARE_PAGES: u32 = 32;
-/// Pages looked at for expired entries in one turn: some 0.3 ms where none is due. Sweeping a TiB takes 4,096 turns.
-const SWEEP_PAGES: usize = 4096;
+/// Logs looked at for flushes and pages for expired entries in one turn: some 0.3 ms where there is nothing to do. All
+/// pages of a TiB are seen in 4,096 turns.
+const TURN_LOOKS: usize = 4096;
 /// Records that making room once is taken for: those of a page of small objects, and a few.
 const RECLAIM_RECORDS: usize = 1024;
 /// Freeing so many blocks takes as long as looking at a record.
@@ -24,8 +25,10 @@ const NAMES_AT_ONCE: usize = 512;
 
 /// What a turn of upkeep may still do.
 struct Turn {
+    /// Records, or what takes as long.
     records: usize,
-    pages: usize,
+    /// Logs and pages to look at, which is no reason to take another turn at once.
+    looks: usize,
 }
 
 impl Turn {
@@ -41,12 +44,15 @@ impl Store {
     /// It ends after some `budget` records, of 0.1 to 0.3 us each; a page of records, at most 2,730, is not cut. True:
     /// there is more to do, so take another turn once those who wait were served.
     pub fn maintain(&self, now: Now, budget: usize) -> bool {
-        let mut turn = Turn { records: budget, pages: SWEEP_PAGES };
+        let mut turn = Turn { records: budget, looks: TURN_LOOKS };
         for _ in 0..self.shards.len() {
             let at = self.upkeep_at.fetch_add(1, Relaxed) & (self.shards.len() - 1);
             self.visit(at, now, &mut turn);
             if turn.records == 0 {
                 return true;
+            }
+            if turn.looks == 0 {
+                break;
             }
         }
         turn.records -= self.registry.free_names(turn.records);
@@ -55,15 +61,18 @@ impl Store {
 
     /// Upkeep of one shard. Its lock is held for one page at a time.
     fn visit(&self, at: usize, now: Now, turn: &mut Turn) {
+        let mut shard = self.lock(at);
+        shard.retire_old(None, now.unix_ms);
+        shard.forget_all_left(now.unix_ms);
+        turn.looks = turn.looks.saturating_sub(shard.logs.len());
+        drop(shard);
         while turn.records > 0 {
             let mut shard = self.lock(at);
-            shard.retire_old(None, now.unix_ms);
-            shard.forget_all_left(now.unix_ms);
             let freed = shard.free_stale();
             let blocks = shard.trash_blocks();
             if freed.is_none() && blocks == 0 {
-                let (pages, records) = shard.sweep(now.unix_ms, turn.pages, turn.records);
-                turn.pages -= pages;
+                let (pages, records) = shard.sweep(now.unix_ms, turn.looks, turn.records);
+                turn.looks -= pages;
                 turn.records = turn.records.saturating_sub(records);
                 return;
             }

@@ -251,3 +251,20 @@ fn a_turn_of_upkeep_frees_a_bounded_part_of_what_was_flushed() {
     assert!(turns > 60_000 / (1_000 + 800), "{turns} turns");
     assert!(store.memory().1 < 3 << 20, "all but the index came back: {}", store.memory().1);
 }
+
+#[test]
+fn upkeep_of_many_collections_takes_few_looks_a_turn_and_reaches_all() {
+    let store = store(64 << 20);
+    let all: Vec<_> = (0..1_000).map(|i| store.create(&format!("c{i}"), spec("ram:1")).expect("new")).collect();
+    for (i, c) in all.iter().enumerate() {
+        put(&store, c, &i.to_le_bytes(), b"v", at(1)).expect("fits");
+    }
+    all.iter().for_each(|c| store.flush(c, None));
+    // A loop takes a turn at each tick, and more at once only while there is something to free.
+    let ticks = (0..100).find(|_| {
+        upkeep(&store, at(1));
+        store.memory().1 < 1 << 20
+    });
+    assert!(ticks.is_some_and(|ticks| ticks < 40), "{ticks:?} ticks");
+    assert!(!store.maintain(at(1), 1), "an idle store has nothing to do");
+}
