@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind, quote};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The durability class of a collection (DESIGN §3.8).
+/// The durability class of a collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
     /// One copy; evicts when the node is full.

@@ -2,7 +2,7 @@
 //!
 //! A breach of a limit is its own clear error at the edge; inside, types carry the proof.
 
-/// One unit for checksums, flow-control credit, cache and re-sync (DESIGN: one block size).
+/// One unit for checksums, flow-control credit, cache and re-sync.
 pub const BLOCK_BYTES: usize = 64 * 1024;
 
 /// Longest object name: long enough for paths and URLs, short enough to lie beside its value.
@@ -27,7 +27,7 @@ pub const INLINE_MAX_BYTES: usize = 4096;
 /// Largest object unless the node is told otherwise.
 pub const OBJECT_MAX_BYTES: u64 = 1 << 30;
 
-/// Slots of a spread group, fixed for ever (DESIGN §3.2).
+/// Slots of a spread group, fixed for ever: where an object lies follows from them.
 pub const SLOTS: usize = 4096;
 
 /// memcached: longest key, as its protocol document has it.
@@ -88,7 +88,7 @@ pub const LIST_STEP: usize = 256;
 pub const LIST_PAGE_DEFAULT: u32 = 1_000;
 
 /// A connection that has sent nothing that tells its protocol, or no whole HTTP head, is closed after this and before
-/// 5 s are over (DESIGN §3.6: 5 s of silence closes).
+/// 5 s are over.
 pub const SNIFF_TIMEOUT_MS: u64 = 4_500;
 
 /// A request whose bytes stopped arriving, or a reply nobody reads, is given up after this.
@@ -142,7 +142,7 @@ pub const WIRE_LIST_PAGE_MAX: u32 = 1_000;
 /// How often a loop looks at deadlines and does its upkeep.
 pub const TICK_MS: u64 = 250;
 
-/// How long a graceful stop may take (DESIGN §5: within 5 s).
+/// How long a graceful stop may take: with what follows it, it is done within 5 s.
 pub const STOP_MS: u64 = 4_000;
 
 /// Connections of one node unless descriptors run out first.

@@ -102,6 +102,18 @@ impl Context {
         self.batch.count(self.door, verb);
     }
 
+    /// Counts bytes of a value that came.
+    #[inline]
+    pub(crate) fn count_in(&self, verb: VerbName, bytes: u64) {
+        self.batch.count_values(self.door, verb, bytes, 0);
+    }
+
+    /// Counts bytes of a value that is answered.
+    #[inline]
+    pub(crate) fn count_out(&self, verb: VerbName, bytes: u64) {
+        self.batch.count_values(self.door, verb, 0, bytes);
+    }
+
     /// Counts an error.
     pub(crate) fn count_error(&self, door: DoorName, verb: VerbName, kind: ErrorKind) {
         self.metrics().error(door, verb, kind);

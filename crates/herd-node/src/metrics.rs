@@ -5,6 +5,7 @@
 //! taken once for all requests of a round.
 
 use herd_core::ErrorKind;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A protocol, as counted.
@@ -105,8 +106,10 @@ pub(crate) struct Metrics {
 #[derive(Default)]
 pub(crate) struct Batch {
     requests: [[u32; VERBS]; DOORS],
-    /// Doors with requests, one bit each.
-    doors: u32,
+    /// Bytes of values that came, and that were answered.
+    values: [[[Cell<u64>; 2]; VERBS]; DOORS],
+    /// Doors with either, one bit each.
+    doors: Cell<u32>,
 }
 
 impl Metrics {
@@ -124,15 +127,21 @@ impl Metrics {
     #[inline]
     pub(crate) fn settle(&self, batch: &mut Batch, elapsed_ns: u64) {
         let bucket = latency_bucket(elapsed_ns);
-        while batch.doors != 0 {
-            let door = batch.doors.trailing_zeros() as usize;
-            batch.doors &= batch.doors - 1;
-            for (verb, requests) in self.verbs[door].iter().zip(&mut batch.requests[door]) {
+        let mut doors = batch.doors.take();
+        while doors != 0 {
+            let door = doors.trailing_zeros() as usize;
+            doors &= doors - 1;
+            let counted = batch.requests[door].iter_mut().zip(&batch.values[door]);
+            for (verb, (requests, [came, went])) in self.verbs[door].iter().zip(counted) {
                 if *requests > 0 {
                     let n = u64::from(std::mem::take(requests));
                     add(&verb.requests, n);
                     add(&verb.latency[bucket], n);
                     add(&verb.latency_ns, n * elapsed_ns);
+                }
+                if came.get() + went.get() > 0 {
+                    add(&verb.in_bytes, came.take());
+                    add(&verb.out_bytes, went.take());
                 }
             }
         }
@@ -144,13 +153,22 @@ impl Batch {
     #[inline]
     pub(crate) fn count(&mut self, door: DoorName, verb: VerbName) {
         self.requests[door as usize][verb as usize] += 1;
-        self.doors |= 1 << door as u32;
+        self.doors.set(self.doors.get() | 1 << door as u32);
+    }
+
+    /// Counts bytes of values that came and that were answered.
+    #[inline]
+    pub(crate) fn count_values(&self, door: DoorName, verb: VerbName, came_bytes: u64, went_bytes: u64) {
+        let [came, went] = &self.values[door as usize][verb as usize];
+        came.set(came.get() + came_bytes);
+        went.set(went.get() + went_bytes);
+        self.doors.set(self.doors.get() | 1 << door as u32);
     }
 
     /// Whether nothing was counted.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.doors == 0
+        self.doors.get() == 0
     }
 }
 

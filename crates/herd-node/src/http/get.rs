@@ -2,8 +2,7 @@
 
 use super::{Session, date, fail, fail_as};
 use crate::context::Context;
-use crate::metrics::DoorName;
-use crate::metrics::{VerbName, add};
+use crate::metrics::VerbName;
 use crate::service::Output;
 use crate::watch::Watched;
 use herd_core::attributes::Attributes;
@@ -195,7 +194,7 @@ fn answer(
     if form.head_only {
         return Taken::Done;
     }
-    add(&cx.metrics().of(DoorName::Http, VerbName::Get).out_bytes, to - from);
+    cx.count_out(VerbName::Get, to - from);
     match found.value {
         Value::Inline(bytes, _) => out.buf.extend_from_slice(&bytes[from as usize..to as usize]),
         Value::Body(body) => return Taken::Large(body.clone(), from, to),

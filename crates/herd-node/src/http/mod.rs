@@ -1,4 +1,5 @@
-//! The HTTP door: objects under `/o/COLLECTION/NAME`, pages of names, metrics and status (DESIGN §5, RFC 9110, 9112).
+//! The HTTP door: objects under `/o/COLLECTION/NAME`, pages of names, metrics and status (PROTOCOL.md §2, RFC 9110,
+//! 9112).
 //!
 //! A session is between requests, inside a body of known length, or inside a chunked body. A refused body is not read:
 //! the answer is sent and the connection closed. Replies keep the order of their requests; a GET that

@@ -4,7 +4,7 @@ use super::get::not_found;
 use super::{Session, State, date};
 use crate::apply::apply;
 use crate::context::Context;
-use crate::metrics::{DoorName, VerbName, add};
+use crate::metrics::{DoorName, VerbName};
 use crate::service::Output;
 use herd_core::door::http::{
     About, Body, CONTINUE, ChunkedDecoder, Connection, Content, Fed, ObjectHead, Refusal, Request, Response, Status,
@@ -118,7 +118,7 @@ impl Incoming {
     /// Stores the whole body: its version, and whether the object is new.
     fn finish(self, cx: &Context) -> Result<(Collection, Version, bool), Error> {
         let body = self.upload.finish(cx.now)?;
-        add(&cx.metrics().of(DoorName::Http, VerbName::Put).in_bytes, body.len());
+        cx.count_in(VerbName::Put, body.len());
         let mut bytes = Vec::new();
         let put = Put {
             expires_ms: self.ttl_ms.map(|ttl| cx.now.unix_ms.saturating_add(ttl).max(1)),

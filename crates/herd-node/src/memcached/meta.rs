@@ -73,6 +73,7 @@ fn get_and_change(cx: &Context, meta: &Meta<'_>, key: &[u8], out: &mut Output<'_
 /// The reply to a hit, or to a miss that made an item; `head` is the item's before the command changed it.
 fn answer_get(cx: &Context, meta: &Meta<'_>, mut head: Head, found: &Found<'_>, created: bool, out: &mut Output<'_>) {
     if proto::meta_get(meta, &mut head, created, clock(cx), out.buf) {
+        cx.count_out(VerbName::Get, found.head.size_bytes);
         write_bytes(found.value, out);
     }
 }

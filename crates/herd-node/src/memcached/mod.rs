@@ -120,15 +120,18 @@ fn serve_key(cx: &Context, key: &[u8], how: GetHow, out: &mut Output<'_>) -> boo
     match how.touch {
         Some(exptime) => text::get_and_touch(cx, key, exptime, how.with_cas, out),
         None => {
-            cx.shared.store.get(&cx.shared.default, key, cx.now, |found| write_value(key, found, how.with_cas, out));
+            cx.shared
+                .store
+                .get(&cx.shared.default, key, cx.now, |found| write_value(cx, key, found, how.with_cas, out));
             true
         }
     }
 }
 
 #[inline]
-fn write_value(key: &[u8], found: &Found<'_>, with_cas: bool, out: &mut Output<'_>) {
+fn write_value(cx: &Context, key: &[u8], found: &Found<'_>, with_cas: bool, out: &mut Output<'_>) {
     let head = &found.head;
+    cx.count_out(VerbName::Get, head.size_bytes);
     proto::value_line(key, head.flags, head.size_bytes, with_cas.then(|| head.cas()), out.buf);
     write_bytes(found.value, out);
 }

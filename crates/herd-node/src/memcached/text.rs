@@ -22,6 +22,7 @@ pub(super) type Given<'a> = herd_core::op::Given<'a, Arc<Body>>;
 #[inline]
 pub(super) fn dispatch(cx: &mut Context, command: &Command<'_>, given: Given<'_>, out: &mut Output<'_>) {
     cx.count(VerbName::Put);
+    cx.count_in(VerbName::Put, given.len());
     match command {
         Command::Store(store) => serve_store(cx, store, given, out),
         Command::MetaSet { meta, mode, .. } => meta::set(cx, meta, *mode, given, out),
@@ -111,7 +112,7 @@ pub(super) fn touch(cx: &mut Context, key: &[u8], exptime: i64, quiet: bool, out
 pub(super) fn get_and_touch(cx: &Context, key: &[u8], exptime: i64, with_cas: bool, out: &mut Output<'_>) -> bool {
     let done = run(cx, key, &method(cx, memcached::Method::Touch { exptime }), |outcome| {
         if let (Ok(_), Some(found)) = (&outcome.done, outcome.entry.found()) {
-            super::write_value(key, &found, with_cas, out);
+            super::write_value(cx, key, &found, with_cas, out);
         }
         outcome.entry.count_get(outcome.before.is_some());
         outcome.done

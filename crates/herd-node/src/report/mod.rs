@@ -18,7 +18,7 @@ impl Shared {
         }
     }
 
-    /// The node's state (DESIGN §5).
+    /// The node's state.
     pub(crate) fn status_json(&self, now: Now) -> String {
         let (budget, used) = self.store.memory();
         let counts = self.store.collections().iter().fold(Counts::default(), |mut sum, c| {

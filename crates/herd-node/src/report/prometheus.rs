@@ -48,7 +48,7 @@ impl Shared {
         });
         head(out, "herd_request_seconds", "histogram", "Time from the bytes' arrival to the reply being made.");
         self.each_verb(|door, verb, sum| latency_text(out, door, verb, sum));
-        head(out, "herd_value_bytes_total", "counter", "Bytes of values received and sent through HTTP.");
+        head(out, "herd_value_bytes_total", "counter", "Bytes of values received and sent.");
         self.each_verb(|door, verb, sum| {
             for (way, bytes) in [("in", sum(&|v| &v.in_bytes)), ("out", sum(&|v| &v.out_bytes))] {
                 let labels = format_args!("door=\"{door}\",verb=\"{verb}\",way=\"{way}\"").to_string();

@@ -147,3 +147,28 @@ fn a_range_far_out_leaves_zeros_between() {
     assert_eq!(ask(&mut world, peer, gap, &Fields::named(b"gap"), b"end").0, Status::Ok);
     assert!(world.shared.store.memory().1 - used < 4 << 20, "zeros are no memory");
 }
+
+#[test]
+fn bytes_of_values_are_counted_at_every_door() {
+    let mut world = World::new();
+    let (text, wire, http) = (world.connect(), world.connect(), world.connect());
+    say(&mut world, text, "set a 0 0 5\r\nhello\r\n");
+    say(&mut world, text, "get a a b\r\nmg a v\r\n");
+    put(&mut world, wire, b"b", &[1; BLOCK_BYTES]);
+    get(&mut world, wire, b"b");
+    get(&mut world, wire, b"a");
+    execute(&mut world, wire, b"c", "append", &[b"xyz"]);
+    say(&mut world, http, "GET /o/default/a HTTP/1.1\r\nHost: localhost\r\nRange: bytes=1-2\r\n\r\n");
+    let said = say(&mut world, http, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    for (door, verb, way, bytes) in [
+        ("memcached", "put", "in", 5),
+        ("memcached", "get", "out", 15),
+        ("wire", "put", "in", BLOCK_BYTES),
+        ("wire", "get", "out", BLOCK_BYTES + 5),
+        ("wire", "execute", "out", 1),
+        ("http", "get", "out", 2),
+    ] {
+        let line = format!("herd_value_bytes_total{{door=\"{door}\",verb=\"{verb}\",way=\"{way}\"}} {bytes}\n");
+        assert!(said.contains(&line), "{line}");
+    }
+}

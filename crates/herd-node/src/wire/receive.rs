@@ -200,9 +200,6 @@ impl Session {
         let failed = incoming.failed.is_some();
         let next = self.took(cx, (id, left - n as u64, more), out);
         let next = if failed && matches!(next, Next::Bulk(_)) { Next::Read } else { next };
-        if n == 0 && left > 0 && next == Next::Read && !failed {
-            return Step { used: 0, next: Next::Bulk(left) };
-        }
         Step { used: n, next }
     }
 

@@ -140,7 +140,7 @@ impl Session {
         let mut reply = Header::reply_to(header, Status::Ok);
         reply.collection = collection.id().0;
         reply.set_ack(collection.class(), 1);
-        let taken = cx.shared.store.get(collection, name, cx.now, |found| answer_get(header, reply, found, out));
+        let taken = cx.shared.store.get(collection, name, cx.now, |found| answer_get(cx, header, reply, found, out));
         match taken.transpose()? {
             Some(Taken::Done) => Ok(()),
             Some(Taken::Large(outgoing)) => {
@@ -205,7 +205,13 @@ impl Session {
 
 /// Answers with what was found, under its lock; a large body is only taken hold of.
 #[inline]
-fn answer_get(request: &Header, mut reply: Header, found: &Found<'_>, out: &mut Output<'_>) -> Result<Taken, Error> {
+fn answer_get(
+    cx: &Context,
+    request: &Header,
+    mut reply: Header,
+    found: &Found<'_>,
+    out: &mut Output<'_>,
+) -> Result<Taken, Error> {
     let head = &found.head;
     if request.newer_than().is_some_and(|than| head.version <= than) {
         return Ok(Taken::NotNewer);
@@ -223,6 +229,9 @@ fn answer_get(request: &Header, mut reply: Header, found: &Found<'_>, out: &mut 
         attributes: (!found.attributes.is_empty()).then_some(found.attributes),
         ..Fields::default()
     };
+    if !request.has(FLAG_HEAD_ONLY) {
+        cx.count_out(VerbName::Get, len);
+    }
     match found.value {
         value if request.has(FLAG_HEAD_ONLY) => {
             let checksum = match value {

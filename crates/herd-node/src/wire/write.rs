@@ -6,6 +6,7 @@ use super::verbs::{Place, name, not_found};
 use super::{Session, count_as, refuse, write_frame};
 use crate::apply::apply;
 use crate::context::Context;
+use crate::metrics::VerbName;
 use crate::service::Output;
 use herd_core::entry::{Token, Version};
 use herd_core::limits::{METHOD_VALUE_MAX_BYTES, WIRE_FRAME_BODY_MAX_BYTES};
@@ -35,6 +36,7 @@ pub(super) fn put_small(
     if header.length != LENGTH_UNKNOWN && header.length != body.len() as u64 {
         return Err(Error::new(ErrorKind::BadRequest, "the length of the body is not what the frame says"));
     }
+    cx.count_in(VerbName::Put, body.len() as u64);
     let options = PutOptions::of(header, fields)?;
     let place = Place::of(cx, header, fields)?;
     let op = put(cx, &options, Given::Small(body, frame.head.block_checks().next()));
@@ -48,6 +50,7 @@ pub(super) fn put_large(cx: &mut Context, incoming: Incoming, out: &mut Output<'
     let (request, collection, name) = (incoming.request, incoming.collection.clone(), incoming.name.clone());
     let options = incoming.options.clone();
     let done = incoming.finish(cx).map_err(|error| (error, 0)).and_then(|body| {
+        cx.count_in(VerbName::Put, body.len());
         let mut bytes = Vec::new();
         run(cx, &collection, &name, &put(cx, &options, crate::bulk::given(body, &mut bytes)))
     });
@@ -110,6 +113,7 @@ impl Session {
         let bytes = match answer {
             _ if header.has(FLAG_QUIET) => return Ok(()),
             Answer::Large(body) => {
+                cx.count_out(VerbName::Execute, body.len());
                 let (reply, len) = (Header { length: body.len(), ..reply(collection, header, version) }, body.len());
                 let first = FirstFields { flags: 0, expires_ms: 0, attributes: Box::default() };
                 self.begin_send(Outgoing::new(reply, first, body, 0, len), out);
@@ -121,6 +125,7 @@ impl Session {
         if bytes.len() > WIRE_FRAME_BODY_MAX_BYTES {
             return Err(Error::new(ErrorKind::TooLarge, "the answer is over 1 MiB: ask for fewer items"));
         }
+        cx.count_out(VerbName::Execute, bytes.len() as u64);
         let reply = Header { length: bytes.len() as u64, ..reply(collection, header, version) };
         write_frame(reply, &Fields::default(), &bytes, out);
         Ok(())
