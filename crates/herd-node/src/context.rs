@@ -7,13 +7,16 @@ use crate::watch::{Waiter, Watch};
 use herd_core::key::CollectionId;
 use herd_core::{Error, ErrorKind, quote};
 use herd_net::{LoopHandle, Ticket};
-use herd_store::{Collection, Now, Store};
+use herd_store::{Body, Collection, Now, Store};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+/// Where replies go.
+pub(crate) type Output<'a> = herd_net::Output<'a, Arc<Body>>;
 
 /// What all loops of a node share.
 pub(crate) struct Shared {
@@ -220,4 +223,10 @@ impl Shared {
         let up = self.debug_time.up(Duration::from_nanos(up_ns));
         Now { unix_ms: self.start_unix_ms + up.as_millis() as u64, uptime_s: up.as_secs() as u32 }
     }
+}
+
+/// The error where there is no object of that name.
+pub(crate) fn not_found(collection: &str, name: &[u8]) -> Error {
+    let text = format!("no object '{}' in collection '{}'", quote(name), quote(collection.as_bytes()));
+    Error::new(ErrorKind::NotFound, text)
 }

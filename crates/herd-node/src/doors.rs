@@ -1,8 +1,7 @@
 //! State of a connection, by its door, and what the loop asks of it beyond serving bytes.
 
-use crate::context::Context;
+use crate::context::{Context, Output};
 use crate::metrics::{DoorName, VerbName};
-use crate::service::Output;
 use crate::{http, memcached, wire};
 use herd_core::ErrorKind;
 use herd_core::door::Door;

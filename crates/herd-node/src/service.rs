@@ -1,7 +1,7 @@
 //! One loop's service: tells the door of each connection and hands its bytes to it.
 
-use crate::context::{Context, Shared};
-pub(crate) use crate::doors::Session;
+use crate::context::{Context, Output, Shared};
+use crate::doors::Session;
 use herd_core::{door, wire};
 use herd_net::{Next, Service, Step, Ticket};
 use herd_store::{Body, Foreseen};
@@ -11,9 +11,6 @@ use std::sync::Arc;
 
 /// Records that upkeep looks at in one turn, at most: under 2 ms, and under 0.5 ms as a rule.
 const UPKEEP_RECORDS: usize = 2048;
-
-/// Where replies go.
-pub(crate) type Output<'a> = herd_net::Output<'a, Arc<Body>>;
 
 /// The service of one loop.
 pub(crate) struct NodeService {

@@ -1,15 +1,14 @@
 //! GET and HEAD of an object: conditions, one range, and waiting for a newer version (`Prefer: wait`, RFC 7240).
 
 use super::{Session, date, fail, fail_as};
-use crate::context::Context;
+use crate::context::{Context, Output, not_found};
 use crate::metrics::VerbName;
-use crate::service::Output;
 use crate::watch::Watched;
 use herd_core::attributes::Attributes;
 use herd_core::door::http::{Connection, Content, Method, ObjectHead, Plan, Request, Response, Status};
 use herd_core::entry::{Head, Version};
 use herd_core::limits::WAIT_MAX_MS;
-use herd_core::{Error, ErrorKind, quote};
+use herd_core::{Error, ErrorKind};
 use herd_net::Ticket;
 use herd_store::{Body, Collection, Found, Value};
 use std::sync::Arc;
@@ -227,9 +226,4 @@ fn not_modified(cx: &Context, form: &Form, collection: &Collection, version: Ver
         ..Response::of(Status::NotModified)
     };
     response.encode(out.buf);
-}
-
-pub(super) fn not_found(collection: &str, name: &[u8]) -> Error {
-    let text = format!("no object '{}' in collection '{}'", quote(name), quote(collection.as_bytes()));
-    Error::new(ErrorKind::NotFound, text)
 }

@@ -2,10 +2,9 @@
 
 use super::get::Form;
 use super::{Session, answer_text, fail_as};
-use crate::context::Context;
+use crate::context::{Context, Output};
 use crate::held::Held;
 use crate::metrics::VerbName;
-use crate::service::Output;
 use herd_core::door::http::ListPage;
 use herd_core::limits::{LIST_PAGE_HIGH_BYTES, LIST_STEP};
 use herd_core::{Error, ErrorKind};

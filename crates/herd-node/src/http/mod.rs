@@ -9,9 +9,8 @@ mod get;
 mod list;
 mod put;
 
-use crate::context::Context;
+use crate::context::{Context, Output};
 use crate::metrics::{DoorName, VerbName};
-use crate::service::Output;
 use get::{Form, Wait};
 use herd_core::door::http::{
     self as proto, About, Connection, Content, HttpDate, Method, Refusal, Request, Response, Status, Target,

@@ -1,11 +1,9 @@
 //! PUT and DELETE of an object. Bodies go straight into the store, of known length or chunked.
 
-use super::get::not_found;
 use super::{Session, State, date};
 use crate::apply::apply;
-use crate::context::Context;
+use crate::context::{Context, Output, not_found};
 use crate::metrics::{DoorName, VerbName};
-use crate::service::Output;
 use herd_core::door::http::{
     About, Body, CONTINUE, ChunkedDecoder, Connection, Content, Fed, ObjectHead, Refusal, Request, Response, Status,
     put_error,

@@ -1,8 +1,7 @@
 //! `flush_all`, `stats`, `version` and the clock of memcached's tests.
 
-use crate::context::Context;
+use crate::context::{Context, Output};
 use crate::metrics::{DoorName, VerbName};
-use crate::service::Output;
 use herd_core::door::memcached::{DebugTime, StatsTopic, expires_ms, reply, stat};
 use std::sync::atomic::Ordering::Relaxed;
 

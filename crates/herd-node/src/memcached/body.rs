@@ -3,9 +3,8 @@
 use super::lines::answer_error;
 use super::text::{self, Given};
 use super::{Session, State};
-use crate::context::Context;
+use crate::context::{Context, Output};
 use crate::metrics::VerbName;
-use crate::service::Output;
 use herd_core::Error;
 use herd_core::door::memcached::{self as proto, Command, reply};
 use herd_net::{Next, Step};

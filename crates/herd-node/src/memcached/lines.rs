@@ -3,9 +3,8 @@
 
 use super::text::Given;
 use super::{Session, State, admin, meta, serve_key, text};
-use crate::context::Context;
+use crate::context::{Context, Output};
 use crate::metrics::{DoorName, VerbName};
-use crate::service::Output;
 use herd_core::Error;
 use herd_core::door::memcached::{self as proto, ClientError, Command, GetHow, KeyStep, KeyStream, reply};
 use herd_core::limits::{INLINE_MAX_BYTES, MEMCACHED_COMMAND_MAX_BYTES};

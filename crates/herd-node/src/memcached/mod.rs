@@ -11,9 +11,8 @@ mod lines;
 mod meta;
 mod text;
 
-use crate::context::Context;
+use crate::context::{Context, Output};
 use crate::metrics::VerbName;
-use crate::service::Output;
 use body::Receiving;
 use herd_core::door::memcached::{self as proto, Command, Get, GetHow, KeyStream, reply};
 use herd_core::limits::{MEMCACHED_COMMAND_MAX_BYTES, OUTPUT_HIGH_BYTES};

@@ -4,9 +4,8 @@
 use super::lines::answer_error;
 use super::meta;
 use crate::apply::{Outcome, apply};
-use crate::context::Context;
+use crate::context::{Context, Output};
 use crate::metrics::VerbName;
-use crate::service::Output;
 use herd_core::ErrorKind;
 use herd_core::door::memcached::{self as proto, Command, Store, StoreVerb, reply};
 use herd_core::entry::Condition;

@@ -10,9 +10,8 @@ mod send;
 mod verbs;
 mod write;
 
-use crate::context::Context;
+use crate::context::{Context, Output};
 use crate::metrics::{DoorName, VerbName};
-use crate::service::Output;
 use herd_core::limits::{INLINE_MAX_BYTES, OUTPUT_HIGH_BYTES, WIRE_ARGUMENTS_MAX_BYTES, WIRE_OPEN_REQUESTS_MAX};
 use herd_core::wire::{self, Fields, Frame, FrameHead, Header, Kind, Status, Verb, WireError};
 use herd_core::{Error, ErrorKind};

@@ -1,9 +1,8 @@
 //! Bodies on their way in: frames of a put, straight into the store, checked block by block against what was sent.
 
 use super::{Session, State, refuse, verbs, write, write_frame};
-use crate::context::Context;
+use crate::context::{Context, Output};
 use crate::metrics::VerbName;
-use crate::service::Output;
 use herd_core::attributes::Attributes;
 use herd_core::entry::{Condition, Token};
 use herd_core::limits::{INLINE_MAX_BYTES, WIRE_FIRST_CREDIT_BYTES};

@@ -2,7 +2,7 @@
 //! none beyond its credit.
 
 use super::{Session, write_frame};
-use crate::service::Output;
+use crate::context::Output;
 use herd_core::checksum::Crc32c;
 use herd_core::limits::{BLOCK_BYTES, WIRE_FIRST_CREDIT_BYTES, WIRE_FRAME_BODY_MAX_BYTES};
 use herd_core::wire::{self, FLAG_MORE, Fields, Header, LENGTH_UNKNOWN};

@@ -4,10 +4,9 @@ use super::send::{FirstFields, Outgoing, send_small};
 use super::write::{self, answer_done};
 use super::{Session, refuse, write_frame};
 use crate::apply::apply;
-use crate::context::Context;
+use crate::context::{Context, Output, not_found};
 use crate::held::Held;
 use crate::metrics::VerbName;
-use crate::service::Output;
 use crate::watch::Watched;
 use herd_core::collection::Spec;
 use herd_core::entry::Range;
@@ -15,7 +14,7 @@ use herd_core::key::{CollectionId, name_is_valid};
 use herd_core::limits::{WAIT_MAX_MS, WIRE_LIST_PAGE_MAX};
 use herd_core::op::{Action, Op};
 use herd_core::wire::{FLAG_HEAD_ONLY, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, ListEntry, Status};
-use herd_core::{Error, ErrorKind, checksum, quote};
+use herd_core::{Error, ErrorKind, checksum};
 use herd_net::Ticket;
 use herd_store::{Collection, Found, ListCursor, Page, Value};
 
@@ -150,7 +149,7 @@ impl Session {
             }
             Some(Taken::NotNewer) => self.wait(cx, &place.get(cx).clone(), header, name, out),
             None if header.newer_than().is_some() => self.wait(cx, &place.get(cx).clone(), header, name, out),
-            None => Err(not_found(collection, name)),
+            None => Err(not_found(collection.name(), name)),
         }
     }
 
@@ -387,9 +386,4 @@ impl Session {
             refuse(cx, VerbName::List, &request, 0, &error, out);
         }
     }
-}
-
-pub(super) fn not_found(collection: &Collection, name: &[u8]) -> Error {
-    let text = format!("no object '{}' in collection '{}'", quote(name), quote(collection.name().as_bytes()));
-    Error::new(ErrorKind::NotFound, text)
 }

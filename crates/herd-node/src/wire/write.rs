@@ -2,12 +2,11 @@
 
 use super::receive::{Incoming, PutOptions};
 use super::send::{FirstFields, Outgoing};
-use super::verbs::{Place, name, not_found};
+use super::verbs::{Place, name};
 use super::{Session, count_as, refuse, write_frame};
 use crate::apply::apply;
-use crate::context::Context;
+use crate::context::{Context, Output, not_found};
 use crate::metrics::VerbName;
-use crate::service::Output;
 use herd_core::entry::{Token, Version};
 use herd_core::limits::{METHOD_VALUE_MAX_BYTES, WIRE_FRAME_BODY_MAX_BYTES};
 use herd_core::method::Method;
@@ -16,6 +15,11 @@ use herd_core::wire::{FLAG_QUIET, Fields, Frame, Header, LENGTH_UNKNOWN, Status}
 use herd_core::{Error, ErrorKind};
 use herd_store::{Body, Collection};
 use std::sync::Arc;
+
+/// The new version, and what a method answered.
+type Done = (Version, Answer<Arc<Body>>);
+/// Why not, and the version that is there where the condition did not hold, else 0.
+type Refused = (Error, Version);
 
 /// The lock's token that a request shows.
 #[inline]
@@ -132,19 +136,14 @@ impl Session {
     }
 }
 
-/// Carries out an operation. An error comes with the version that is there where the condition did not hold.
+/// Carries out an operation.
 #[inline]
-fn run(
-    cx: &Context,
-    collection: &Collection,
-    name: &[u8],
-    op: &Op<'_, Arc<Body>>,
-) -> Result<(Version, Answer<Arc<Body>>), (Error, Version)> {
+fn run(cx: &Context, collection: &Collection, name: &[u8], op: &Op<'_, Arc<Body>>) -> Result<Done, Refused> {
     apply(cx, collection, name, op, |outcome| {
         let there = outcome.before.map_or(0, |head| head.version);
         outcome.done.map_err(|error| match error.kind {
             ErrorKind::ConditionFailed => (error, there),
-            ErrorKind::NotFound => (not_found(collection, name), 0),
+            ErrorKind::NotFound => (not_found(collection.name(), name), 0),
             _ => (error, 0),
         })
     })
@@ -165,7 +164,7 @@ pub(super) fn answer_done(
     cx: &Context,
     collection: &Collection,
     request: &Header,
-    done: Result<Version, (Error, Version)>,
+    done: Result<Version, Refused>,
     out: &mut Output<'_>,
 ) {
     match done {
