@@ -1,6 +1,7 @@
 //! The async client: what differs from the blocking one, which shares all but the waiting with it.
 
 use super::blocking::pattern;
+use super::patience::Hanging;
 use super::server::Server;
 use herd_client::nonblocking::Client;
 use herd_client::{Condition, Config, ErrorKind, LockOptions, PutOptions, Range, Spec, Standing};
@@ -89,7 +90,7 @@ fn many_calls_run_at_once_in_one_thread() {
 #[test]
 fn losses_are_told_as_by_the_blocking_client() {
     let server = Server::start();
-    let config = Config { timeout: Duration::from_millis(200), ..Config::default() };
+    let config = Config { timeout: Duration::from_millis(1_000), ..Config::default() };
     let client = Client::new(&format!("127.0.0.1:1,{}", server.name()), config).expect("addresses");
     run(async {
         let value = pattern(9 << 20);
@@ -109,7 +110,7 @@ fn losses_are_told_as_by_the_blocking_client() {
         let start = Instant::now();
         let silent = client.put("f", b"x", &PutOptions::default()).await.expect_err("silence");
         assert_eq!(silent.kind(), ErrorKind::OutcomeUnknown);
-        assert!((180..1500).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+        assert!((950..2_500).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
     });
 }
 
@@ -146,5 +147,28 @@ fn locks_are_taken_tended_and_given_back() {
         let (released, next) = tokio::join!(lock.release(), client.lock("lock", &options, Duration::from_secs(5)));
         released.expect("held");
         assert!(next.expect("answered").is_some_and(|mut next| next.is_held()));
+    });
+}
+
+#[test]
+fn the_timeout_binds_connections_nodes_and_repeats_together() {
+    let (hanging, server) = (Hanging::new(), Server::start());
+    let config = Config { timeout: Duration::from_millis(400), ..Config::default() };
+    let client = |nodes: String| Client::new(&nodes, config.clone()).expect("addresses");
+    run(async {
+        let start = Instant::now();
+        let error = client(hanging.name()).get("x").await.expect_err("nobody");
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
+        assert!((350..700).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+        let start = Instant::now();
+        let both = client(format!("{},{}", hanging.name(), server.name()));
+        both.put("x", b"1", &PutOptions::default()).await.expect("the other has time left");
+        assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+        server.node.faults.ignore.store(100, SeqCst);
+        let spec = Spec::of("ram:1");
+        let start = Instant::now();
+        let unknown = both.create_collection("c", &spec).await.expect_err("silence");
+        assert_eq!(unknown.kind(), ErrorKind::OutcomeUnknown);
+        assert!((350..700).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
     });
 }

@@ -29,14 +29,14 @@ fn in_time<T>(act: impl FnOnce() -> Result<T, Error>) -> Error {
 }
 
 /// An address at which a connection is never made: the system's queue of such is full.
-struct Hanging {
+pub(super) struct Hanging {
     address: SocketAddr,
     _queued: Vec<TcpStream>,
     _listener: OwnedFd,
 }
 
 impl Hanging {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let listener = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("TCP");
         bind(&listener, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a port");
         listen(&listener, 0).expect("it listens");
@@ -48,7 +48,7 @@ impl Hanging {
         Self { address, _queued: queued, _listener: listener }
     }
 
-    fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         self.address.to_string()
     }
 }
@@ -229,7 +229,7 @@ fn a_put_that_was_cut_off_before_its_last_byte_was_not_done() {
 #[test]
 fn a_put_goes_again_while_all_that_was_sent_of_it_is_at_hand() {
     let server = Server::start();
-    let client = client(&server.name());
+    let client = Client::new(&server.name(), Config::default()).expect("an address");
     let value = pattern(32 << 20);
     server.node.faults.close.store(1, SeqCst);
     client.put("large", &value, &PutOptions::default()).expect("put");
