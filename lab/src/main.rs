@@ -18,6 +18,7 @@ mod error;
 mod fake;
 mod figure;
 mod hist;
+mod holder;
 mod net;
 
 mod null;
@@ -132,6 +133,9 @@ enum Command {
     /// One crowd of reconnecting clients: specification on stdin, outcome on stdout, both JSON.
     #[command(hide = true)]
     Storm,
+    /// One holder of a lock, run by `herd lock`: adds one to a number a few times.
+    #[command(hide = true)]
+    Holder(holder::Options),
     /// Keeps every core awake for as long as it runs, and yields to all else.
     #[command(hide = true)]
     Awake,
@@ -187,6 +191,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Churn => print_outcome(&churn::run(&read_specification()?)?)?,
         Command::Storm => print_outcome(&storm::run(&read_specification()?)?)?,
         Command::Crowd => print_outcome(&crowd::run(&read_specification()?)?)?,
+        Command::Holder(options) => holder::run(&options)?,
         Command::Awake => awake::run()?,
         Command::Relay => relay::run()?,
         Command::Bulk => print_outcome(&bulkrun::run(&read_specification()?)?)?,

@@ -12,6 +12,7 @@ pub(crate) mod e;
 pub(crate) mod f;
 pub(crate) mod g;
 mod gib;
+mod locks;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -57,6 +58,8 @@ pub(crate) enum Line {
     Before,
     /// What strokes at millions of objects do to others, and the node's longest turn. Only where it is named.
     Calm,
+    /// Increments under one lock by 32 processes that are killed and stopped. Only where it is named.
+    Locks,
 }
 
 impl Line {
@@ -87,6 +90,9 @@ pub(crate) struct Options {
     /// Objects of each of line calm's collections.
     #[arg(long, default_value_t = 5_000_000, value_parser = clap::value_parser!(u32).range(1..=16_000_000))]
     pub(crate) calm_objects: u32,
+    /// Length of each half of line locks.
+    #[arg(long, default_value_t = 60)]
+    pub(crate) lock_seconds: u64,
     /// Length of line f's churn.
     #[arg(long, default_value_t = 600)]
     pub(crate) churn_seconds: u64,
@@ -142,6 +148,7 @@ pub(crate) fn run(mut options: Options) -> Result<()> {
             Line::G => g::run(&mut bench)?,
             Line::Before => before::run(&mut bench)?,
             Line::Calm => calm::run(&mut bench)?,
+            Line::Locks => locks::run(&mut bench)?,
         }
     }
     bench.report.conclude()
