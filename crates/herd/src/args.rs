@@ -1,8 +1,10 @@
 //! The words of the command line, with their help.
 
 use crate::exit::{Failure, USAGE};
-use crate::values::{count, listen, number, range, size, span};
+use crate::values::{count, listen, number, range, size, span, token, wait};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use herd_client::Token;
+use herd_core::method::NAMES;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -42,6 +44,10 @@ pub(crate) enum Command {
     Stat(StatArgs),
     /// Copy files or trees into or out of the herd
     Cp(CpArgs),
+    /// Run a method on an object: a counter, a list, and more
+    Exec(ExecArgs),
+    /// Run a command while a lock is held
+    Lock(LockArgs),
     /// Create, list and remove collections
     Collection(CollectionArgs),
     /// Time the way to a node and back
@@ -152,6 +158,9 @@ pub(crate) struct PutArgs {
     /// Print the version it got, as JSON
     #[arg(long)]
     pub(crate) json: bool,
+    /// Token of a lock that is held, to be shown with the request
+    #[arg(long, value_parser = token)]
+    pub(crate) token: Option<Token>,
     #[command(flatten)]
     pub(crate) herd: HerdArgs,
 }
@@ -170,6 +179,9 @@ pub(crate) struct GetArgs {
     /// Bytes A to B, both included; B may be left out
     #[arg(long, value_name = "A-B", value_parser = range)]
     pub(crate) range: Option<(u64, Option<u64>)>,
+    /// Token of a lock that is held, to be shown with the request
+    #[arg(long, value_parser = token)]
+    pub(crate) token: Option<Token>,
     #[command(flatten)]
     pub(crate) herd: HerdArgs,
 }
@@ -186,6 +198,9 @@ pub(crate) struct RmArgs {
     /// Objects to remove
     #[arg(required = true)]
     pub(crate) keys: Vec<OsString>,
+    /// Token of a lock that is held, to be shown with the request
+    #[arg(long, value_parser = token)]
+    pub(crate) token: Option<Token>,
     #[command(flatten)]
     pub(crate) herd: HerdArgs,
 }
@@ -259,6 +274,65 @@ pub(crate) struct CpArgs {
     pub(crate) dry_run: bool,
     #[command(flatten)]
     pub(crate) herd: HerdArgs,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = format!("{KEYS}\n\n{}\n\nExamples:
+  herd exec hits fetch-and-add 1
+  herd exec jobs list-push first second
+  herd exec jobs list-pop", methods()))]
+pub(crate) struct ExecArgs {
+    /// Object the method runs on
+    pub(crate) key: OsString,
+    /// What to do
+    pub(crate) method: String,
+    /// What the method takes; behind -- also what begins with a dash
+    #[arg(value_name = "ARG", allow_negative_numbers = true)]
+    pub(crate) arguments: Vec<OsString>,
+    /// Only if the object has this version
+    #[arg(long, value_name = "VERSION", value_parser = number)]
+    pub(crate) if_version: Option<u64>,
+    /// Token of a lock that is held, to be shown with the request
+    #[arg(long, value_parser = token)]
+    pub(crate) token: Option<Token>,
+    #[command(flatten)]
+    pub(crate) herd: HerdArgs,
+}
+
+/// The methods with what they take, as help has them.
+fn methods() -> String {
+    let lines = NAMES.iter().map(|(name, takes, does)| format!("\n  {:<34} {does}", format!("{name} {takes}")));
+    format!("Methods:{}", lines.collect::<String>())
+}
+
+#[derive(ClapArgs)]
+#[command(
+    after_help = "CMD finds the lock's token in HERD_LOCK_TOKEN; where it shows it with --token, nothing that a \
+paused holder does late can undo what the next one did. If the lock is lost, CMD gets SIGTERM, after 5 s SIGKILL, and \
+the exit status is 1; else it is CMD's.
+
+Examples:
+  herd lock nightly -- ./backup.sh
+  herd lock report --wait 30s -- make report
+  herd lock config --shared -- ./read-config"
+)]
+pub(crate) struct LockArgs {
+    /// The lock: a key of its own, which others that lock it write too
+    pub(crate) name: OsString,
+    /// Share it with others that do so
+    #[arg(long)]
+    pub(crate) shared: bool,
+    /// How long it is held unless renewed, which is done at a third of it
+    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = span)]
+    pub(crate) lease: Duration,
+    /// How long to wait for it; 0: not at all [default: until it is free]
+    #[arg(long, value_name = "TIME", value_parser = wait)]
+    pub(crate) wait: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) herd: HerdArgs,
+    /// Command to run, with its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
 }
 
 #[derive(ClapArgs)]
@@ -340,9 +414,9 @@ fn reorder(mut words: Vec<OsString>) -> Vec<OsString> {
 
 /// Commands and options that are planned and not in this version: said, not guessed.
 pub(crate) fn not_in_version(words: &[OsString]) -> Option<Failure> {
-    const COMMANDS: [&str; 20] = [
-        "exec", "top", "drain", "detach", "up", "down", "bench", "volume", "mount", "umount", "share", "site", "lock",
-        "segment", "web", "control", "backup", "restore", "fsck", "ca",
+    const COMMANDS: [&str; 18] = [
+        "top", "drain", "detach", "up", "down", "bench", "volume", "mount", "umount", "share", "site", "segment",
+        "web", "control", "backup", "restore", "fsck", "ca",
     ];
     const NODE_OPTIONS: [&str; 7] = ["--join", "--dial-ports", "--site", "--tier", "--data", "--control", "--config"];
     let words: Vec<_> = words.iter().skip(1).map(|word| word.to_string_lossy()).collect();

@@ -2,8 +2,10 @@
 
 mod args;
 mod copy;
+mod exec;
 mod exit;
 mod list;
+mod lock;
 mod machine;
 mod man;
 mod node;
@@ -43,6 +45,8 @@ fn run(command: Command) -> Outcome {
         Command::Stat(options) => show::stat(&options),
         Command::Cp(options) => copy::run(&options),
         Command::Collection(options) => show::collection(&options),
+        Command::Exec(options) => exec::run(&options),
+        Command::Lock(options) => lock::run(&options),
         Command::Ping(options) => objects::ping(&options),
         Command::Nodes(options) => show::nodes(&options),
         Command::Status(options) => show::status(&options),

@@ -9,7 +9,7 @@ use crate::progress::Progress;
 use crate::show::class_name;
 use crate::target::{self, Output};
 use herd_client::blocking::Client;
-use herd_client::{Ack, Attributes, Condition, Config, ErrorKind, PutOptions, Range, Reply, Request};
+use herd_client::{Ack, Attributes, Condition, Config, ErrorKind, PutOptions, Range, Reply, Request, Token};
 use herd_core::key;
 use serde_json::{Value, json};
 use std::fs::File;
@@ -28,6 +28,12 @@ pub(crate) fn client(herd: &HerdArgs) -> Result<Client, Failure> {
     Ok(Client::new(&herd.nodes(), Config { timeout: herd.timeout, ..Config::default() })?)
 }
 
+/// The same as the holder of a lock, whose token it shows with each request.
+pub(crate) fn client_of(herd: &HerdArgs, token: Option<Token>) -> Result<Client, Failure> {
+    let client = client(herd)?;
+    Ok(token.map_or_else(|| client.clone(), |token| client.with_token(token)))
+}
+
 pub(crate) fn put(args: &PutArgs) -> Outcome {
     let condition = match (args.if_absent, args.if_version) {
         (true, _) => Condition::IfAbsent,
@@ -37,7 +43,7 @@ pub(crate) fn put(args: &PutArgs) -> Outcome {
     let attributes =
         args.content_type.clone().map(|text| Attributes { content_type: Some(text), ..Attributes::default() });
     let options = PutOptions { condition, ttl: args.ttl, flags: None, attributes };
-    let client = client(&args.herd)?;
+    let client = client_of(&args.herd, args.token)?;
     let (mut source, length) = open(args.file.as_deref())?;
     let key = args.key.as_bytes();
     let ack = match args.range {
@@ -86,7 +92,7 @@ fn open(file: Option<&Path>) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
 }
 
 pub(crate) fn get(args: &GetArgs) -> Outcome {
-    let client = client(&args.herd)?;
+    let client = client_of(&args.herd, args.token)?;
     let key = args.key.as_bytes();
     // To the end where A to B is more than a length can tell.
     let length = |from: u64, to: Option<u64>| to.and_then(|to| (to - from).checked_add(1));
@@ -119,7 +125,7 @@ fn get_to_stdout(client: &Client, key: &[u8], range: Option<Range>) -> Outcome {
 }
 
 pub(crate) fn remove(args: &RmArgs) -> Outcome {
-    let client = client(&args.herd)?;
+    let client = client_of(&args.herd, args.token)?;
     let mut last = Ok(());
     for key in &args.keys {
         let done =

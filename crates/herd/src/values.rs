@@ -1,5 +1,6 @@
 //! Values as people write them on the command line, with errors in plain words. Pure.
 
+use herd_client::Token;
 use herd_core::door::http::civil;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -25,6 +26,16 @@ pub(crate) fn span(text: &str) -> Result<Duration, String> {
     let seconds = number.parse::<f64>().ok().filter(|_| is_number).map(|number| number * factor);
     let span = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     span.filter(|span| !span.is_zero()).ok_or_else(|| "write a time above 0 as 30s, 500ms, 5m, 1h or 2d".into())
+}
+
+/// A span, or 0.
+pub(crate) fn wait(text: &str) -> Result<Duration, String> {
+    if text == "0" { Ok(Duration::ZERO) } else { span(text) }
+}
+
+/// A lock's token, as `herd lock` gives it to its command.
+pub(crate) fn token(text: &str) -> Result<Token, String> {
+    Token::parse(text).ok_or_else(|| "a token is 32 hexadecimal digits, a dash and a number".into())
 }
 
 /// A whole number.

@@ -3,6 +3,7 @@
 mod cli;
 mod cp;
 mod ends;
+mod exec_lock;
 mod guide;
 mod http;
 mod limits;
