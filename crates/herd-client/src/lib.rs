@@ -2,7 +2,8 @@
 //!
 //! Bottom up: [`connection`] is the protocol as a pure state machine; [`retry`] decides what may be sent again;
 //! a link drives a connection over a socket that never blocks, and an exchange one request over links; [`blocking`]
-//! and, with the feature `async`, `nonblocking` wait for it. What can be asked and answered is in [`Request`] and [`Reply`], shared by both.
+//! and, with the feature `async`, `nonblocking` wait for it. What can be asked and answered is in [`Request`] and
+//! [`Reply`], shared by both.
 //!
 //! Every block of a body is checked end to end: its checksum is made from the caller's bytes on a put, and compared
 //! before a get returns. A request whose outcome is unknown says so ([`ErrorKind::OutcomeUnknown`]).

@@ -34,8 +34,8 @@ impl Socket for TcpStream {
     }
 }
 
-/// A client of one herd, to be shared by tasks. Clones, and what [`Client::with_token`] and [`Client::with_timeout`] make,
-/// use the same connections.
+/// A client of one herd, to be shared by tasks. Clones, and what [`Client::with_token`] and [`Client::with_timeout`]
+/// make, use the same connections.
 #[derive(Clone)]
 pub struct Client {
     common: Common<TcpStream>,

@@ -1,7 +1,7 @@
 //! Keys: how a name, or an index, becomes a place.
 //!
-//! A key is a collection id (8 bytes) and an object id (16 bytes): the keyed hash of the name, or of an index what makes
-//! neighbours lie apart. The object id gives the slot, the shard within a node and the tag of the index.
+//! A key is a collection id (8 bytes) and an object id (16 bytes): the keyed hash of the name, or of an index what
+//! makes neighbours lie apart. The object id gives the slot, the shard within a node and the tag of the index.
 
 use crate::limits::{NAME_MAX_BYTES, SLOTS};
 use siphasher::sip128::{Hasher128, SipHasher13};

@@ -1,14 +1,14 @@
 //! One operation on one object: what is asked ([`Op`]), what is there ([`There`]), what is decided ([`Decided`]).
 //!
 //! Every door makes an [`Op`] of its bytes. The node finds the object, calls [`decide`] and carries out the change it
-//! names, in one place for all doors. Nothing here locks, reads a clock or knows how a value is stored, so that the same
-//! decision can be taken by a simulator, and its result, never the call, be replicated.
+//! names, in one place for all doors. Nothing here locks, reads a clock or knows how a value is stored, so that the
+//! same decision can be taken by a simulator, and its result, never the call, be replicated.
 //!
 //! A decision may be taken again: a new value that is too large to lie beside its key ([`NewValue::Parts`]) is put
 //! together while the object is not held, and if the object has changed meanwhile, it is decided anew.
 //!
-//! An object may be *fenced* ([`Fence`]): it remembers the highest token of a lock that was shown with an operation, and
-//! refuses what comes with a lower one, or with none.
+//! An object may be *fenced* ([`Fence`]): it remembers the highest token of a lock that was shown with an operation,
+//! and refuses what comes with a lower one, or with none.
 
 use crate::entry::{Condition, Fence, Found, Head, Memcached, Token, Value, Version};
 use crate::limits::INLINE_MAX_BYTES;

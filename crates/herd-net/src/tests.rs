@@ -21,8 +21,8 @@ impl Chunks for Same {
     }
 }
 
-/// Requests are lines: `p` a reply of 1,000 bytes, `b` a body of 1 MiB, `w` a reply that comes when `ready` is told, `t`
-/// one that comes in no order, `r` makes all of those ready, `q` the end. Anything else is never whole.
+/// Requests are lines: `p` a reply of 1,000 bytes, `b` a body of 1 MiB, `w` a reply that comes when `ready` is told,
+/// `t` one that comes in no order, `r` makes all of those ready, `q` the end. Anything else is never whole.
 #[derive(Default)]
 struct Words {
     now_ns: Vec<u64>,

@@ -3,9 +3,10 @@
 //! A put looks at one counter; only if somebody waits does it look further. Waiters are told that something changed
 //! and look for themselves.
 //!
-//! A wait is a [`Watched`], which gives up its place, its time and its memory when it is dropped. What waits hold counts
-//! in the memory budget, and is at most one part in [`WAITS_SHARE`] of it. Whoever waits takes its place while the
-//! object is locked, so that no change comes between its look and its place: this table's lock comes after a shard's.
+//! A wait is a [`Watched`], which gives up its place, its time and its memory when it is dropped. What waits hold
+//! counts in the memory budget, and is at most one part in [`WAITS_SHARE`] of it. Whoever waits takes its place while
+//! the object is locked, so that no change comes between its look and its place: this table's lock comes after a
+//! shard's.
 
 use herd_core::key::CollectionId;
 use herd_core::limits::{WAIT_BYTES, WAITS_SHARE};

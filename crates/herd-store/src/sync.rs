@@ -2,8 +2,8 @@
 //! other. The ranks and what each lock guards stand on top of `lib.rs`.
 //!
 //! The order is checked where debug assertions are on, or with `--cfg herd_ranks`, and costs nothing elsewhere. A lock
-//! that another thread left by a panic is taken all the same. With `--cfg herd_shuttle` locks and atomics are those of a
-//! model checker, which runs threads in every order and finds those in which they wait for each other.
+//! that another thread left by a panic is taken all the same. With `--cfg herd_shuttle` locks and atomics are those of
+//! a model checker, which runs threads in every order and finds those in which they wait for each other.
 
 #[cfg(herd_shuttle)]
 use shuttle::sync;

@@ -1,6 +1,6 @@
 //! Whole exchanges in virtual time, with nodes that fail in every way a seed comes up with. What must hold however they
-//! fail: a call is told within its timeout of the last thing that moved; a put is done at most once, and what is told of
-//! it is true; a get gives out just the bytes of the object.
+//! fail: a call is told within its timeout of the last thing that moved; a put is done at most once, and what is told
+//! of it is true; a get gives out just the bytes of the object.
 
 use super::*;
 use crate::shell::Config;

@@ -1,8 +1,9 @@
 //! The store under a model checker: a few operations of two or three threads on a few names, in many orders.
 //!
-//! A schedule chooses which thread goes on at each lock and each shared number, by chance or by priorities (PCT), from a
-//! seed that is printed with a failure. It fails where threads wait for each other, an invariant's assertion trips, a
-//! value is not one that was put, or memory doesn't come back. `make shuttle` runs them, `SCHEDULES=100000` of each kind.
+//! A schedule chooses which thread goes on at each lock and each shared number, by chance or by priorities (PCT), from
+//! a seed that is printed with a failure. It fails where threads wait for each other, an invariant's assertion trips, a
+//! value is not one that was put, or memory doesn't come back. `make shuttle` runs them, `SCHEDULES=100000` of each
+//! kind.
 
 use super::*;
 use herd_core::entry::Memcached;

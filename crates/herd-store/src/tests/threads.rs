@@ -2,8 +2,8 @@
 //!
 //! Every value tells its name and which put wrote it, and every byte follows from these two, so a reader can tell any
 //! mixture. A watchdog ends the process with a message when no thread gets anywhere. The long form:
-//! `HERD_STRESS_SECONDS=600 cargo test --release -p herd-store stress`, with `RUSTFLAGS=--cfg=herd_ranks` for the order of
-//! the locks.
+//! `HERD_STRESS_SECONDS=600 cargo test --release -p herd-store stress`, with `RUSTFLAGS=--cfg=herd_ranks` for the order
+//! of the locks.
 
 use super::*;
 use std::sync::atomic::AtomicBool;

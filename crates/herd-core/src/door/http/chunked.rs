@@ -5,7 +5,8 @@
 //! dropped.
 //!
 //! States: `Size` -> (`Space` -> `Extension`) -> `SizeLf` -> `Data` -> `DataCr` -> `DataLf` -> `Size`; after the chunk
-//! of size 0 `TrailerStart` -> `TrailerName` -> `Trailer` -> `TrailerLf` -> `TrailerStart` for each trailer, then `EndLf`
+//! of size 0 `TrailerStart` -> `TrailerName` -> `Trailer` -> `TrailerLf` -> `TrailerStart` for each trailer, then
+//! `EndLf`
 //! -> `Done`.
 
 use super::percent::hex;
