@@ -1,6 +1,7 @@
 //! The daemon as a library: event loops over one store, and the doors between them.
 //!
-//! Reading order: `service.rs` (which door), `memcached/`, `context.rs`.
+//! Reading order: `service.rs` (which door), `memcached/`, `apply.rs` (what changes an object), `watch.rs` (who waits),
+//! `context.rs`.
 
 mod apply;
 mod bulk;
