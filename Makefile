@@ -81,7 +81,7 @@ lint:
 	else echo "not checked: $$target (rustup target add $$target)"; fi; done
 
 install: build
-	install -D -m 755 $(HERD) $(DESTDIR)$(PREFIX)/bin/herd
+	install -s -D -m 755 $(HERD) $(DESTDIR)$(PREFIX)/bin/herd
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
 	    $(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 	$(HERD) man > $(DESTDIR)$(PREFIX)/share/man/man1/herd.1

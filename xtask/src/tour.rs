@@ -29,8 +29,7 @@ impl Drop for Node {
 }
 
 pub(crate) fn run() -> Result<(), String> {
-    let first = std::env::var("PORT").ok().and_then(|port| port.parse().ok()).unwrap_or(7700);
-    let node = start(first)?;
+    let node = start(first_port(std::env::var("PORT").ok())?)?;
     let back = std::env::temp_dir().join(format!("herd-tour-{}", std::process::id()));
     let done = trees().iter().try_for_each(|tree| round(&node, tree, &back));
     // The copy is only for the comparison.
@@ -43,9 +42,18 @@ pub(crate) fn run() -> Result<(), String> {
     println!("\nThe node serves on {addr} until Ctrl-C. Try, in another terminal:");
     println!("  curl http://{addr}/status");
     println!("  echo hello | {HERD} put greeting --node {addr} && {HERD} get greeting --node {addr}");
-    println!("  printf 'set k 0 0 5\\r\\nhello\\r\\nget k\\r\\nquit\\r\\n' | nc {}", addr.replace(':', " "));
+    println!("  curl http://{addr}/o/default/greeting");
     let mut node = node;
     node.child.wait().map(|_| ()).map_err(|error| error.to_string())
+}
+
+/// The first port to try: `PORT`, or 7700.
+fn first_port(given: Option<String>) -> Result<u16, String> {
+    let Some(text) = given.filter(|text| !text.is_empty()) else {
+        return Ok(7700);
+    };
+    let port = text.parse().ok().filter(|port| (1..=u16::MAX - PORTS).contains(port));
+    port.ok_or_else(|| format!("PORT={text} is not a port: write a number from 1 to {}", u16::MAX - PORTS))
 }
 
 /// The trees to copy: `DIR`, or what every Debian has.
@@ -103,6 +111,7 @@ fn round(node: &Node, tree: &Path, back: &Path) -> Result<(), String> {
     say("out", tree, files, bytes, begin);
     let mut different = Vec::new();
     compare(tree, &target, &mut different);
+    herd(node, &["collection", "rm", &collection])?;
     if different.is_empty() {
         println!("{}: content, links, modes and times are the same", tree.display());
         return Ok(());
@@ -170,6 +179,20 @@ fn compare(one: &Path, two: &Path, different: &mut Vec<String>) {
             different.push(format!("{}: link", a.display()));
         } else if x.is_file() && fs::read(&a).ok() != fs::read(&b).ok() {
             different.push(format!("{}: content", a.display()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_port_is_refused_and_not_replaced() {
+        let port = |text: &str| first_port(Some(text.into()));
+        assert_eq!((first_port(None), port(""), port("8000")), (Ok(7700), Ok(7700), Ok(8000)));
+        for text in ["abc", "0", "-1", "65535", "70000"] {
+            assert!(port(text).is_err_and(|error| error.contains(text)), "{text}");
         }
     }
 }

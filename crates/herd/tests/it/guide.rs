@@ -31,9 +31,10 @@ const PAGES: [&str; 7] = [
 ];
 
 /// Lines of `sh` blocks, each with what runs it instead.
-const ELSEWHERE: [(&str, &str); 6] = [
+const ELSEWHERE: [(&str, &str); 7] = [
     ("make run", "the tour, in xtask/src/tests_all.rs"),
     ("make test", "continuous integration"),
+    ("export PATH=\"$PWD/target/release:$PATH\"", "fn check, with the program under test"),
     ("make install PREFIX=/usr/local", "the step install, in xtask/src/tests_all.rs"),
     ("python3 -m venv venv", "fn make_venv"),
     ("venv/bin/pip install -r docs/guide/requirements.txt", "fn make_venv"),
