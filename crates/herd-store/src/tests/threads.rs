@@ -106,7 +106,7 @@ impl Worker<'_> {
         let which = self.random.below(4);
         let ordered = which == 1;
         let quota_bytes = (which == 2).then_some(2 << 20);
-        let class = if which % 2 == 0 { "cache" } else { "ram:1" };
+        let class = if which.is_multiple_of(2) { "cache" } else { "ram:1" };
         let c = self.store.create(&format!("c{which}"), Spec { ordered, quota_bytes, ..spec(class) });
         let c = c.expect("there is a place");
         let name = self.random.below(NAMES);
