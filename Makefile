@@ -6,6 +6,7 @@
 #   make figures  measure and draw the papers' figures again on pretend networks (ROUNDS=3, FULL=1: every cell)
 #   make check    measure whether the lab's pretend networks do what they say
 #   make fuzz     fuzz every parser (FUZZ_SECONDS=600 of CPU each, FUZZ_JOBS=1 at once)
+#   make bugs     plant bugs, one at a time, and have the simulator find each
 #   make shuttle  run the store's threads in many orders under a model checker (SCHEDULES=100000 of each kind: minutes)
 #   make lint     format, clippy, house rules, and a check for the other systems whose targets are installed
 #   make install  PREFIX=/usr/local DESTDIR=
@@ -22,7 +23,7 @@ HERD := target/release/herd
 TARGETS := aarch64-unknown-linux-gnu aarch64-apple-darwin x86_64-unknown-freebsd
 PORTABLE := -p herd-core -p herd-store -p herd-net -p herd-client --features herd-client/async
 
-.PHONY: help run test bench figures check fuzz shuttle lint install build
+.PHONY: help run test bench figures check fuzz bugs shuttle lint install build
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -64,6 +65,12 @@ fuzz:
 	else \
 	    echo "fuzz: the built-in driver (cargo-fuzz with a nightly compiler would give coverage-guided libFuzzer)"; fi
 	@target/release/herd-fuzz --list | xargs -P $(FUZZ_JOBS) -n 1 target/release/herd-fuzz --seconds $(FUZZ_SECONDS)
+
+# A target directory of its own, as below. Assertions of a debug build are on: some bugs show there first.
+bugs:
+	@scripts/toolchain
+	RUSTFLAGS=--cfg=herd_bugs CARGO_TARGET_DIR=target/bugs CARGO_PROFILE_DEV_OPT_LEVEL=1 \
+	    cargo run --locked -p herd-sim -- bugs
 
 # A target directory of its own, since all it builds is built with another configuration.
 shuttle:

@@ -4,6 +4,7 @@
 //! passed in. That is what lets a whole herd run in one thread in virtual time.
 
 pub mod attributes;
+pub mod bugs;
 pub mod checksum;
 pub mod collection;
 pub mod door;

@@ -4,6 +4,7 @@
 use crate::output::{Output, Queue};
 use crate::service::{Next, Service, Step};
 use crate::system::System;
+use herd_core::bugs::{Bug, has};
 use herd_core::limits::{HELD_STEP_BYTES, SNIFF_TIMEOUT_MS};
 use std::io::{self, ErrorKind};
 
@@ -121,7 +122,7 @@ impl<S: Service, M: System> Conn<S, M> {
 
     /// Gives back what the service was told it holds.
     pub(crate) fn release(&mut self, service: &mut S) {
-        if self.held_bytes > 0 {
+        if self.held_bytes > 0 && !has(Bug::HeldForEver) {
             self.hold(service, 0);
         }
     }
@@ -157,7 +158,7 @@ impl<S: Service, M: System> Conn<S, M> {
     /// A read gave bytes; `all`: as many as were asked for, so that there may be more.
     #[inline]
     pub(crate) fn arrived(&mut self, all: bool) {
-        self.readable = all || self.inflow == Inflow::Ending;
+        self.readable = all || (self.inflow == Inflow::Ending && !has(Bug::LostEnd));
     }
 
     /// The peer sends no more; a request that is not whole never will be.
@@ -195,6 +196,9 @@ impl<S: Service, M: System> Conn<S, M> {
             self.input = Vec::new();
         }
         self.put_off = step.next == Next::Again && step.used < input.len();
+        if self.put_off && has(Bug::EatenRequests) {
+            (self.input, self.put_off) = (Vec::new(), false);
+        }
     }
 
     /// Sends replies, or queues them behind what waits; gives how many bytes were sent. Leaves `replies` empty, also
@@ -207,7 +211,8 @@ impl<S: Service, M: System> Conn<S, M> {
             self.writable &= !matches!(sent, Ok(n) if n > 0 && n < replies.len());
         }
         if let Ok(n) = sent {
-            self.queue.push(&replies[n..]);
+            let again = usize::from(has(Bug::ByteTwice) && n > 0 && n < replies.len());
+            self.queue.push(&replies[n - again..]);
         }
         replies.clear();
         if replies.capacity() > REPLIES_KEEP_BYTES {

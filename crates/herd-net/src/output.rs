@@ -3,6 +3,7 @@
 
 use crate::sys::LEND_BYTES;
 use herd_core::Chunks;
+use herd_core::bugs::{Bug, has};
 use herd_core::limits::DEFERRED_MAX;
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -174,6 +175,10 @@ impl<B: Chunks> Queue<B> {
     pub(crate) fn fill(&mut self, serial: u32, reply: Queue<B>) {
         self.small_bytes += reply.small_bytes;
         self.held_bytes += reply.held_bytes;
+        if let Some(at) = self.gap(serial).filter(|_| has(Bug::LateReplyLast)) {
+            self.parts.remove(at);
+            self.waiting -= 1;
+        }
         let Some(at) = self.gap(serial) else {
             let serial = self.serial;
             return self.parts.extend(reply.parts.into_iter().map(|part| Part { serial, ..part }));

@@ -77,9 +77,8 @@ pub(crate) struct History {
     pub(crate) evicts: bool,
 }
 
-/// How early an object may be found expired, and how late it may still be found.
+/// How early an object may be found expired.
 const EARLY_MS: u64 = 1_000;
-const LATE_MS: u64 = 2_000;
 
 impl History {
     pub(crate) fn new(evicts: bool) -> Self {
@@ -129,7 +128,7 @@ impl History {
         let is_touched = |put: &Op| ops.iter().any(|op| matches!(op.what, What::Touch { .. }) && op.end >= put.begin);
         let fits = |put: &&&Op| {
             let What::Put { seed, len, ttl_ms } = put.what else { return false };
-            let dead_ms = ttl_ms.map_or(u64::MAX, |ttl_ms| put.end_ms.saturating_add(ttl_ms + LATE_MS));
+            let dead_ms = ttl_ms.map_or(u64::MAX, |ttl_ms| put.end_ms.saturating_add(ttl_ms));
             put.is_possible()
                 && put.begin <= get.end
                 && seen.is_of(seed, len)
@@ -220,7 +219,13 @@ fn check_versions<'a>(ops: &[&'a Op]) -> Result<(), (&'a Op, String)> {
         let Some(version) = later.version else { continue };
         for earlier in ops.iter().filter(|earlier| earlier.end < later.begin) {
             let Some(before) = earlier.version else { continue };
-            let rises = if later.is_change() && later.is_done() { version > before } else { version >= before };
+            // So does a change of the time to live in between.
+            let touched = ops.iter().any(|op| {
+                let between = op.begin > earlier.end && op.end < later.begin;
+                matches!(op.what, What::Touch { .. }) && op.is_done() && between
+            });
+            let changes = touched || (later.is_change() && later.is_done());
+            let rises = if changes { version > before } else { version >= before };
             if !rises {
                 return Err((later, format!("version {version} follows {before}")));
             }

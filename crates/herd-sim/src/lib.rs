@@ -23,6 +23,22 @@ pub fn run(seed: u64) -> Result<(), String> {
     })
 }
 
+/// Seeds that are run for each planted bug before it counts as not found.
+#[cfg(herd_bugs)]
+const SEEDS_MAX: u64 = 400;
+
+/// Plants each bug in turn and looks for it; what it found, by bug. None of them: not found.
+#[cfg(herd_bugs)]
+pub fn bugs(mut found: impl FnMut(herd_core::bugs::Bug, Option<(u64, String)>)) {
+    use herd_core::bugs::{Bug, plant};
+    for bug in Bug::ALL {
+        plant(Some(bug));
+        let first = (0..SEEDS_MAX).find_map(|seed| run(seed).err().map(|error| (seed, error)));
+        plant(None);
+        found(bug, first);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

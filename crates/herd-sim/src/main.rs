@@ -1,4 +1,5 @@
-//! `herd-sim one`: runs seeds until one fails.
+//! `herd-sim one` runs seeds until one fails; `herd-sim bugs`, in a build with `--cfg herd_bugs`, looks for each planted
+//! bug.
 
 use std::ops::Range;
 use std::process::ExitCode;
@@ -16,6 +17,10 @@ struct Args {
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
+    #[cfg(herd_bugs)]
+    if words == ["bugs"] {
+        return bugs();
+    }
     let Some(args) = parse(&words) else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
@@ -28,6 +33,22 @@ fn main() -> ExitCode {
     let seconds = start.elapsed().as_secs_f64();
     println!("{done} seeds in {seconds:.1} s, {} failed", failed.len());
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Whether each planted bug is found.
+#[cfg(herd_bugs)]
+fn bugs() -> ExitCode {
+    // A bug often shows as a panic; its first line is told below.
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut all = true;
+    herd_sim::bugs(|bug, found| match found {
+        Some((seed, error)) => println!("{bug:?}: seed {seed}: {}", error.lines().next().unwrap_or_default()),
+        None => {
+            println!("{bug:?}: NOT FOUND");
+            all = false;
+        }
+    });
+    if all { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn parse(words: &[String]) -> Option<Args> {

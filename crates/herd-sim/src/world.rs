@@ -112,6 +112,9 @@ impl<S: Service> World<S> {
         let look_ns = self.plan.random.below(50_000);
         self.pipes.pass_at_each_look(look_ns);
         self.pass(0);
+        if self.plan.crowded {
+            self.crowd();
+        }
         let mut steps = 0;
         while self.requests_left > 0 || !self.links.is_empty() {
             steps += 1;
@@ -290,6 +293,15 @@ impl<S: Service> World<S> {
         self.fill()
     }
 
+    /// Fills the memory with small objects that nobody asks for, some of them removed again.
+    fn crowd(&mut self) {
+        const VALUE: [u8; 3_800] = [b'c'; 3_800];
+        let set = |name: usize| [format!("set c{name} 0 0 3800 noreply\r\n").as_bytes(), &VALUE, b"\r\n"].concat();
+        let mut requests: Vec<u8> = (0..2_000).flat_map(set).collect();
+        (0..2_000).step_by(3).for_each(|name| requests.extend(format!("delete c{name} noreply\r\n").bytes()));
+        self.ask(&[&requests, b"quit\r\n"]);
+    }
+
     /// All objects are removed; then most of the memory must be there for one.
     fn fill(&mut self) -> Result<(), String> {
         const BODY_BYTES: usize = 5 << 20;
@@ -310,7 +322,7 @@ impl<S: Service> World<S> {
 
     /// The answer to a client that is alone.
     fn ask(&mut self, request: &[&[u8]]) -> Vec<u8> {
-        let (pipe, peer) = self.pipes.connect(8 << 20, 1 << 20);
+        let (pipe, peer) = self.pipes.connect(16 << 20, 1 << 20);
         let at = self.engine.adopt(([127, 0, 0, 1], 1).into(), |_| Ok(pipe)).expect("a pipe is always had");
         request.iter().for_each(|part| assert_eq!(peer.write(part), part.len(), "there is room"));
         peer.end();

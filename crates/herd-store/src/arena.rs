@@ -305,7 +305,7 @@ impl Arena {
         assert_eq!(self.slots[id.0 as usize].owner.load(Relaxed), owner.0, "page of another owner");
     }
 
-    fn lock(&self) -> MutexGuard<'_, Pool> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Pool> {
         self.pool.lock()
     }
 

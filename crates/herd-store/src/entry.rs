@@ -14,6 +14,7 @@ use crate::record::{self, Draft, Stored};
 use crate::refusal;
 use crate::shard::{Locked, MAIN, SMALL};
 use crate::{Now, Store};
+use herd_core::bugs::{Bug, has};
 use herd_core::checksum::crc32c;
 use herd_core::entry::{Fence, Head, Memcached, Version};
 use herd_core::key::ObjectId;
@@ -402,6 +403,9 @@ impl<'s> Entry<'s> {
             Ok((bytes, crc)) => NewValue::Checked(bytes, *crc),
             Err(body) => NewValue::Body(body.clone()),
         };
+        if has(Bug::TouchKeepsVersion) {
+            self.shard.versions[self.slot] -= 1;
+        }
         let Amended { flags, expires_ms, memcached, fence } = *new;
         let new = NewObject { value, flags, expires_ms, attributes: &attributes, memcached, fence };
         let mut draft = self.draft(&new);

@@ -6,6 +6,7 @@ use crate::entry::{Entry, Found};
 use crate::index::Tag;
 use crate::shard::Locked;
 use crate::{Now, Store};
+use herd_core::bugs::{Bug, has};
 
 impl Store {
     /// Gets an object: hands it to `f` under its lock; counts the hit or miss and notes the use.
@@ -29,7 +30,7 @@ impl Store {
         let place = shard.find(c, generation, tag, name);
         let expires_ms = place.map_or(0, |(_, addr)| shard.record(addr).expires_ms());
         let mut entry = Entry { store: self, shard, c, name, id, tag, slot, now, generation, place };
-        if expires_ms != 0 && expires_ms <= now.unix_ms {
+        if expires_ms != 0 && expires_ms <= now.unix_ms && !has(Bug::NeverExpires) {
             entry.expire();
         }
         entry
@@ -37,6 +38,7 @@ impl Store {
 
     #[inline]
     pub(crate) fn lock(&self, at: usize) -> Locked<'_> {
+        let _inverted = has(Bug::LockOrder).then(|| self.arena.lock());
         self.shards[at].lock()
     }
 }

@@ -17,6 +17,7 @@ use crate::index::{Addr, Index, Tag};
 use crate::left::Left;
 use crate::record::{self, Draft, Record};
 use crate::sync::{Mutex, MutexGuard, Rank};
+use herd_core::bugs::{Bug, has};
 use herd_core::entry::{Fence, Version};
 use herd_core::key::HashKey;
 use std::collections::VecDeque;
@@ -52,7 +53,7 @@ pub(crate) struct Shard {
     /// Bodies whose entry is gone.
     pub(crate) trash: Vec<Arc<Body>>,
     /// The last version of each of this shard's slots.
-    versions: Box<[Version]>,
+    pub(crate) versions: Box<[Version]>,
     /// Where the sweep for expired entries stands: collection, queue, page.
     pub(crate) sweep_at: (usize, usize, usize),
     hash_key: HashKey,
@@ -205,7 +206,8 @@ impl Shard {
         self.index.find(tag, |addr| {
             self.arena.fetch(&self.owner, PageId(addr.page()), addr.offset(), FETCH_BYTES);
             let note = self.arena.note(&self.owner, PageId(addr.page()));
-            note.collection == c.index && note.generation == generation && self.record(addr).name() == name
+            let current = note.generation == generation || has(Bug::StaleGeneration);
+            note.collection == c.index && current && self.record(addr).name() == name
         })
     }
 

@@ -23,6 +23,8 @@ pub(crate) struct Plan {
     pub(crate) expires: bool,
     pub(crate) flushes: bool,
     pub(crate) waits: bool,
+    /// Whether the memory is nearly full of small objects from the start.
+    pub(crate) crowded: bool,
     /// Seeds of values so far.
     values: u64,
 }
@@ -30,11 +32,13 @@ pub(crate) struct Plan {
 impl Plan {
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let value_bytes = [100, 2_000, 20_000, 300_000, 1_000_000][random.below(5) as usize];
+        let crowded = random.chance(15);
+        let most = [100, 2_000, 20_000, 300_000, 1_000_000][random.below(5) as usize];
+        let value_bytes = if crowded { 3_900 } else { most };
         let (expires, flushes, waits) = (random.chance(40), random.chance(30), random.chance(50));
-        let keys = 4 + random.below(12);
+        let keys = if crowded { 40 } else { 4 + random.below(12) };
         let history = History::new(random.chance(30));
-        Self { random, history, keys, value_bytes, expires, flushes, waits, values: seed << 20 }
+        Self { random, history, keys, value_bytes, expires, flushes, waits, crowded, values: seed << 20 }
     }
 
     fn key(&mut self) -> usize {
@@ -44,7 +48,8 @@ impl Plan {
     /// Seed and size of a value that no other has.
     fn value(&mut self) -> (u64, usize) {
         self.values += 1;
-        (self.values, self.random.size(self.value_bytes) as usize)
+        let len = if self.crowded { 3_000 + self.random.below(900) } else { self.random.size(self.value_bytes) };
+        (self.values, len as usize)
     }
 
     /// A time to live, s; mostly none.

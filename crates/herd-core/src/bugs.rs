@@ -1,0 +1,74 @@
+//! Bugs that are planted on purpose, for the simulator to find: a check that finds none of them checks nothing.
+//!
+//! Only a build with `--cfg herd_bugs` has them; everywhere else [`has`] is false when the code is compiled, and leaves
+//! nothing behind. Which one is there is chosen at run time. Callers: the places where they are planted, and `herd-sim`.
+
+#[cfg(herd_bugs)]
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// A bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// Whoever waited for an object stays in the table for ever.
+    ForgottenUnwatch = 1,
+    /// A shard is locked while a lock of higher rank is held.
+    LockOrder,
+    /// Objects of before a flush are found.
+    StaleGeneration,
+    /// The end of a stream that came with its last bytes is forgotten.
+    LostEnd,
+    /// What a closed connection held stays counted.
+    HeldForEver,
+    /// Memory promised to a body that never comes is not given back.
+    PromisedForEver,
+    /// What changes an object's time to live leaves its version as it was.
+    TouchKeepsVersion,
+    /// Requests that wait until some replies are sent are forgotten.
+    EatenRequests,
+    /// A reply that comes later goes behind those that were to follow it.
+    LateReplyLast,
+    /// After a send that was cut short a byte goes twice.
+    ByteTwice,
+    /// Objects outlive their time.
+    NeverExpires,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: [Bug; 11] = [
+        Bug::ForgottenUnwatch,
+        Bug::LockOrder,
+        Bug::StaleGeneration,
+        Bug::LostEnd,
+        Bug::HeldForEver,
+        Bug::PromisedForEver,
+        Bug::TouchKeepsVersion,
+        Bug::EatenRequests,
+        Bug::LateReplyLast,
+        Bug::ByteTwice,
+        Bug::NeverExpires,
+    ];
+}
+
+#[cfg(herd_bugs)]
+static PLANTED: AtomicU32 = AtomicU32::new(0);
+
+/// Plants one bug in this process, instead of the one before.
+#[cfg(herd_bugs)]
+pub fn plant(bug: Option<Bug>) {
+    PLANTED.store(bug.map_or(0, |bug| bug as u32), Relaxed);
+}
+
+/// Whether the bug is planted.
+#[cfg(herd_bugs)]
+#[inline]
+pub fn has(bug: Bug) -> bool {
+    PLANTED.load(Relaxed) == bug as u32
+}
+
+/// Whether the bug is planted: never.
+#[cfg(not(herd_bugs))]
+#[inline(always)]
+pub const fn has(_: Bug) -> bool {
+    false
+}
