@@ -42,13 +42,13 @@ test:
 	cargo xtask test
 
 bench: build
-	@scripts/need memcached=memcached redis-server=redis-server iperf3=iperf3
+	@scripts/need memcached=memcached redis-server=redis-server iperf3=iperf3 librsvg2-bin=rsvg-convert
 	target/release/herd-lab bench --herd $(HERD) --rounds $(ROUNDS) --lines $(LINES) \
 	    $(if $(MEMCACHED),--memcached $(MEMCACHED)) $(if $(POGOCACHE),--pogocache $(POGOCACHE))
 
 figures: build
 	@scripts/need memcached=memcached redis-server=redis-server nginx-light=nginx iproute2=ip nftables=nft \
-	    iperf3=iperf3
+	    iperf3=iperf3 librsvg2-bin=rsvg-convert
 	@for figure in hoc-throughput hoc-speedup hoc-mixed; do target/release/herd-lab figure $$figure --herd $(HERD) \
 	    --rounds $(if $(filter file,$(origin ROUNDS)),3,$(ROUNDS)) $(if $(FULL),--full) || exit 1; done
 

@@ -1,17 +1,12 @@
 //! Figures: bars with whiskers (median, lowest to highest), one line over time, and curves over a variable, as SVG
-//! written here, and as PNG by matplotlib where python3 has it.
-//!
-//! Charts are plain data; the same JSON goes to the SVG writer and to `plot.py`.
+//! written here, and as PNG of it where `rsvg-convert` is installed.
 
 pub(crate) mod curves;
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
-
-use serde::Serialize;
 
 use crate::error::{Context, Result};
 use crate::plot::curves::Curves;
@@ -29,7 +24,7 @@ const PEER: &str = "#7d8fa9";
 const LIMIT: &str = "#c9b79c";
 
 /// One bar.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct Bar {
     /// Which arm.
     pub(crate) arm: String,
@@ -42,8 +37,7 @@ pub(crate) struct Bar {
 }
 
 /// Bars in named groups over one axis, one line over seconds, or curves over a variable.
-#[derive(Clone, Debug, Serialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
+#[derive(Clone, Debug)]
 pub(crate) enum Chart {
     /// Grouped horizontal bars.
     Bars {
@@ -72,28 +66,19 @@ pub(crate) enum Chart {
 /// Writes `STEM-NAME.svg`, and `.png` when it can; returns why there is no PNG.
 pub(crate) fn write(chart: &Chart, svg: &Path, png: &Path) -> Result<Option<String>> {
     fs::write(svg, to_svg(chart)).during(|| format!("write {}", svg.display()))?;
-    Ok(to_png(chart, png).err())
+    Ok(to_png(svg, png).err())
 }
 
-/// By the first python3 of PATH or the system's that can.
-fn to_png(chart: &Chart, png: &Path) -> Result<(), String> {
-    run_python("python3", chart, png).or_else(|reason| run_python("/usr/bin/python3", chart, png).map_err(|_| reason))
-}
-
-fn run_python(python: &str, chart: &Chart, png: &Path) -> Result<(), String> {
-    let mut command = Command::new(python);
-    command.args(["-c", include_str!("plot.py")]).arg(png);
-    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let text = |error: std::io::Error| error.to_string();
-    let mut child = command.spawn().map_err(text)?;
-    let json = serde_json::to_string(chart).map_err(|error| error.to_string())?;
-    child.stdin.take().expect("its stdin is piped").write_all(json.as_bytes()).map_err(text)?;
-    let output = child.wait_with_output().map_err(text)?;
+/// The same picture by librsvg's program, which `make figures` and `make bench` install.
+fn to_png(svg: &Path, png: &Path) -> Result<(), String> {
+    let mut command = Command::new("rsvg-convert");
+    command.args(["--zoom", "2", "--output"]).arg(png).arg(svg).stdin(Stdio::null());
+    let output = command.output().map_err(|error| format!("rsvg-convert, Debian: librsvg2-bin: {error}"))?;
     if output.status.success() {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    Err(said.lines().last().unwrap_or("python3 failed").to_owned())
+    Err(said.lines().last().unwrap_or("rsvg-convert failed").to_owned())
 }
 
 fn to_svg(chart: &Chart) -> String {
@@ -234,6 +219,19 @@ mod tests {
         }
         assert_eq!(step_of(8.0), 1.0);
         assert_eq!(step_of(95.0), 20.0);
+    }
+
+    #[test]
+    fn a_png_is_the_same_picture_or_says_what_to_install() {
+        let path = |ending: &str| std::env::temp_dir().join(format!("herd-lab-plot-{}.{ending}", std::process::id()));
+        let (svg, png) = (path("svg"), path("png"));
+        let chart = Chart::Line { title: "t".into(), unit: "MiB".into(), values: vec![1.0, 2.0], limit: 3.0 };
+        match write(&chart, &svg, &png).expect("a temporary directory") {
+            None => assert!(fs::read(&png).expect("just written").starts_with(b"\x89PNG")),
+            Some(reason) => assert!(reason.contains("librsvg2-bin"), "{reason}"),
+        }
+        fs::remove_file(&svg).expect("just written");
+        fs::remove_file(&png).ok();
     }
 
     #[test]

@@ -1,10 +1,8 @@
 //! Curves over one variable, with error bars, dashed limits and stars: what they hold, and the SVG.
 //!
-//! Only [`crate::plot`] draws them. `plot.py` draws the same, with the same shades and tick labels.
+//! Only [`crate::plot`] draws them.
 
 use std::fmt::Write as _;
-
-use serde::Serialize;
 
 use crate::plot::{AXIS, LINE_HEIGHT, OURS, PEER, TOP, colour, escape, open_svg, step_of, stroke, text};
 
@@ -19,8 +17,7 @@ const LEGEND: f64 = 722.0;
 const LEGEND_CHARS: usize = 29;
 
 /// How an axis' numbers are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quantity {
     /// As numbers, in the unit of the axis' label.
     Plain,
@@ -29,7 +26,7 @@ pub(crate) enum Quantity {
 }
 
 /// One axis of curves.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct Axis {
     /// What and in which unit.
     pub(crate) label: String,
@@ -40,7 +37,7 @@ pub(crate) struct Axis {
 }
 
 /// One point of a curve, in the units of the axes.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Point {
     /// Place on the horizontal axis.
     pub(crate) x: f64,
@@ -53,7 +50,7 @@ pub(crate) struct Point {
 }
 
 /// One curve.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct Curve {
     /// Which arm.
     pub(crate) name: String,
@@ -62,7 +59,7 @@ pub(crate) struct Curve {
 }
 
 /// A single point from elsewhere.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct Star {
     /// Written beside it.
     pub(crate) label: String,
@@ -73,7 +70,7 @@ pub(crate) struct Star {
 }
 
 /// Curves over one variable.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct Curves {
     /// Above the figure.
     pub(crate) title: String,
@@ -178,8 +175,8 @@ fn thousands(text: &str) -> String {
     out
 }
 
-/// How a curve is drawn. Curves that lie on each other must still be seen: Herd's are thin with small full markers on
-/// top, those of others are rings around them, each wider than the last.
+/// How a curve is drawn. Curves that lie on each other must still be seen: Herd's have full markers on top, each of its
+/// curves narrower than the one below it; those of others are rings around them, each wider than the last.
 #[derive(Clone, Copy)]
 struct Look {
     colour: &'static str,
@@ -187,12 +184,15 @@ struct Look {
     marker: usize,
     /// Of its size.
     times: f64,
+    /// Of its line.
+    width: f64,
     ring: bool,
 }
 
 /// Each curve's in order: shades of the house colours.
 fn looks(curves: &[Curve]) -> Vec<Look> {
     let (mut ours, mut others) = (0, 0);
+    let all_ours = curves.iter().filter(|curve| colour(&curve.name) == OURS).count();
     let look = |(marker, curve): (usize, &Curve)| {
         let kin = colour(&curve.name);
         let count = if kin == OURS { &mut ours } else { &mut others };
@@ -203,8 +203,11 @@ fn looks(curves: &[Curve]) -> Vec<Look> {
             PEER => PEER_CURVES[at % PEER_CURVES.len()],
             other => other,
         };
-        let times = if kin == OURS { 0.9 } else { 1.4 + 0.35 * at as f64 };
-        Look { colour, marker, times, ring: kin != OURS }
+        // How many of Herd's lie on top of this one.
+        let over = (all_ours - ours) as f64;
+        let (times, width) =
+            if kin == OURS { (0.8 + 0.5 * over, 1.6 + 1.8 * over) } else { (1.4 + 0.35 * at as f64, 1.6) };
+        Look { colour, marker, times, width, ring: kin != OURS }
     };
     curves.iter().enumerate().map(look).collect()
 }
@@ -291,7 +294,7 @@ fn draw_curves(out: &mut String, chart: &Curves, x: &Scale, y: &Scale) {
             .for_each(|(curve, look)| draw_curve(out, &curve.points, *look, x, y));
     }
     for (curve, look) in chart.curves.iter().zip(&looks) {
-        let style = format!("stroke=\"{}\" stroke-width=\"1.6\"", look.colour);
+        let style = format!("stroke=\"{}\" stroke-width=\"{:.1}\"", look.colour, look.width);
         stroke(out, (LEGEND, legend), (LEGEND + 30.0, legend), &style);
         draw_marker(out, *look, (LEGEND + 15.0, legend));
         legend = legend_text(out, legend, &curve.name);
@@ -320,7 +323,7 @@ fn legend_text(out: &mut String, mut y: f64, name: &str) -> f64 {
 fn draw_curve(out: &mut String, points: &[Point], look: Look, x: &Scale, y: &Scale) {
     let colour = look.colour;
     let places: Vec<(f64, f64)> = points.iter().map(|point| (x.place(point.x), y.place(point.median))).collect();
-    polyline(out, &places, &format!("stroke=\"{colour}\" stroke-width=\"1.6\""));
+    polyline(out, &places, &format!("stroke=\"{colour}\" stroke-width=\"{:.1}\"", look.width));
     let style = format!("stroke=\"{colour}\" stroke-width=\"1.2\"");
     for (point, &(at, middle)) in points.iter().zip(&places) {
         let (low, high) = (y.place(point.low), y.place(point.high));
@@ -409,6 +412,18 @@ mod tests {
         }
         let nothing = Curves { curves: vec![], limits: vec![], stars: vec![], ..curves(true) };
         assert!(!to_svg(&nothing).contains("NaN"));
+    }
+
+    #[test]
+    fn curves_of_herd_that_lie_on_each_other_are_told_apart() {
+        let curve = |name: &str| Curve { name: name.into(), points: Vec::new() };
+        let looks = looks(&[curve("herd text"), curve("memcached"), curve("herd wire"), curve("herd http")]);
+        let ours: Vec<&Look> = looks.iter().filter(|look| !look.ring).collect();
+        assert_eq!(ours.len(), 3);
+        for pair in ours.windows(2) {
+            assert!(pair[0].times > pair[1].times && pair[0].width > pair[1].width, "what is drawn later is narrower");
+            assert!(pair[0].colour != pair[1].colour && pair[0].marker != pair[1].marker);
+        }
     }
 
     #[test]
