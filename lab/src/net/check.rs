@@ -13,7 +13,7 @@ use crate::error::{Context, Error, Result};
 use crate::hist::median;
 use crate::net::conditions::{DISTANCES, Firewall, PAYLOAD_SHARE, Rate, distance};
 use crate::net::{HostId, Network, Plan, SiteId, outer_address, presets, sandbox};
-use crate::peers::{IPERF3, Peer, Stream};
+use crate::peers::{IPERF3, Peer, Stream, find_program};
 use crate::processor::{self, ATTEMPTS, Processor, STOLEN_MAX};
 use crate::relay::{self, Conditions};
 use crate::sys;
@@ -409,6 +409,9 @@ fn dial(to: SocketAddr) -> Result<bool> {
 
 /// A lab in this lab is killed while traffic runs in it; a moment later nothing of it may be there.
 fn killed(_: bool) -> Result<Vec<Finding>> {
+    if find_program("iperf3").is_none() {
+        return Err(Error::lacking("start iperf3 (Debian: iperf3)"));
+    }
     let before = Seen::now()?;
     let program = client::program()?;
     let mut command = std::process::Command::new(program);
