@@ -10,7 +10,7 @@ use crate::context::Context;
 use herd_core::entry::{Fence, Found, Head, Value, Version};
 use herd_core::op::{Answer, Change, Circumstances, Decided, New, NewValue, Op, Part, There, decide};
 use herd_core::{Error, ErrorKind};
-use herd_store::{Amended, Body, Collection, Entry, NewObject, NewValue as Stored};
+use herd_store::{Amended, Body, Collection, Entry, Given, NewObject};
 use std::sync::Arc;
 
 /// Tries of an operation on a large value that others keep coming before.
@@ -162,9 +162,8 @@ fn put(entry: &mut Entry<'_>, new: &New<'_, Arc<Body>>) -> Result<Version, Error
     let (flags, expires_ms, memcached, fence) = (new.flags, new.expires_ms, new.memcached, new.fence);
     let value = match &new.value {
         NewValue::Kept => return entry.amend(&Amended { flags, expires_ms, memcached, fence }),
-        NewValue::Small(bytes, Some(crc)) => Stored::Checked(bytes, *crc),
-        NewValue::Small(bytes, None) => Stored::Inline(bytes),
-        NewValue::Large(body) => Stored::Body(body.clone()),
+        NewValue::Small(bytes, crc) => Given::Small(bytes, *crc),
+        NewValue::Large(body) => Given::Large(body.clone()),
         NewValue::Parts(_) => unreachable!("what is made of parts was put together before"),
     };
     let kept;

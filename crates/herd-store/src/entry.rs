@@ -43,11 +43,14 @@ pub type Found<'a> = herd_core::entry::Found<'a, Arc<Body>>;
 /// The value of an object that was found.
 pub type Value<'a> = herd_core::entry::Value<'a, Arc<Body>>;
 
+/// The value of an object to put.
+pub type Given<'a> = herd_core::op::Given<'a, Arc<Body>>;
+
 /// An object to put.
 #[derive(Clone)]
 pub struct NewObject<'a> {
     /// Its value.
-    pub value: NewValue<'a>,
+    pub value: Given<'a>,
     /// Opaque flags.
     pub flags: u32,
     /// When it expires, ms since 1970; 0: never.
@@ -73,20 +76,9 @@ pub struct Amended {
     pub fence: Option<Fence>,
 }
 
-/// The value of an object to put.
-#[derive(Clone)]
-pub enum NewValue<'a> {
-    /// At most 4 KiB.
-    Inline(&'a [u8]),
-    /// At most 4 KiB, with their CRC-32C.
-    Checked(&'a [u8], u32),
-    /// Any size above 0.
-    Body(Arc<Body>),
-}
-
 impl<'a> NewObject<'a> {
     /// An object of a value alone.
-    pub fn of(value: NewValue<'a>) -> Self {
+    pub fn of(value: Given<'a>) -> Self {
         Self { value, flags: 0, expires_ms: 0, attributes: &[], memcached: Memcached::default(), fence: None }
     }
 }
@@ -159,7 +151,7 @@ impl<'s> Entry<'s> {
     /// stays, unless it was evicted to make room.
     pub fn put(&mut self, new: &NewObject<'_>) -> Result<Version, Error> {
         let result = if self.c.is_destroyed() { Err(refusal::removed(self.c)) } else { self.try_put(new) };
-        if let (Err(_), NewValue::Body(body)) = (&result, &new.value) {
+        if let (Err(_), Given::Large(body)) = (&result, &new.value) {
             // The caller may let go of it before the lock is left; so it isn't freed by that.
             self.shard.trash.push(body.clone());
         }
@@ -182,7 +174,7 @@ impl<'s> Entry<'s> {
     fn store_draft(
         &mut self,
         draft: &mut Draft<'_>,
-        value: &NewValue<'_>,
+        value: &Given<'_>,
         weight: u64,
         is_new: bool,
     ) -> Result<(), Error> {
@@ -205,18 +197,18 @@ impl<'s> Entry<'s> {
     }
 
     /// Gives a draft its version and takes its body into the shard, now that there is a place for its record.
-    fn complete(&mut self, draft: &mut Draft<'_>, value: &NewValue<'_>) {
+    fn complete(&mut self, draft: &mut Draft<'_>, value: &Given<'_>) {
         draft.head.version = self.shard.next_version(self.slot);
-        if let NewValue::Body(body) = value {
+        if let Given::Large(body) = value {
             draft.value = Stored::Large(self.shard.keep_body(body.clone()), body.len());
         }
     }
 
     /// What an object costs beyond its record.
-    fn extra_bytes(&self, value: &NewValue<'_>) -> u64 {
+    fn extra_bytes(&self, value: &Given<'_>) -> u64 {
         let body = match value {
-            NewValue::Inline(_) | NewValue::Checked(..) => 0,
-            NewValue::Body(body) => body.memory_bytes(),
+            Given::Small(..) => 0,
+            Given::Large(body) => body.memory_bytes(),
         };
         body + self.c.name_cost_bytes(self.name.len())
     }
@@ -226,9 +218,10 @@ impl<'s> Entry<'s> {
         's: 'a,
     {
         let (value, size_bytes) = match &new.value {
-            NewValue::Inline(bytes) => (Stored::Inline(bytes, crc32c(bytes)), bytes.len() as u64),
-            NewValue::Checked(bytes, crc) => (Stored::Inline(bytes, *crc), bytes.len() as u64),
-            NewValue::Body(body) => (Stored::Large(0, body.len()), body.len()),
+            Given::Small(bytes, crc) => {
+                (Stored::Inline(bytes, crc.unwrap_or_else(|| crc32c(bytes))), bytes.len() as u64)
+            }
+            Given::Large(body) => (Stored::Large(0, body.len()), body.len()),
         };
         let inline = matches!(value, Stored::Inline(..));
         assert!(!inline || size_bytes <= INLINE_MAX_BYTES as u64, "a larger value is a body");
@@ -400,8 +393,8 @@ impl<'s> Entry<'s> {
             Value::Body(body) => Err(body.clone()),
         };
         let value = match &inline {
-            Ok((bytes, crc)) => NewValue::Checked(bytes, *crc),
-            Err(body) => NewValue::Body(body.clone()),
+            Ok((bytes, crc)) => Given::Small(bytes, Some(*crc)),
+            Err(body) => Given::Large(body.clone()),
         };
         if has(Bug::TouchKeepsVersion) {
             self.shard.versions[self.slot] -= 1;

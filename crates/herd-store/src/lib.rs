@@ -38,7 +38,7 @@ mod upload;
 
 pub use body::{Body, BodyWriter, NoRoom};
 pub use collection::{Collection, Counts};
-pub use entry::{Amended, Entry, Found, NewObject, NewValue, Value};
+pub use entry::{Amended, Entry, Found, Given, NewObject, Value};
 pub use list::{ListCursor, ListItem, Page};
 pub use upload::Upload;
 

@@ -38,10 +38,10 @@ fn at(unix_ms: u64) -> Now {
 
 fn put(store: &Arc<Store>, c: &Collection, name: &[u8], value: &[u8], now: Now) -> Result<u64, Error> {
     if value.len() <= herd_core::limits::INLINE_MAX_BYTES {
-        return store.entry(c, name, now).put(&NewObject::of(NewValue::Inline(value)));
+        return store.entry(c, name, now).put(&NewObject::of(Given::Small(value, None)));
     }
     let body = Arc::new(store.body_of(c, name, &[value], now)?);
-    store.entry(c, name, now).put(&NewObject::of(NewValue::Body(body)))
+    store.entry(c, name, now).put(&NewObject::of(Given::Large(body)))
 }
 
 fn bytes_of(found: &Found<'_>) -> Vec<u8> {
@@ -225,7 +225,7 @@ fn expired_objects_are_gone_and_their_memory_is_given_back() {
     let store = store(8 << 20);
     let c = store.create("r", spec("ram:1")).expect("new");
     for i in 0..5_000u64 {
-        let new = NewObject { expires_ms: 5_000, ..NewObject::of(NewValue::Inline(&[1; 1000])) };
+        let new = NewObject { expires_ms: 5_000, ..NewObject::of(Given::Small(&[1; 1000], None)) };
         store.entry(&c, &i.to_le_bytes(), at(1)).put(&new).expect("fits");
     }
     assert!(get(&store, &c, &0u64.to_le_bytes(), at(4_999)).is_some());

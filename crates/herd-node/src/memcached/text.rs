@@ -14,8 +14,7 @@ use herd_core::op::{Action, Answer, Op, Put};
 use herd_store::Body;
 use std::sync::Arc;
 
-/// The value that came with a command.
-pub(super) type Given<'a> = herd_core::op::Given<'a, Arc<Body>>;
+pub(super) use herd_store::Given;
 
 /// A storage command whose value is there.
 #[inline]

@@ -57,7 +57,7 @@ fn a_flush_while_a_put_makes_room_comes_after_the_put() {
         store.flush(&c, None);
         // Another length: it needs a place of its own, for which memory has room only where the flush made some.
         let len = if round % 2 == 0 { 3_000 } else { 20 };
-        entry.put(&NewObject::of(NewValue::Inline(&value(i, len)))).ok();
+        entry.put(&NewObject::of(Given::Small(&value(i, len), None))).ok();
         drop(entry);
         assert!(get(&store, &c, &name, at(1)).is_none(), "the flush came last");
         upkeep(&store, at(1));
@@ -75,7 +75,7 @@ fn a_removal_while_a_put_makes_room_leaks_nothing() {
         for name in [round.to_le_bytes(), [9; 8]] {
             let mut entry = store.entry(&c, &name, at(1));
             store.destroy(&c);
-            entry.put(&NewObject::of(NewValue::Inline(&value(1, 4_000)))).ok();
+            entry.put(&NewObject::of(Given::Small(&value(1, 4_000), None))).ok();
         }
         (0..4).for_each(|_| upkeep(&store, at(1)));
         assert!(store.memory().1 < empty + (256 << 10), "pages leaked: {} after {empty}", store.memory().1);
@@ -99,7 +99,7 @@ fn other_uses_of_an_entry_that_is_flushed_meanwhile_harm_nothing() {
             }
             2 => entry.count_get(true),
             3 => entry.count_hit(),
-            _ => drop(entry.put(&NewObject::of(NewValue::Inline(&[1; 50]))).expect("fits")),
+            _ => drop(entry.put(&NewObject::of(Given::Small(&[1; 50], None))).expect("fits")),
         }
         drop(entry);
         assert_eq!(get(&store, &c, &name, at(1)), None, "round {i}");

@@ -17,7 +17,7 @@ fn a_token_lies_with_its_object_and_stays_for_an_hour_when_that_goes() {
     let store = store(8 << 20);
     let c = store.create("r", spec("ram:1")).expect("new");
     let empty = store.memory().1;
-    let new = NewObject { fence: fence(5), ..NewObject::of(NewValue::Inline(b"v")) };
+    let new = NewObject { fence: fence(5), ..NewObject::of(Given::Small(b"v", None)) };
     store.entry(&c, b"n", at(1)).put(&new).expect("fits");
     assert_eq!(store.entry(&c, b"n", at(1)).found().expect("there").fence, fence(5));
     store.entry(&c, b"n", at(1)).remove(fence(6)).expect("room to remember");
@@ -25,7 +25,7 @@ fn a_token_lies_with_its_object_and_stays_for_an_hour_when_that_goes() {
     assert_eq!(left(&store, &c, LEFT_FENCE_MS), fence(6));
     assert_eq!(left(&store, &c, 1 + LEFT_FENCE_MS), None);
     // An object that is put keeps its own; what is over is forgotten.
-    store.entry(&c, b"n", at(2)).put(&NewObject::of(NewValue::Inline(b"v"))).expect("fits");
+    store.entry(&c, b"n", at(2)).put(&NewObject::of(Given::Small(b"v", None))).expect("fits");
     assert_eq!(left(&store, &c, 2), None);
     store.entry(&c, b"n", at(3)).remove(fence(7)).expect("room to remember");
     upkeep(&store, at(4 + LEFT_FENCE_MS));
@@ -39,7 +39,7 @@ fn an_object_that_expires_leaves_its_token_and_a_flush_takes_it() {
     let store = store(8 << 20);
     let c = store.create("r", spec("ram:1")).expect("new");
     for (seen, swept) in [(true, false), (false, true)] {
-        let new = NewObject { fence: fence(5), expires_ms: 10, ..NewObject::of(NewValue::Inline(b"v")) };
+        let new = NewObject { fence: fence(5), expires_ms: 10, ..NewObject::of(Given::Small(b"v", None)) };
         store.entry(&c, b"n", at(1)).put(&new).expect("fits");
         if swept {
             upkeep(&store, at(2_000));
@@ -58,7 +58,7 @@ fn more_tokens_than_may_be_left_are_refused_and_the_object_stays() {
     let mut refused = None;
     for i in 0..2 * herd_core::limits::LEFT_FENCES_MAX as u64 {
         let name = i.to_le_bytes();
-        store.entry(&c, &name, at(1)).put(&NewObject::of(NewValue::Inline(b"v"))).expect("fits");
+        store.entry(&c, &name, at(1)).put(&NewObject::of(Given::Small(b"v", None))).expect("fits");
         if let Err(error) = store.entry(&c, &name, at(1)).remove(fence(i)) {
             refused = Some((name, error.kind));
             break;

@@ -44,7 +44,7 @@ fn names_kept_in_order_leave_with_a_flush_that_meets_a_put() {
         let name = i.to_le_bytes();
         let mut entry = store.entry(&sorted, &name, at(1));
         store.flush(&sorted, None);
-        entry.put(&NewObject::of(NewValue::Inline(b"v"))).expect("fits");
+        entry.put(&NewObject::of(Given::Small(b"v", None))).expect("fits");
     }
     let after = settled(&store, at(1));
     assert!(after < before + 4_096, "names of no object are held: {after} after {before}");
@@ -64,7 +64,7 @@ fn large_objects_that_went_are_given_back_on_an_idle_node() {
         let c = store.create(name, spec("ram:1")).expect("new");
         for i in 0..10u64 {
             let body = Arc::new(store.body_of(&c, b"n", &[&value(i, 3 << 20)], at(1)).expect("fits"));
-            let new = NewObject { expires_ms: 5_000, ..NewObject::of(NewValue::Body(body)) };
+            let new = NewObject { expires_ms: 5_000, ..NewObject::of(Given::Large(body)) };
             store.entry(&c, &i.to_le_bytes(), at(1)).put(&new).expect("fits");
         }
         assert!(store.memory().1 > base + (30 << 20));
@@ -220,7 +220,7 @@ fn a_gap_takes_no_memory() {
         let count = chunk.iter().filter(|byte| **byte != 0).count();
         assert_eq!(count, if ends == (false, false) { 0 } else { 5 });
     }
-    store.entry(&c, b"n", at(1)).put(&NewObject::of(NewValue::Body(body))).expect("fits");
+    store.entry(&c, b"n", at(1)).put(&NewObject::of(Given::Large(body))).expect("fits");
     let taken = store.memory().1 - before;
     assert!(taken < 1 << 20, "{taken} bytes for a gap");
     assert!(store.counts(&c).bytes < 1 << 20);

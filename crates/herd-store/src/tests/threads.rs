@@ -188,7 +188,7 @@ impl Worker<'_> {
             && let Ok(copy) = upload.finish(self.now)
         {
             assert!(is_told(name, &bytes(&copy)), "a copy of object {name} has other bytes");
-            self.store.entry(c, &name.to_le_bytes(), self.now).put(&NewObject::of(NewValue::Body(copy.into()))).ok();
+            self.store.entry(c, &name.to_le_bytes(), self.now).put(&NewObject::of(Given::Large(copy.into()))).ok();
         }
     }
 
