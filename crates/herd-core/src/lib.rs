@@ -5,6 +5,7 @@
 
 pub mod attributes;
 pub mod bugs;
+mod change;
 pub mod checksum;
 pub mod collection;
 pub mod door;

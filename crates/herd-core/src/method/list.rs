@@ -4,9 +4,11 @@
 //! of its length (4 bytes), so that either end can be taken off without reading the rest (FORMATS.md). Pushing to an
 //! absent object makes a list; taking the last item off removes the object. Flags, expiry and attributes stay.
 
+use super::items::push_item;
+use super::number;
+use crate::change::{Answer, Change, Decided, Large, New, Part, absent, assembled};
 use crate::entry::{Fence, Found};
 use crate::limits::LIST_MAX_BYTES;
-use crate::op::{Answer, Change, Decided, Large, New, Op, Part, absent, assembled};
 use crate::{Error, ErrorKind};
 use std::borrow::Cow;
 
@@ -47,9 +49,7 @@ impl<'a> Method<'a> {
         Some(match (name, &items[..]) {
             ("list-push" | "list-push-front", [_, ..]) => Method::Push { items, front: name == "list-push-front" },
             ("list-pop" | "list-pop-back", []) => Method::Pop { back: name == "list-pop-back" },
-            ("list-range", [from, to]) => {
-                Method::Range { from: super::number::parse(from)?, to: super::number::parse(to)? }
-            }
+            ("list-range", [from, to]) => Method::Range { from: number::parse(from)?, to: number::parse(to)? },
             ("list-length", []) => Method::Length,
             _ => return None,
         })
@@ -113,14 +113,14 @@ impl<'f, 'o, B: Large> List<'f, 'o, B> {
 
 pub(super) fn decide<'a, B: Large>(
     method: &Method<'a>,
-    op: &Op<'a, B>,
+    max_bytes: u64,
     found: Option<&Found<'_, B>>,
     fence: Option<Fence>,
 ) -> Result<Decided<'a, B>, Error> {
     let list = List::of(found)?;
     match method {
-        Method::Push { items, front } => push(items, *front, &list, op, fence),
-        Method::Pop { back } => pop(*back, &list, op, fence),
+        Method::Push { items, front } => push(items, *front, &list, max_bytes, fence),
+        Method::Pop { back } => pop(*back, &list, max_bytes, fence),
         Method::Range { from, to } => range(*from, *to, &list),
         Method::Length => {
             Ok(Decided { change: Change::None, answer: Answer::Bytes(list.count.to_string().into_bytes()) })
@@ -132,7 +132,7 @@ fn push<'a, B: Large>(
     items: &[&'a [u8]],
     front: bool,
     list: &List<'_, '_, B>,
-    op: &Op<'a, B>,
+    max_bytes: u64,
     fence: Option<Fence>,
 ) -> Result<Decided<'a, B>, Error> {
     let mut added = Vec::with_capacity(items.iter().map(|item| item.len() + ITEM_BYTES as usize).sum());
@@ -154,13 +154,13 @@ fn push<'a, B: Large>(
     }
     let (old, added) = (Part::Old(HEADER_BYTES, list.size_bytes), Part::Bytes(Cow::Owned(added)));
     let parts = if front { [added, old] } else { [old, added] };
-    changed(count, parts, count.to_string().into_bytes(), list, op, fence)
+    changed(count, parts, count.to_string().into_bytes(), list, max_bytes, fence)
 }
 
 fn pop<'a, B: Large>(
     back: bool,
     list: &List<'_, '_, B>,
-    op: &Op<'a, B>,
+    max_bytes: u64,
     fence: Option<Fence>,
 ) -> Result<Decided<'a, B>, Error> {
     if list.found.is_none() {
@@ -176,7 +176,7 @@ fn pop<'a, B: Large>(
         return Ok(Decided { change: Change::Remove(fence), answer: Answer::Bytes(item) });
     }
     let parts = [Part::Old(HEADER_BYTES, begins), Part::Old(next, list.size_bytes)];
-    changed(count, parts, item, list, op, fence)
+    changed(count, parts, item, list, max_bytes, fence)
 }
 
 /// The list with another count and these pieces.
@@ -185,7 +185,7 @@ fn changed<'a, B: Large>(
     parts: [Part<'a, B>; 2],
     answer: Vec<u8>,
     list: &List<'_, '_, B>,
-    op: &Op<'a, B>,
+    max_bytes: u64,
     fence: Option<Fence>,
 ) -> Result<Decided<'a, B>, Error> {
     let header = [&MAGIC[..], &count.to_le_bytes()].concat();
@@ -193,7 +193,7 @@ fn changed<'a, B: Large>(
     // Of the empty list, which is not there, nothing can be taken.
     let of_old = |part: &Part<'a, B>| !matches!(part, Part::Old(..)) || list.found.is_some();
     let parts = [Part::Bytes(Cow::Owned(header)), first, second].into_iter().filter(of_old).collect();
-    let new = New { fence, ..assembled(parts, list.found, op.max_bytes)? };
+    let new = New { fence, ..assembled(parts, list.found, max_bytes)? };
     let attributes = if list.found.is_some() { None } else { Some(&[][..]) };
     Ok(Decided { change: Change::Put(New { attributes, ..new }), answer: Answer::Bytes(answer) })
 }
@@ -209,7 +209,7 @@ fn range<'a, B: Large>(from: i64, to: i64, list: &List<'_, '_, B>) -> Result<Dec
         let (item, after) = after.split_at_checked(u32::from_le_bytes(*len) as usize).ok_or_else(not_a_list)?;
         rest = after.strip_prefix(len).ok_or_else(not_a_list)?;
         if nth >= from {
-            super::push_item(&mut out, item);
+            push_item(&mut out, item);
         }
     }
     Ok(Decided { change: Change::None, answer: Answer::Bytes(out) })

@@ -13,9 +13,10 @@
 //! A lease that is over is lost, also if nobody else has come: whoever was paused learns it with the next request.
 //! Time is that of the node which decides; a holder counts its lease from before it asked, so it ends there first.
 
+use super::items::{push_item, unsigned};
+use crate::change::{Answer, Change, Circumstances, Decided, Large, New, Part, assembled};
 use crate::entry::{Fence, Found, Head, Token};
 use crate::limits::{LOCK_HOLDERS_MAX, LOCK_LABEL_MAX_BYTES, LOCK_LEASE_MAX_MS, LOCK_LEASE_MIN_MS};
-use crate::op::{Answer, Change, Circumstances, Decided, Large, New, Op, Part, assembled};
 use crate::{Error, ErrorKind};
 use std::borrow::Cow;
 
@@ -58,8 +59,7 @@ impl<'a> Method<'a> {
     /// The method of that name, if the arguments fit it.
     pub(super) fn parse(name: &str, arguments: &[&'a [u8]]) -> Option<Self> {
         let token = |bytes: &[u8]| Token::parse(std::str::from_utf8(bytes).ok()?);
-        let lease =
-            |bytes: &[u8]| super::unsigned(bytes).filter(|ms| (LOCK_LEASE_MIN_MS..=LOCK_LEASE_MAX_MS).contains(ms));
+        let lease = |bytes: &[u8]| unsigned(bytes).filter(|ms| (LOCK_LEASE_MIN_MS..=LOCK_LEASE_MAX_MS).contains(ms));
         Some(match (name, arguments) {
             ("lock", [mode, ms, label @ ..]) => Method::Lock {
                 shared: match *mode {
@@ -140,7 +140,7 @@ fn holders<B: Large>(found: Option<&Found<'_, B>>, now_ms: u64) -> Result<Vec<Ho
 
 pub(super) fn decide<'a, B: Large>(
     method: &Method<'a>,
-    op: &Op<'a, B>,
+    max_bytes: u64,
     found: Option<&Found<'_, B>>,
     fence: Option<Fence>,
     at: &Circumstances,
@@ -182,7 +182,7 @@ pub(super) fn decide<'a, B: Large>(
     if all.is_empty() {
         return Ok(Decided { change: Change::Remove(fence), answer });
     }
-    Ok(Decided { change: Change::Put(encoded(&all, op, fence)?), answer })
+    Ok(Decided { change: Change::Put(encoded(&all, max_bytes, fence)?), answer })
 }
 
 /// The hold of a token; an error if its lease is over, or it was given back.
@@ -192,27 +192,27 @@ fn hold<'h>(all: &'h mut [Holder], token: Token, at: &Circumstances) -> Result<&
 }
 
 /// The object of a lock with these holders; it expires with the last lease.
-fn encoded<'a, B: Large>(all: &[Holder], op: &Op<'a, B>, fence: Option<Fence>) -> Result<New<'a, B>, Error> {
+fn encoded<'a, B: Large>(all: &[Holder], max_bytes: u64, fence: Option<Fence>) -> Result<New<'a, B>, Error> {
     let mut bytes = MAGIC.to_vec();
     all.iter().for_each(|holder| holder.encode(&mut bytes));
     let expires_ms = all.iter().map(|holder| holder.until_ms).max().unwrap_or(0);
-    let new = assembled(vec![Part::Bytes(Cow::Owned(bytes))], None, op.max_bytes)?;
+    let new = assembled(vec![Part::Bytes(Cow::Owned(bytes))], None, max_bytes)?;
     Ok(New { expires_ms, fence, attributes: Some(&[]), flags: Head::default().flags, ..new })
 }
 
 /// `granted`, the token and the lease.
 fn granted<B>(token: Token, lease_ms: u64) -> Answer<B> {
     let mut out = Vec::new();
-    super::push_item(&mut out, b"granted");
-    super::push_item(&mut out, token.to_string().as_bytes());
-    super::push_item(&mut out, lease_ms.to_string().as_bytes());
+    push_item(&mut out, b"granted");
+    push_item(&mut out, token.to_string().as_bytes());
+    push_item(&mut out, lease_ms.to_string().as_bytes());
     Answer::Bytes(out)
 }
 
 /// `held`, and for how long at most unless it is renewed, ms.
 fn held<B>(for_ms: u64) -> Answer<B> {
     let mut out = Vec::new();
-    super::push_item(&mut out, b"held");
-    super::push_item(&mut out, for_ms.to_string().as_bytes());
+    push_item(&mut out, b"held");
+    push_item(&mut out, for_ms.to_string().as_bytes());
     Answer::Bytes(out)
 }

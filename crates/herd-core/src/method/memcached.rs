@@ -5,9 +5,9 @@
 //! it was ([`crate::door::memcached::meta_get`]) as is taken here to change it.
 
 use super::value;
+use crate::change::{Answer, Change, Circumstances, Decided, Given, Large, New, NewValue, absent, check_size, kept};
 use crate::door::memcached::{self as door, Clock, Meta, SetMode};
 use crate::entry::{Condition, Fence, Found, Head, Memcached, Value};
-use crate::op::{Answer, Change, Circumstances, Decided, Given, Large, New, NewValue, Op, absent, check_size, kept};
 use crate::{Error, ErrorKind};
 use std::borrow::Cow;
 
@@ -53,7 +53,7 @@ pub enum Method<'a, B> {
 
 pub(super) fn decide<'a, B: Large>(
     method: &Method<'a, B>,
-    op: &Op<'a, B>,
+    max_bytes: u64,
     found: Option<&Found<'_, B>>,
     fence: Option<Fence>,
     at: &Circumstances,
@@ -71,7 +71,7 @@ pub(super) fn decide<'a, B: Large>(
             Ok(number(digits, padded, Some(found), expires_ms, Memcached::default(), fence))
         }
         Method::Get(meta) => get(meta, found, fence, at),
-        Method::Set { meta, mode, value } => set(meta, *mode, value, op, found, fence, at),
+        Method::Set { meta, mode, value } => set(meta, *mode, value, max_bytes, found, fence, at),
         Method::Delete(meta) => delete(meta, found, fence, at),
         Method::MetaArith { meta, decrement } => arith(meta, *decrement, found, fence, at),
     }
@@ -124,7 +124,7 @@ fn set<'a, B: Large>(
     meta: &Meta<'_>,
     mode: SetMode,
     given: &Given<'a, B>,
-    op: &Op<'a, B>,
+    max_bytes: u64,
     found: Option<&Found<'_, B>>,
     fence: Option<Fence>,
     at: &Circumstances,
@@ -132,7 +132,7 @@ fn set<'a, B: Large>(
     let mut memcached = Memcached { cas: meta.new_cas, ..Memcached::default() };
     if let (SetMode::Append | SetMode::Prepend, Some(found)) = (mode, found) {
         compare(meta, &found.head)?;
-        let mut joined = value::join(op, given, mode == SetMode::Append, false, Some(found), fence)?;
+        let mut joined = value::join(max_bytes, given, mode == SetMode::Append, false, Some(found), fence)?;
         if let Change::Put(new) = &mut joined.change {
             new.memcached = memcached;
         }
@@ -160,7 +160,7 @@ fn set<'a, B: Large>(
         }
         (SetMode::Set | SetMode::Replace, None) => {}
     }
-    check_size(given.len(), op.max_bytes)?;
+    check_size(given.len(), max_bytes)?;
     let answer = Answer::Bytes(given.len().to_string().into_bytes());
     let flags = meta.client_flags;
     let value = NewValue::of(given);

@@ -6,15 +6,19 @@
 //!
 //! Called by [`crate::op::decide`] and by the doors, which parse.
 
+mod items;
 pub mod list;
 pub mod lock;
 pub mod memcached;
 mod number;
 mod value;
 
+pub use items::{items, push_item};
+
+use crate::change::{Circumstances, Decided, Given, Large};
 use crate::entry::{Fence, Found};
-use crate::op::{Circumstances, Decided, Given, Large, Op};
 use crate::{Error, ErrorKind};
+use items::unsigned;
 
 /// A method and its arguments.
 #[derive(Clone, Debug)]
@@ -136,7 +140,7 @@ fn usage(name: &str) -> Error {
 /// Decides a method; see [`crate::op::decide`].
 pub(crate) fn decide<'a, B: Large>(
     method: &Method<'a, B>,
-    op: &Op<'a, B>,
+    max_bytes: u64,
     found: Option<&Found<'_, B>>,
     fence: Option<Fence>,
     at: &Circumstances,
@@ -144,36 +148,12 @@ pub(crate) fn decide<'a, B: Large>(
     match method {
         Method::Take => value::take(found, fence),
         Method::Add { delta } => number::add(*delta, found, fence),
-        Method::Join { value, behind, create } => value::join(op, value, *behind, *create, found, fence),
-        Method::SetIfAbsent { value } => value::set_if_absent(op, value, found, fence),
-        Method::CompareAndSet { expected, new } => value::compare_and_set(op, expected, new, found, fence),
+        Method::Join { value, behind, create } => value::join(max_bytes, value, *behind, *create, found, fence),
+        Method::SetIfAbsent { value } => value::set_if_absent(max_bytes, value, found, fence),
+        Method::CompareAndSet { expected, new } => value::compare_and_set(max_bytes, expected, new, found, fence),
         Method::Touch { ttl_ms } => value::touch(*ttl_ms, found, fence, at),
-        Method::List(method) => list::decide(method, op, found, fence),
-        Method::Lock(method) => lock::decide(method, op, found, fence, at),
-        Method::Memcached(method) => memcached::decide(method, op, found, fence, at),
+        Method::List(method) => list::decide(method, max_bytes, found, fence),
+        Method::Lock(method) => lock::decide(method, max_bytes, found, fence, at),
+        Method::Memcached(method) => memcached::decide(method, max_bytes, found, fence, at),
     }
-}
-
-/// The items of a list as the wire has it: each its length (4 bytes, little-endian) and its bytes. `None` if the last
-/// is cut short.
-pub fn items(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
-    let mut out = Vec::new();
-    while let Some((len, rest)) = bytes.split_first_chunk::<4>() {
-        let (item, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
-        out.push(item);
-        bytes = rest;
-    }
-    bytes.is_empty().then_some(out)
-}
-
-/// Appends one item of such a list. Items come from frames of at most 1 MiB, so a length fits.
-pub fn push_item(out: &mut Vec<u8>, item: &[u8]) {
-    out.extend_from_slice(&(item.len() as u32).to_le_bytes());
-    out.extend_from_slice(item);
-}
-
-/// A number of decimal digits.
-pub(crate) fn unsigned(digits: &[u8]) -> Option<u64> {
-    let plain = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-    std::str::from_utf8(digits).ok().filter(|_| plain)?.parse().ok()
 }

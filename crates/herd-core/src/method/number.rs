@@ -1,7 +1,7 @@
 //! `fetch-and-add`: counters. The value is a number of 64 bits with a sign, in decimal digits.
 
+use crate::change::{Answer, Change, Decided, New, NewValue, kept};
 use crate::entry::{Fence, Found, Head, Value};
-use crate::op::{Answer, Change, Decided, New, NewValue, kept};
 use crate::{Error, ErrorKind};
 use std::borrow::Cow;
 

@@ -1,9 +1,9 @@
 //! Methods on a value as a whole: `get-and-remove`, `append`, `prepend`, `set-if-absent`, `compare-and-set`, `touch`.
 
-use crate::entry::{Condition, Fence, Found, Value};
-use crate::op::{
-    Answer, Change, Circumstances, Decided, Given, Large, New, Op, Part, absent, assembled, kept, part_of,
+use crate::change::{
+    Answer, Change, Circumstances, Decided, Given, Large, New, Part, absent, assembled, kept, part_of,
 };
+use crate::entry::{Condition, Fence, Found, Value};
 use crate::{Error, ErrorKind};
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ pub(super) fn take<'a, B: Large>(found: Option<&Found<'_, B>>, fence: Option<Fen
 
 /// Flags, expiry and attributes stay.
 pub(super) fn join<'a, B: Large>(
-    op: &Op<'a, B>,
+    max_bytes: u64,
     value: &Given<'a, B>,
     behind: bool,
     create: bool,
@@ -30,24 +30,24 @@ pub(super) fn join<'a, B: Large>(
     let old_len = found.map_or(0, |found| found.head.size_bytes);
     let (old, given) = (Part::Old(0, old_len), part_of(value));
     let parts = if behind { vec![old, given] } else { vec![given, old] };
-    let new = New { fence, ..assembled(parts, found, op.max_bytes)? };
+    let new = New { fence, ..assembled(parts, found, max_bytes)? };
     let answer = Answer::Bytes((old_len + value.len()).to_string().into_bytes());
     Ok(Decided { change: Change::Put(new), answer })
 }
 
 pub(super) fn set_if_absent<'a, B: Large>(
-    op: &Op<'a, B>,
+    max_bytes: u64,
     value: &Given<'a, B>,
     found: Option<&Found<'_, B>>,
     fence: Option<Fence>,
 ) -> Result<Decided<'a, B>, Error> {
     Condition::IfAbsent.check_head(found.map(|found| &found.head))?;
-    let new = New { fence, ..assembled(vec![part_of(value)], None, op.max_bytes)? };
+    let new = New { fence, ..assembled(vec![part_of(value)], None, max_bytes)? };
     Ok(Decided { change: Change::Put(New { attributes: Some(&[]), ..new }), answer: Answer::Nothing })
 }
 
 pub(super) fn compare_and_set<'a, B: Large>(
-    op: &Op<'a, B>,
+    max_bytes: u64,
     expected: &[u8],
     new: &'a [u8],
     found: Option<&Found<'_, B>>,
@@ -63,7 +63,7 @@ pub(super) fn compare_and_set<'a, B: Large>(
         return Err(Error::new(ErrorKind::ConditionFailed, "condition failed: it has another value"));
     }
     let parts = vec![Part::Bytes(Cow::Borrowed(new))];
-    let new = New { fence, ..assembled(parts, Some(found), op.max_bytes)? };
+    let new = New { fence, ..assembled(parts, Some(found), max_bytes)? };
     Ok(Decided { change: Change::Put(new), answer: Answer::Nothing })
 }
 

@@ -1,7 +1,10 @@
 //! Operations against plain models: a byte vector, a deque, a table of holders.
 
 use super::*;
+use crate::Chunks;
 use crate::checksum::crc32c;
+use crate::entry::{Head, Value, Version};
+use crate::limits::INLINE_MAX_BYTES;
 use crate::method::{items, push_item};
 use std::collections::VecDeque;
 use std::sync::Arc;
