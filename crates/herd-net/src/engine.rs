@@ -236,13 +236,14 @@ impl<S: Service, M: System> Engine<S, M> {
     /// Has the service make the replies of this loop that what was served just now made ready.
     #[inline]
     pub(crate) fn resume_ready(&mut self) {
-        self.upkeep_left |= self.service.wants_upkeep();
         self.service.ready(&mut self.ready);
         if !self.ready.is_empty() {
             let mut ready = std::mem::take(&mut self.ready);
             ready.drain(..).for_each(|ticket| self.resume(ticket));
             self.ready = ready;
         }
+        // After those that were resumed, which may want another turn.
+        self.upkeep_left |= self.service.wants_upkeep();
     }
 
     /// Has the service make a deferred reply and puts it in its place.

@@ -3,6 +3,7 @@
 use crate::{Engine, LoopStats, Next, Output, Peer, Pipes, Service, Step, Ticket};
 use herd_core::Chunks;
 use herd_core::limits::{OUTPUT_HIGH_BYTES, TURN_SMALL_BYTES};
+use std::collections::VecDeque;
 use std::io::IoSliceMut;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,12 +23,16 @@ impl Chunks for Same {
 }
 
 /// Requests are lines: `p` a reply of 1,000 bytes, `b` a body of 1 MiB, `w` a reply that comes when `ready` is told,
-/// `t` one that comes in no order, `r` makes all of those ready, `q` the end. Anything else is never whole.
+/// `t` one that comes in no order, `r` makes all of those ready, `l` a reply that takes turns of upkeep, `q` the end.
+/// Anything else is never whole.
 #[derive(Default)]
 struct Words {
     now_ns: Vec<u64>,
     waiting: Vec<Ticket>,
     ready: Vec<Ticket>,
+    /// Replies that take turns, and how many turns the next of them still takes.
+    long: VecDeque<Ticket>,
+    turns: usize,
     held_bytes: i64,
     /// Least size of replies that come later.
     late_bytes: usize,
@@ -65,6 +70,7 @@ impl Service for Words {
                 b"w\n" => self.waiting.extend(out.defer()),
                 b"t\n" => self.waiting.push(out.ticket()),
                 b"r\n" => self.ready.append(&mut self.waiting),
+                b"l\n" => self.long.extend(out.defer()),
                 b"q\n" => return Step { used: used + 2, next: Next::Close },
                 _ => {}
             }
@@ -88,7 +94,11 @@ impl Service for Words {
         tickets.append(&mut self.ready);
     }
 
-    fn resume(&mut self, _session: &mut (), _ticket: Ticket, out: &mut Output<'_, Same>) {
+    fn resume(&mut self, _session: &mut (), ticket: Ticket, out: &mut Output<'_, Same>) {
+        if self.turns > 0 {
+            self.turns -= 1;
+            return self.long.push_back(ticket);
+        }
         out.buf.extend_from_slice(b"late");
         out.buf.resize(4.max(self.late_bytes), b'.');
     }
@@ -108,6 +118,15 @@ impl Service for Words {
     fn more(&mut self, _session: &mut (), _out: &mut Output<'_, Same>) {}
 
     fn tick(&mut self, _due: &mut Vec<Ticket>) {}
+
+    fn upkeep(&mut self) -> bool {
+        self.ready.extend(self.long.pop_front());
+        self.wants_upkeep()
+    }
+
+    fn wants_upkeep(&self) -> bool {
+        !self.long.is_empty()
+    }
 
     fn is_idle(&self, _session: &()) -> bool {
         true
@@ -332,4 +351,14 @@ fn the_service_sees_time_pass_while_it_works() {
     world.settle();
     let times = &world.engine.service().now_ns;
     assert!(times[0] >= 5_000_000 && times.is_sorted_by(|a, b| a < b), "{times:?}");
+}
+
+#[test]
+fn a_reply_that_takes_turns_waits_for_no_tick() {
+    let mut world = World::new();
+    let at = world.connect(1 << 20);
+    world.engine.service.turns = 5;
+    world.peers[at].write(b"l\n");
+    world.settle();
+    assert_eq!(world.read_all(at, 1 << 20), b"late");
 }

@@ -45,6 +45,8 @@ impl<S: Service, M: System> Engine<S, M> {
         if self.upkeep_left {
             self.upkeep_left = self.service.upkeep();
             self.served();
+            // Or what a turn of upkeep made ready would wait for the next event.
+            self.resume_ready();
         }
         for _ in 0..self.line.len() {
             let at = self.line.pop_front().expect("counted");
