@@ -198,7 +198,8 @@ fn put_together(
     parts: &[Part<'_, Arc<Body>>],
     snapshot: Option<&Snapshot>,
 ) -> Result<Body, Error> {
-    let mut upload = cx.shared.store.admit(c, name, Some(parts.iter().map(Part::len).sum()))?;
+    let (size_bytes, changed_bytes) = sizes(parts, snapshot);
+    let mut upload = cx.shared.store.admit_change(c, name, size_bytes, changed_bytes)?;
     for part in parts {
         match part {
             Part::Bytes(bytes) => upload.write(bytes, cx.now)?,
@@ -212,4 +213,17 @@ fn put_together(
         }
     }
     upload.finish(cx.now)
+}
+
+/// Bytes of the new value, and how many of them take memory: neither zeros nor what stays in its place does.
+fn sizes(parts: &[Part<'_, Arc<Body>>], snapshot: Option<&Snapshot>) -> (u64, u64) {
+    let has_blocks = snapshot.is_some_and(|snapshot| matches!(snapshot.value, Kept::Large(_)));
+    parts.iter().fold((0, 0), |(at, changed), part| {
+        let stays = match part {
+            Part::Zeros(_) => true,
+            Part::Old(from, _) => has_blocks && *from == at,
+            Part::Bytes(_) | Part::Large(_) => false,
+        };
+        (at + part.len(), changed + if stays { 0 } else { part.len() })
+    })
 }
