@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 /// Seconds by which times may differ.
-const SECONDS: u64 = 2;
+pub(super) const SECONDS: u64 = 2;
 
 /// Replies that differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

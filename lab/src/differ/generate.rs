@@ -63,7 +63,8 @@ impl Step {
                 Part::Key(key, false) => out.extend_from_slice(name(world, *key).as_bytes()),
                 Part::Key(key, true) => out.extend_from_slice(base64(name(world, *key).as_bytes()).as_bytes()),
                 Part::Cas(key, more) => {
-                    let token = cas(*key).unwrap_or(1).wrapping_add(*more);
+                    // Without one: older than any that either has given.
+                    let token = cas(*key).map_or(1, |token| token.wrapping_add(*more));
                     out.extend_from_slice(token.to_string().as_bytes());
                 }
             }
@@ -381,7 +382,7 @@ mod tests {
     fn places_are_filled_in_for_each_server() {
         let step = Step::new(0, vec![vec![Part::Key(3, false), Part::Bytes(b" ".to_vec()), Part::Cas(3, 1)]]);
         assert_eq!(step.bytes("w1-", |_| Some(41)), b"w1-k3 42");
-        assert_eq!(step.bytes("w2-", |_| None), b"w2-k3 2");
+        assert_eq!(step.bytes("w2-", |_| None), b"w2-k3 1");
         assert_eq!(
             (step.key_of(Some(b"w1-k3")), step.key_of(None), step.key_of(Some(b"other"))),
             (Some(3), Some(3), None)
