@@ -1,7 +1,8 @@
 //! Bugs that are planted on purpose, for the simulator to find: a check that finds none of them checks nothing.
 //!
-//! Only a build with `--cfg herd_bugs` has them; everywhere else [`has`] is false when the code is compiled, and leaves
-//! nothing behind. Which one is there is chosen at run time. Callers: the places where they are planted, and `herd-sim`.
+//! Only a build with `--cfg herd_bugs` has them; everywhere else [`has`] is false when the code is compiled, and
+//! leaves nothing behind. Which one is there is chosen at run time. Callers: the places where they are planted, and
+//! `herd-sim`.
 
 #[cfg(herd_bugs)]
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};

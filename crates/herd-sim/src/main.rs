@@ -1,5 +1,5 @@
-//! `herd-sim one` runs seeds until one fails; `herd-sim bugs`, in a build with `--cfg herd_bugs`, looks for each planted
-//! bug.
+//! `herd-sim one` runs seeds until one fails; `herd-sim bugs`, in a build with `--cfg herd_bugs`, looks for each
+//! planted bug.
 
 use std::ops::Range;
 use std::process::ExitCode;

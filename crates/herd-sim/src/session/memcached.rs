@@ -131,25 +131,7 @@ impl Memcached {
         };
         let used = match asked {
             Asked::Get(keys) if said.starts_with(b"VALUE ") => {
-                let mut words = said.split(|byte| *byte == b' ').skip(1);
-                let key = words.next().and_then(|name| number(name.strip_prefix(b"k")?));
-                let size = words.nth(1).and_then(number).ok_or_else(|| format!("odd value line '{text}'"))? as usize;
-                let whole = len + size + 2;
-                if self.input.len() < whole {
-                    return Ok(None);
-                }
-                let at =
-                    keys.iter().position(|(asked, _)| Some(*asked as u64) == key).ok_or("a key nobody asked for")?;
-                for (_, op) in keys.drain(..at) {
-                    plan.history.end(op, Outcome::Got(Seen::Absent), None);
-                }
-                let (_, op) = keys.pop_front().expect("found above");
-                let bytes = self.input[len..len + size].to_vec();
-                if &self.input[len + size..whole] != b"\r\n" {
-                    return Err("no end of line behind a value".into());
-                }
-                plan.history.end(op, Outcome::Got(Seen::Bytes { at: 0, bytes, size }), None);
-                return Ok(Some(whole));
+                return value_of(plan, keys, said, &self.input[len..]).map(|body| body.map(|body| len + body));
             }
             Asked::Get(keys) if said == b"END" => {
                 keys.drain(..).for_each(|(_, op)| plan.history.end(op, Outcome::Got(Seen::Absent), None));
@@ -199,4 +181,29 @@ impl Memcached {
         }
         Ok(Some(used))
     }
+}
+
+/// Takes one value of a get from the bytes behind its line; how many they were, if they are there.
+fn value_of(
+    plan: &mut Plan,
+    keys: &mut VecDeque<(usize, OpId)>,
+    said: &[u8],
+    rest: &[u8],
+) -> Result<Option<usize>, String> {
+    let mut words = said.split(|byte| *byte == b' ').skip(1);
+    let key = words.next().and_then(|name| number(name.strip_prefix(b"k")?));
+    let size = words.nth(1).and_then(number).ok_or("an odd value line")? as usize;
+    if rest.len() < size + 2 {
+        return Ok(None);
+    }
+    if &rest[size..size + 2] != b"\r\n" {
+        return Err("no end of line behind a value".into());
+    }
+    let at = keys.iter().position(|(asked, _)| Some(*asked as u64) == key).ok_or("a key nobody asked for")?;
+    for (_, op) in keys.drain(..at) {
+        plan.history.end(op, Outcome::Got(Seen::Absent), None);
+    }
+    let (_, op) = keys.pop_front().expect("found above");
+    plan.history.end(op, Outcome::Got(Seen::Bytes { at: 0, bytes: rest[..size].to_vec(), size }), None);
+    Ok(Some(size + 2))
 }
