@@ -52,7 +52,7 @@ pub(crate) fn run(args: &LockArgs) -> Outcome {
         End::Status(0) => Ok(()),
         End::Status(code) => Err(Failure::new(code, "")),
         End::Lost => Err(Failure::new(NOT_SO, format!("lock {name}: lost; the command was ended"))),
-        End::LostAtTheEnd => Err(Failure::new(NOT_SO, format!("lock {name}: was lost before the command ended"))),
+        End::LostMeanwhile => Err(Failure::new(NOT_SO, format!("lock {name}: was lost before the command ended"))),
     }
 }
 
@@ -96,7 +96,7 @@ enum End {
     /// The lock was lost while it ran.
     Lost,
     /// The lock was lost, but it had ended by then.
-    LostAtTheEnd,
+    LostMeanwhile,
 }
 
 /// Runs `command` under `hold`.
@@ -118,7 +118,7 @@ fn hold(mut hold: impl Hold, command: &[OsString], token: &str, grace: Duration)
             }
         };
         if let Some(status) = running.child.try_wait().map_err(Failure::local("waiting"))? {
-            return Ok(if hold.release() { End::Status(exit_code(status)) } else { End::LostAtTheEnd });
+            return Ok(if hold.release() { End::Status(exit_code(status)) } else { End::LostMeanwhile });
         }
         signals.wait(time).into_iter().for_each(|signal| running.pass(signal));
     }
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(end(Fake::default(), "exit 0"), End::Status(0));
         assert_eq!(end(Fake::default(), "test \"$HERD_LOCK_TOKEN\" = token && exit 7"), End::Status(7));
         assert_eq!(end(Fake::default(), "kill -TERM $$"), End::Status(143));
-        assert_eq!(end(Fake { lost_at_release: true, ..Fake::default() }, "exit 0"), End::LostAtTheEnd);
+        assert_eq!(end(Fake { lost_at_release: true, ..Fake::default() }, "exit 0"), End::LostMeanwhile);
     }
 
     #[test]

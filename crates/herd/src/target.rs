@@ -2,9 +2,8 @@
 //!
 //! * What a name leads to is opened step by step from a directory's descriptor, never through a link: nothing outside a
 //!   target is written, whatever the names in a herd say and whoever changes the directory meanwhile.
-//! * A file appears whole or not at all. Its bytes go to a temporary without a name where the file system has such,
-//! else
-//!   with a random one, which is removed on error, Ctrl-C and SIGTERM.
+//! * A file appears whole or not at all. Its bytes go to a temporary without a name where the file system has such;
+//!   elsewhere to one with a random name, which is removed on error, Ctrl-C and SIGTERM.
 //! * What the user named is written to as it is: a link's target, a device, a pipe; a file keeps its mode and owner.
 
 use crate::out;
