@@ -5,7 +5,7 @@
 #   make bench    measure beside memcached, Redis and others (MEMCACHED=path, POGOCACHE=path, ROUNDS=7, LINES=c,d)
 #   make figures  measure and draw the papers' figures again on pretend networks (ROUNDS=3, FULL=1: every cell)
 #   make check    measure whether the lab's pretend networks do what they say
-#   make fuzz     fuzz every parser (FUZZ_SECONDS=600 of CPU each, FUZZ_JOBS=1 at once)
+#   make fuzz     fuzz every parser and session (FUZZ_SECONDS=600 of CPU each, FUZZ_JOBS=1 at once)
 #   make bugs     plant bugs, one at a time, and have the simulator find each
 #   make shuttle  run the store's threads in many orders under a model checker (SCHEDULES=100000 of each kind: minutes)
 #   make lint     format, clippy, house rules, and a check for the other systems whose targets are installed

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 /// What `--help` prints.
 pub(crate) const HELP: &str = "\
-Fuzzes the parsers of herd-core with seeded mutations of their corpus. Needs no nightly compiler.
+Fuzzes parsers, and sessions of a node, with seeded mutations of their corpus. Needs no nightly compiler.
 
 Usage: herd-fuzz [OPTIONS] [TARGET...]       all targets if none is named
 
@@ -13,13 +13,14 @@ Options:
   --seconds N   CPU seconds for each target (default 10)
   --seed S      where the random numbers start (default 1); the same seed makes the same inputs
   --file PATH   run one input (or .recipe) of the one target named, and print what it reaches
+  --distil DIR  fuzz, then write the fewest inputs that reach all that was reached to DIR/TARGET, as recipes
   --cook DIR    write the corpus as plain inputs, recipes carried out, to DIR/TARGET
   --list        print the names of the targets
   --help        print this
 
 One line is printed for each target: executions, executions a CPU second, outcomes reached, CPU seconds. A panic, an
-input over 1 CPU second, memory over 1 MiB + 64 times the input, or memory kept after a run is a finding: the input is
-saved in fuzz/artifacts, the command to replay it is printed, and the exit status is 1.
+input over 1 CPU second, memory over its target's bound + 64 times the input, or memory kept after a run is a finding:
+the input is saved in fuzz/artifacts, the command to replay it is printed, and the exit status is 1.
 ";
 
 /// What is to be done.
@@ -28,6 +29,7 @@ pub(crate) enum Task {
     List,
     Replay(PathBuf),
     Cook(PathBuf),
+    Distil(PathBuf),
     Fuzz,
 }
 
@@ -50,6 +52,7 @@ pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Args, String>
             "--seed" => args.seed = number(&value()?)?,
             "--file" => args.task = Task::Replay(value()?.into()),
             "--cook" => args.task = Task::Cook(value()?.into()),
+            "--distil" => args.task = Task::Distil(value()?.into()),
             "--list" => args.task = Task::List,
             "--help" | "-h" => args.task = Task::Help,
             name => args.targets.push(Target::named(name).ok_or_else(|| format!("no target {name}: see --list"))?),

@@ -11,8 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::Duration;
 
-/// Most memory of one run: this and so many times the input.
-const PEAK_MAX_BYTES: usize = 1 << 20;
+/// Most memory of one run: its target's, and so many times the input.
 const PEAK_TIMES_INPUT: usize = 64;
 
 /// Most inputs kept for one target.
@@ -48,8 +47,8 @@ struct Kept {
     reached: BTreeSet<&'static str>,
 }
 
-/// Fuzzes one target for `seconds` of CPU; the line that tells of it, or the finding.
-pub(crate) fn fuzz(target: &'static Target, seconds: u64, seed: u64) -> Result<String, String> {
+/// Fuzzes one target for `seconds` of CPU; the line that tells of it, or the finding. What it found goes to `distil`.
+pub(crate) fn fuzz(target: &'static Target, seconds: u64, seed: u64, distil: Option<&Path>) -> Result<String, String> {
     let (start, budget) = (cpu_time(), Duration::from_secs(seconds));
     let watch = Watch::start(target.name);
     let mut kept = Kept { inputs: Vec::new(), by_signature: HashMap::new(), reached: BTreeSet::new() };
@@ -65,6 +64,9 @@ pub(crate) fn fuzz(target: &'static Target, seconds: u64, seed: u64) -> Result<S
         kept.take(target, &watch, std::mem::take(&mut input)).map(|back| input = back)?;
         executions += 1;
     }
+    if let Some(dir) = distil {
+        kept.distil(target, &dir.join(target.name)).map_err(|error| format!("{}: {error}", dir.display()))?;
+    }
     let cpu_s = (cpu_time() - start).as_secs_f64();
     Ok(format!(
         "{:<18}{executions:>12} executions{:>10.0}/s{:>5} of {:>3} outcomes{:>6} inputs kept{cpu_s:>8.1} s CPU",
@@ -77,6 +79,27 @@ pub(crate) fn fuzz(target: &'static Target, seconds: u64, seed: u64) -> Result<S
 }
 
 impl Kept {
+    /// Writes the fewest and shortest inputs that reach all outcomes, each named by the first that no other reached.
+    fn distil(&self, target: &'static Target, dir: &Path) -> std::io::Result<()> {
+        let mut all: Vec<(&Vec<u8>, BTreeSet<&str>)> =
+            self.inputs.iter().map(|input| (input, target.run(input).names().iter().copied().collect())).collect();
+        fs::create_dir_all(dir)?;
+        let mut open = self.reached.clone();
+        while !open.is_empty() {
+            let worth = |(input, names): &(&Vec<u8>, BTreeSet<&str>)| {
+                (names.intersection(&open).count(), std::cmp::Reverse(input.len()))
+            };
+            let Some(at) = (0..all.len()).max_by_key(|at| worth(&all[*at])) else { break };
+            let (input, names) = all.swap_remove(at);
+            let news: Vec<&str> = names.intersection(&open).copied().collect();
+            let name = news.first().copied().unwrap_or_default().replace([' ', ':'], "_");
+            let hex: String = input.iter().map(|byte| format!("{byte:02x}")).collect();
+            fs::write(dir.join(format!("{name}.recipe")), format!("# {}\nhex {hex}\n", news.join(", ")))?;
+            open.retain(|name| !names.contains(name));
+        }
+        Ok(())
+    }
+
     /// Runs an input and keeps it if it reaches a new set of outcomes, or a known one with fewer bytes. Gives back a
     /// buffer to use again.
     fn take(&mut self, target: &'static Target, watch: &Watch, input: Vec<u8>) -> Result<Vec<u8>, String> {
@@ -102,7 +125,7 @@ fn run(target: &'static Target, watch: &Watch, input: &[u8]) -> Result<u64, Stri
     let (after, peak) = (alloc::live_bytes(), alloc::peak_bytes());
     watch.end();
     let signature = result.map_err(|_| "panic: its message stands above".to_string())?;
-    let most = PEAK_MAX_BYTES + PEAK_TIMES_INPUT * input.len();
+    let most = target.memory_max_bytes + PEAK_TIMES_INPUT * input.len();
     if peak - before > most {
         return Err(format!("growth: {} bytes at the peak for {} bytes of input", peak - before, input.len()));
     }

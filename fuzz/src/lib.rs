@@ -1,4 +1,5 @@
-//! Fuzz targets of every parser in herd-core: one module a target, one corpus directory a target.
+//! Fuzz targets of every parser in herd-core and of every session of a node: one module a target, one corpus
+//! directory a target.
 //!
 //! A target is a plain function from bytes to the [`Outcomes`] they reach. It feeds its parser whole and in pieces, and
 //! panics where the pieces change the outcome, where an invariant is broken, or where what was understood does not read
@@ -12,6 +13,7 @@ mod outcomes;
 mod pieces;
 pub mod random;
 pub mod reasons;
+mod session;
 pub mod targets;
 
 pub use outcomes::Outcomes;

@@ -1,4 +1,4 @@
-//! `herd-fuzz`: fuzzes herd-core's parsers with nothing but a stable compiler.
+//! `herd-fuzz`: fuzzes parsers and sessions with nothing but a stable compiler.
 //!
 //! Seeded mutations of the corpus; an input that reaches a new set of outcomes is mutated further. A panic, a hang or
 //! growth is a finding: its input is saved, the command that replays it is printed, and the exit status is 1.
@@ -36,9 +36,14 @@ fn carry_out(args: &Args) -> Result<(), String> {
                 drive::cook(target, dir)?;
             }
         }
+        Task::Distil(dir) => {
+            for target in &args.targets {
+                println!("{}", drive::fuzz(target, args.seconds, args.seed, Some(dir))?);
+            }
+        }
         Task::Fuzz => {
             for target in &args.targets {
-                println!("{}", drive::fuzz(target, args.seconds, args.seed)?);
+                println!("{}", drive::fuzz(target, args.seconds, args.seed, None)?);
             }
         }
     }

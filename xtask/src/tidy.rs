@@ -28,7 +28,7 @@ const EDGES: [(&str, &[&str]); 10] = [
     ("crates/herd-node", &["herd-core", "herd-store", "herd-net"]),
     ("crates/herd", &["herd-core", "herd-client", "herd-node"]),
     ("crates/herd-sim", &["herd-core", "herd-net", "herd-client", "herd-node"]),
-    ("fuzz", &["herd-core"]),
+    ("fuzz", &["herd-core", "herd-net", "herd-node"]),
     ("lab", &[]),
     ("xtask", &[]),
 ];

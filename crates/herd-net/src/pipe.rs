@@ -97,6 +97,12 @@ impl Pipes {
 }
 
 impl Line {
+    /// Whether the node is told of what arrived: it is as much as it wants, or as there is room for.
+    fn tells(&self) -> bool {
+        let bytes = self.to_node.bytes.len();
+        bytes > 0 && (bytes >= self.low_water || bytes >= self.to_node.room)
+    }
+
     fn receive(&mut self, mut fill: impl FnMut(&mut Way) -> usize) -> io::Result<usize> {
         if self.reset {
             return Err(ErrorKind::ConnectionReset.into());
@@ -182,8 +188,7 @@ impl Peer {
             return 0;
         }
         let n = line.to_node.put(bytes);
-        let told = line.to_node.bytes.len() >= line.low_water || line.to_node.bytes.len() == line.to_node.room;
-        line.edge |= n > 0 && told;
+        line.edge |= n > 0 && line.tells();
         n
     }
 
@@ -235,7 +240,7 @@ impl Peer {
             return None;
         }
         let ended = line.to_node.ended || line.reset;
-        let readable = ended || line.to_node.bytes.len() >= line.low_water.max(1);
+        let readable = ended || line.tells();
         let writable = line.reset || line.to_client.bytes.len() < line.to_client.room;
         Some(Ready { readable, ended, writable })
     }

@@ -10,6 +10,10 @@ pub mod key;
 pub mod memcached_delta;
 pub mod memcached_line;
 pub mod memcached_stream;
+pub mod session_http;
+pub mod session_memcached;
+pub mod session_mixed;
+pub mod session_wire;
 pub mod size;
 pub mod wire_fields;
 pub mod wire_frame;
@@ -17,12 +21,14 @@ pub mod wire_list;
 
 use crate::Outcomes;
 
-/// One target: a parser under test.
+/// One target: a parser under test, or a node with its sessions.
 pub struct Target {
     /// Its name: its module's and its corpus directory's.
     pub name: &'static str,
     function: fn(&[u8]) -> Outcomes,
     outcomes: &'static [&'static [&'static str]],
+    /// Memory one run may take besides a multiple of its input, bytes.
+    pub memory_max_bytes: usize,
     /// Words the driver splices in.
     pub dictionary: &'static [&'static [u8]],
 }
@@ -52,32 +58,47 @@ impl Target {
     }
 }
 
+/// Memory of a parser besides a multiple of its input.
+const PARSER_BYTES: usize = 1 << 20;
+/// Memory of a node's loops, clients and model, with all values of a script several times; its store's arena is mapped,
+/// not allocated.
+const SESSION_BYTES: usize = 96 << 20;
+
 /// Makes the table from the names of the modules.
 macro_rules! targets {
-    ($($name:ident,)+) => {
+    ($($memory:ident { $($name:ident,)+ })+) => {
         /// All targets.
-        pub const TARGETS: &[Target] = &[$(Target {
+        pub const TARGETS: &[Target] = &[$($(Target {
             name: stringify!($name),
             function: $name::run,
             outcomes: $name::OUTCOMES,
+            memory_max_bytes: $memory,
             dictionary: $name::DICTIONARY,
-        }),+];
+        }),+),+];
     };
 }
 
 targets! {
-    door_sniff,
-    memcached_line,
-    memcached_stream,
-    memcached_delta,
-    http_head,
-    http_field,
-    http_chunked,
-    wire_frame,
-    wire_fields,
-    wire_list,
-    attributes,
-    collection,
-    key,
-    size,
+    PARSER_BYTES {
+        door_sniff,
+        memcached_line,
+        memcached_stream,
+        memcached_delta,
+        http_head,
+        http_field,
+        http_chunked,
+        wire_frame,
+        wire_fields,
+        wire_list,
+        attributes,
+        collection,
+        key,
+        size,
+    }
+    SESSION_BYTES {
+        session_memcached,
+        session_http,
+        session_wire,
+        session_mixed,
+    }
 }

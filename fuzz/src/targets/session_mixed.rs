@@ -1,0 +1,18 @@
+//! One node, a client or two at each door: see `session`.
+
+use crate::Outcomes;
+use crate::session::{self, Door};
+
+/// What the corpus reaches.
+#[rustfmt::skip]
+pub const OUTCOMES: &[&[&str]] = &[
+    session::COMMON, session::memcached::OUTCOMES, session::http::OUTCOMES, session::wire::OUTCOMES,
+];
+
+/// Words of the driver.
+pub const DICTIONARY: &[&[u8]] = session::WORDS;
+
+/// Runs the target.
+pub fn run(input: &[u8]) -> Outcomes {
+    session::run(input, &[Door::Memcached, Door::Http, Door::Wire])
+}
