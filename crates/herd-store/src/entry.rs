@@ -18,7 +18,7 @@ use herd_core::bugs::{Bug, has};
 use herd_core::checksum::crc32c;
 use herd_core::entry::{Fence, Head, Memcached, Version};
 use herd_core::key::ObjectId;
-use herd_core::limits::{INLINE_MAX_BYTES, LEFT_FENCES_MAX};
+use herd_core::limits::INLINE_MAX_BYTES;
 use herd_core::{Error, ErrorKind};
 use std::sync::Arc;
 
@@ -359,12 +359,10 @@ impl<'s> Entry<'s> {
 
     /// Leaves a fence where there is no object, or none any more. Error: `Full` where too many were left.
     pub fn leave(&mut self, fence: Fence) -> Result<(), Error> {
-        let most = (LEFT_FENCES_MAX / self.store.shards.len()).max(1);
-        if self.shard.left.len() >= most && self.left().is_none() {
+        if !self.shard.leave(self.generation, self.name, fence, self.now.unix_ms) {
             let text = "too many removed objects remember the token of a lock: try again later";
             return Err(Error::new(ErrorKind::Full, text));
         }
-        self.shard.leave(self.generation, self.name, fence, self.now.unix_ms);
         Ok(())
     }
 

@@ -2,7 +2,8 @@
 //! hour, an earlier holder's token must not make the object again.
 //!
 //! They belong to a generation of their collection, as entries do, so a flush takes them too. What they cost is charged
-//! to the arena. Who may call: the shard they lie in, and its entries.
+//! to the arena, and there are no more than so many: beyond that a removal is refused, and what expires leaves nothing
+//! behind. Who may call: the shard they lie in, and its entries.
 
 use crate::arena::Arena;
 use herd_core::entry::Fence;
@@ -13,10 +14,11 @@ use std::collections::BTreeMap;
 const OVERHEAD_BYTES: u64 = 96;
 
 /// The fences of a shard, by generation and name.
-#[derive(Default)]
 pub(crate) struct Left {
     generations: BTreeMap<u32, BTreeMap<Box<[u8]>, Kept>>,
     len: usize,
+    /// The most there may be.
+    most: usize,
     /// When the first of them may go, ms since 1970.
     first_ms: u64,
 }
@@ -27,6 +29,11 @@ struct Kept {
 }
 
 impl Left {
+    /// None, and at most `most` of them.
+    pub(crate) fn new(most: usize) -> Self {
+        Self { generations: BTreeMap::new(), len: 0, most, first_ms: 0 }
+    }
+
     /// The fence that was left at a name.
     #[inline]
     pub(crate) fn get(&self, generation: u32, name: &[u8], now_ms: u64) -> Option<Fence> {
@@ -37,12 +44,18 @@ impl Left {
         Some(kept.fence)
     }
 
+    /// How many there are.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Leaves a fence at a name.
-    pub(crate) fn leave(&mut self, arena: &Arena, generation: u32, name: &[u8], fence: Fence, now_ms: u64) {
+    /// Leaves a fence at a name; false: there are as many as there may be.
+    pub(crate) fn leave(&mut self, arena: &Arena, generation: u32, name: &[u8], fence: Fence, now_ms: u64) -> bool {
+        let is_there = || self.generations.get(&generation).is_some_and(|names| names.contains_key(name));
+        if self.len >= self.most && !is_there() {
+            return false;
+        }
         let until_ms = now_ms.saturating_add(LEFT_FENCE_MS);
         self.first_ms = if self.len == 0 { until_ms } else { self.first_ms.min(until_ms) };
         let names = self.generations.entry(generation).or_default();
@@ -50,6 +63,7 @@ impl Left {
             self.len += 1;
             arena.charge(OVERHEAD_BYTES + name.len() as u64);
         }
+        true
     }
 
     /// There is an object again, which keeps its own.

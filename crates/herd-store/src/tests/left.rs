@@ -68,3 +68,20 @@ fn more_tokens_than_may_be_left_are_refused_and_the_object_stays() {
     assert_eq!(kind, herd_core::ErrorKind::Full);
     assert_eq!(get(&store, &c, &name, at(1)), Some(b"v".to_vec()));
 }
+
+#[test]
+fn objects_that_expire_leave_no_more_tokens_than_may_be_left() {
+    let store = store(16 << 20);
+    let c = store.create("r", spec("ram:1")).expect("new");
+    let most = herd_core::limits::LEFT_FENCES_MAX;
+    for i in 0..most as u64 * 9 / 8 {
+        let new = NewObject { fence: fence(5), expires_ms: 10, ..NewObject::of(Given::Small(b"v", None)) };
+        store.entry(&c, &i.to_le_bytes(), at(1)).put(&new).expect("fits");
+    }
+    let left = || (0..store.shards.len()).map(|at| store.lock(at).left.len()).sum::<usize>();
+    upkeep(&store, at(2_000));
+    assert!((most / 2..=most).contains(&left()), "{} by upkeep", left());
+    store.flush(&c, None);
+    upkeep(&store, at(2_000));
+    assert_eq!(left(), 0);
+}
