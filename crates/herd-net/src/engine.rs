@@ -296,7 +296,8 @@ impl<S: Service, M: System> Engine<S, M> {
             };
             let late = conn.deadline_ms != 0 && conn.deadline_ms <= self.now_ms;
             let slow = late && !conn.lingering;
-            let idle = conn.queue.is_empty() && self.service.is_idle(&conn.session);
+            let owed = !conn.queue.is_empty() || self.service.owes(&conn.session);
+            let idle = !owed && self.service.is_idle(&conn.session);
             let stop = self.stopping_ms.is_some() && idle;
             if late || stop {
                 self.close(at, if slow { Why::Shed } else { Why::Done });

@@ -33,6 +33,8 @@ struct Words {
     /// Replies that take turns, and how many turns the next of them still takes.
     long: VecDeque<Ticket>,
     turns: usize,
+    /// Replies are to come of which nothing is queued.
+    owes: bool,
     held_bytes: i64,
     /// Least size of replies that come later.
     late_bytes: usize,
@@ -112,7 +114,7 @@ impl Service for Words {
     }
 
     fn owes(&self, _session: &()) -> bool {
-        false
+        self.owes
     }
 
     fn more(&mut self, _session: &mut (), _out: &mut Output<'_, Same>) {}
@@ -361,4 +363,22 @@ fn a_reply_that_takes_turns_waits_for_no_tick() {
     world.peers[at].write(b"l\n");
     world.settle();
     assert_eq!(world.read_all(at, 1 << 20), b"late");
+}
+
+#[test]
+fn who_is_owed_a_reply_has_it_before_a_stop_closes_the_connection() {
+    let mut world = World::new();
+    let at = world.connect(1 << 20);
+    world.peers[at].write(b"t\n");
+    world.settle();
+    world.engine.service.owes = true;
+    world.engine.stop();
+    world.engine.tick();
+    assert!(!world.engine.has_stopped());
+    world.engine.service.owes = false;
+    world.peers[at].write(b"r\n");
+    world.settle();
+    assert_eq!(world.read_all(at, 1 << 20), b"late");
+    world.engine.tick();
+    assert!(world.engine.has_stopped());
 }
