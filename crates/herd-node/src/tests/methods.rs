@@ -4,7 +4,7 @@ use super::{frame, frames_of, request, say};
 use crate::drive::{Peer, World};
 use herd_core::ErrorKind;
 use herd_core::entry::Token;
-use herd_core::limits::BLOCK_BYTES;
+use herd_core::limits::{BLOCK_BYTES, WIRE_OPEN_REQUESTS_MAX};
 use herd_core::method::push_item;
 use herd_core::wire::{CODE_NEWER, FLAG_RANGE, Fields, Header, Status, Verb};
 use std::time::Duration;
@@ -70,6 +70,19 @@ fn a_large_value_is_taken_out_whole() {
     let (status, _, taken) = execute(&mut world, peer, b"n", "get-and-remove", &[]);
     assert_eq!((status, &taken[..value.len()], taken.last()), (Status::Ok, &value[..], Some(&b'!')));
     assert_eq!(get(&mut world, peer, b"n").0, Status::Error(ErrorKind::NotFound));
+}
+
+#[test]
+fn nothing_is_taken_out_by_a_connection_that_has_too_many_requests_open() {
+    let mut world = World::new();
+    let (peer, other) = (world.connect(), world.connect());
+    assert_eq!(put(&mut world, peer, b"n", &[7; BLOCK_BYTES]).0, Status::Ok);
+    for id in 0..WIRE_OPEN_REQUESTS_MAX as u64 {
+        let newer = Header { code: CODE_NEWER, version: 0, time_ms: 60_000, ..request(Verb::Get, id) };
+        assert!(world.send(peer, &frame(newer, &Fields::named(b"none"), &[])).is_empty());
+    }
+    assert_eq!(execute(&mut world, peer, b"n", "get-and-remove", &[]).0, Status::Error(ErrorKind::Busy));
+    assert_eq!(get(&mut world, other, b"n").2, [7; BLOCK_BYTES]);
 }
 
 /// What a lock's successor did can't be undone by a holder that was away, through any door.

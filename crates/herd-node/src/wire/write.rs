@@ -104,6 +104,10 @@ impl Session {
         let method = fields.method.ok_or_else(|| bad("the request names no method"))?;
         let method = Method::parse(method, frame.body()?)?;
         let condition = header.condition().ok_or_else(|| bad("this condition is not one of a method"))?;
+        if matches!(method, Method::Take) {
+            // What it takes may be large, and must not be lost.
+            self.check_open()?;
+        }
         let max_bytes = METHOD_VALUE_MAX_BYTES.min(cx.shared.config.object_max_bytes);
         let op = Op { condition, token: token(fields), ..Op::new(Action::Execute(method), max_bytes) };
         let collection = place.get(cx);
