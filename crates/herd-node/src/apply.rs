@@ -100,7 +100,10 @@ fn apply_unlocked<R>(
         let decided = decide(op, &there, &at).and_then(|decided| built(cx, (c, name), decided, snapshot.as_ref()));
         let before = snapshot.as_ref().map(|snapshot| snapshot.head);
         let entry = store.entry(c, name, cx.now);
-        if entry.version() == before.map(|head| head.version) && entry.left() == left {
+        // Where there was nothing and is nothing, the slot tells whether there was something between: it may have been
+        // a lock, whose grant must not be given again.
+        let was = before.map(|head| head.version).ok_or(at.next_version);
+        if entry.version().ok_or(entry.next_version()) == was && entry.left() == left {
             return conclude(cx, c, name, op, before, decided, entry, finish);
         }
     }
