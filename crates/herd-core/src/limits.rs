@@ -160,8 +160,9 @@ pub const LOCK_LABEL_MAX_BYTES: usize = 64;
 /// How long a removed object remembers the highest token it was shown: longer than anybody is paused and goes on.
 pub const LEFT_FENCE_MS: u64 = 3600 * 1000;
 
-/// Removed objects of a node that remember a token: each costs some 100 bytes and its name.
-pub const LEFT_FENCES_MAX: usize = 65_536;
+/// Removed objects that remember a token take at most one part in so many of the memory; each costs some 200 bytes and
+/// twice its name.
+pub const LEFT_FENCES_PART: u64 = 64;
 
 /// Largest value that a method makes: it is rewritten by each change, while its loop serves nobody else.
 pub const METHOD_VALUE_MAX_BYTES: u64 = 1 << 20;

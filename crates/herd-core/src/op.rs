@@ -100,7 +100,14 @@ pub fn decide<'a, B: Large>(op: &Op<'a, B>, there: &There<'_, B>, at: &Circumsta
             None => Err(absent()),
             Some(_) => Ok(Decided { change: Change::Remove(fence), answer: Answer::Nothing }),
         },
-        Action::Execute(method) => method::decide(method, op.max_bytes, found, fence, at),
+        Action::Execute(method) => {
+            let decided = method::decide(method, op.max_bytes, found, fence, at)?;
+            Ok(match decided.change {
+                // A method that only reads leaves its token, as a get does.
+                Change::None if !method.is_lock() => Decided { change: read(found, fence).change, ..decided },
+                _ => decided,
+            })
+        }
     }
 }
 
@@ -108,6 +115,10 @@ pub fn decide<'a, B: Large>(op: &Op<'a, B>, there: &There<'_, B>, at: &Circumsta
 #[inline]
 fn fence<B>(op: &Op<'_, B>, there: &There<'_, B>) -> Result<Option<Fence>, Error> {
     let held = there.found.as_ref().map_or(there.left, |found| found.fence);
+    if matches!(&op.action, Action::Execute(method) if method.is_lock()) {
+        // A lock is guarded by its own grants.
+        return Ok(held);
+    }
     match (op.token, held) {
         (None, None) => Ok(None),
         (None, Some(held)) if op.action.only_reads() => Ok(Some(held)),

@@ -134,7 +134,7 @@ impl<B: Chunks> Queue<B> {
 
     /// Whether the first thing in the queue is a reply that is waited for.
     pub(crate) fn is_waiting(&self) -> bool {
-        self.waiting > 0
+        self.parts.front().is_some_and(|part| matches!(part.what, What::Waiting))
     }
 
     /// Unsent bytes, bodies not counted.

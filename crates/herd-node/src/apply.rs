@@ -91,6 +91,7 @@ fn apply_unlocked<R>(
     finish: impl FnOnce(Outcome<'_, '_>) -> R,
 ) -> R {
     let store = &cx.shared.store;
+    cx.was_dear();
     for _ in 0..TRIES {
         let (snapshot, left, at) = {
             let entry = store.entry(c, name, cx.now);

@@ -8,7 +8,7 @@ use herd_core::key::CollectionId;
 use herd_core::{Error, ErrorKind, quote};
 use herd_net::{LoopHandle, Ticket};
 use herd_store::{Body, Collection, Now, Store};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -64,6 +64,8 @@ pub(crate) struct Context {
     woken: RefCell<Vec<Ticket>>,
     /// Listings of this loop that are not done; they take turns.
     listings: VecDeque<Ticket>,
+    /// A request was served that takes much longer than its bytes tell.
+    dear: Cell<bool>,
 }
 
 impl Context {
@@ -77,6 +79,7 @@ impl Context {
             batch: Batch::default(),
             woken: RefCell::default(),
             listings: VecDeque::new(),
+            dear: Cell::new(false),
         };
         context.begin(0);
         context
@@ -97,6 +100,17 @@ impl Context {
     /// The clock that requests see was moved.
     pub(crate) fn look_again(&mut self) {
         self.now = self.shared.now_at(self.began_ns);
+    }
+
+    /// A request is served that takes much longer than its bytes tell: others come before the connection's next.
+    pub(crate) fn was_dear(&self) {
+        self.dear.set(true);
+    }
+
+    /// Whether such a request was served since the last time this was asked.
+    #[inline]
+    pub(crate) fn take_dear(&self) -> bool {
+        self.dear.get() && self.dear.replace(false)
     }
 
     /// Counts a request to the door that is being served.

@@ -359,10 +359,11 @@ impl<'s> Entry<'s> {
 
     /// Leaves a fence where there is no object, or none any more. Error: `Full` where too many were left.
     pub fn leave(&mut self, fence: Fence) -> Result<(), Error> {
-        if !self.shard.leave(self.generation, self.name, fence, self.now.unix_ms) {
+        if self.shard.left.is_full(self.name) && self.left().is_none() {
             let text = "too many removed objects remember the token of a lock: try again later";
             return Err(Error::new(ErrorKind::Full, text));
         }
+        self.shard.leave(self.generation, self.name, fence, self.now.unix_ms);
         Ok(())
     }
 

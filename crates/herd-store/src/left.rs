@@ -2,110 +2,112 @@
 //! hour, an earlier holder's token must not make the object again.
 //!
 //! They belong to a generation of their collection, as entries do, so a flush takes them too. What they cost is charged
-//! to the arena, and there are no more than so many: beyond that a removal is refused, and what expires leaves nothing
-//! behind. Who may call: the shard they lie in, and its entries.
+//! to the arena, and bounded: beyond that the oldest goes. Invariant: `by_time` has each once, `bytes` is their cost.
+//!
+//! Who may call: the shard they lie in, and its entries.
 
 use crate::arena::Arena;
 use herd_core::entry::Fence;
 use herd_core::limits::LEFT_FENCE_MS;
 use std::collections::BTreeMap;
 
-/// What a fence costs beyond the name: its place in a node of the tree, and the allocator's share.
-const OVERHEAD_BYTES: u64 = 96;
+/// What a fence costs beyond its name, which is kept twice: places in two trees, and the allocator's share.
+const OVERHEAD_BYTES: u64 = 192;
 
 /// The fences of a shard, by generation and name.
 pub(crate) struct Left {
     generations: BTreeMap<u32, BTreeMap<Box<[u8]>, Kept>>,
-    len: usize,
-    /// The most there may be.
-    most: usize,
-    /// When the first of them may go, ms since 1970.
-    first_ms: u64,
+    /// By when they end, and in which order they came.
+    by_time: BTreeMap<(u64, u64), Of>,
+    serial: u64,
+    bytes: u64,
+    most_bytes: u64,
 }
+
+/// A generation and a name in it.
+type Of = (u32, Box<[u8]>);
 
 struct Kept {
     fence: Fence,
-    until_ms: u64,
+    /// Its key in `by_time`.
+    time: (u64, u64),
 }
 
 impl Left {
-    /// None, and at most `most` of them.
-    pub(crate) fn new(most: usize) -> Self {
-        Self { generations: BTreeMap::new(), len: 0, most, first_ms: 0 }
+    /// None, and never more than cost `most_bytes`.
+    pub(crate) fn new(most_bytes: u64) -> Self {
+        Self { generations: BTreeMap::new(), by_time: BTreeMap::new(), serial: 0, bytes: 0, most_bytes }
     }
 
     /// The fence that was left at a name.
     #[inline]
     pub(crate) fn get(&self, generation: u32, name: &[u8], now_ms: u64) -> Option<Fence> {
-        if self.len == 0 {
+        if self.by_time.is_empty() {
             return None;
         }
-        let kept = self.generations.get(&generation)?.get(name).filter(|kept| kept.until_ms > now_ms)?;
+        let kept = self.generations.get(&generation)?.get(name).filter(|kept| kept.time.0 > now_ms)?;
         Some(kept.fence)
     }
 
-    /// How many there are.
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.len
+    /// Whether one more, of that name, would push out the oldest.
+    pub(crate) fn is_full(&self, name: &[u8]) -> bool {
+        self.bytes + cost_bytes(name) > self.most_bytes
     }
 
-    /// Leaves a fence at a name; false: there are as many as there may be.
-    pub(crate) fn leave(&mut self, arena: &Arena, generation: u32, name: &[u8], fence: Fence, now_ms: u64) -> bool {
-        let is_there = || self.generations.get(&generation).is_some_and(|names| names.contains_key(name));
-        if self.len >= self.most && !is_there() {
-            return false;
+    /// Leaves a fence at a name.
+    pub(crate) fn leave(&mut self, arena: &Arena, generation: u32, name: &[u8], fence: Fence, now_ms: u64) {
+        self.take(arena, generation, name);
+        while self.is_full(name) && !self.by_time.is_empty() {
+            self.drop_first(arena);
         }
-        let until_ms = now_ms.saturating_add(LEFT_FENCE_MS);
-        self.first_ms = if self.len == 0 { until_ms } else { self.first_ms.min(until_ms) };
-        let names = self.generations.entry(generation).or_default();
-        if names.insert(name.into(), Kept { fence, until_ms }).is_none() {
-            self.len += 1;
-            arena.charge(OVERHEAD_BYTES + name.len() as u64);
-        }
-        true
+        self.serial += 1;
+        let time = (now_ms.saturating_add(LEFT_FENCE_MS), self.serial);
+        self.by_time.insert(time, (generation, name.into()));
+        self.generations.entry(generation).or_default().insert(name.into(), Kept { fence, time });
+        arena.charge(cost_bytes(name));
+        self.bytes += cost_bytes(name);
     }
 
     /// There is an object again, which keeps its own.
     #[inline]
     pub(crate) fn take(&mut self, arena: &Arena, generation: u32, name: &[u8]) {
-        if self.len == 0 {
+        if self.by_time.is_empty() {
             return;
         }
-        if self.generations.get_mut(&generation).is_some_and(|names| names.remove(name).is_some()) {
-            self.len -= 1;
-            arena.discharge(OVERHEAD_BYTES + name.len() as u64);
+        let Some(names) = self.generations.get_mut(&generation) else { return };
+        if let Some(kept) = names.remove(name) {
+            self.by_time.remove(&kept.time);
+            arena.discharge(cost_bytes(name));
+            self.bytes -= cost_bytes(name);
+        }
+        if names.is_empty() {
+            self.generations.remove(&generation);
         }
     }
 
     /// Drops those of a generation that is over.
     pub(crate) fn end(&mut self, arena: &Arena, generation: u32) {
-        for name in self.generations.remove(&generation).into_iter().flatten().map(|(name, _)| name) {
-            self.len -= 1;
-            arena.discharge(OVERHEAD_BYTES + name.len() as u64);
+        for (name, kept) in self.generations.remove(&generation).into_iter().flatten() {
+            self.by_time.remove(&kept.time);
+            arena.discharge(cost_bytes(&name));
+            self.bytes -= cost_bytes(&name);
         }
     }
 
     /// Drops those whose hour is over.
     pub(crate) fn forget(&mut self, arena: &Arena, now_ms: u64) {
-        if self.len > 0 && self.first_ms <= now_ms {
-            self.drop_old(arena, now_ms);
-            let all = self.generations.values().flat_map(BTreeMap::values);
-            self.first_ms = all.map(|kept| kept.until_ms).min().unwrap_or(0);
+        while self.by_time.first_key_value().is_some_and(|((until_ms, _), _)| *until_ms <= now_ms) {
+            self.drop_first(arena);
         }
     }
 
-    fn drop_old(&mut self, arena: &Arena, now_ms: u64) {
-        for names in self.generations.values_mut() {
-            names.retain(|name, kept| {
-                let stays = kept.until_ms > now_ms;
-                if !stays {
-                    self.len -= 1;
-                    arena.discharge(OVERHEAD_BYTES + name.len() as u64);
-                }
-                stays
-            });
+    fn drop_first(&mut self, arena: &Arena) {
+        if let Some((_, (generation, name))) = self.by_time.first_key_value().map(|(time, of)| (*time, of.clone())) {
+            self.take(arena, generation, &name);
         }
-        self.generations.retain(|_, names| !names.is_empty());
     }
+}
+
+fn cost_bytes(name: &[u8]) -> u64 {
+    OVERHEAD_BYTES + 2 * name.len() as u64
 }

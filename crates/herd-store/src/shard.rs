@@ -20,7 +20,7 @@ use crate::sync::{Mutex, MutexGuard, Rank};
 use herd_core::bugs::{Bug, has};
 use herd_core::entry::{Fence, Version};
 use herd_core::key::HashKey;
-use herd_core::limits::{LEFT_FENCES_MAX, SLOTS};
+use herd_core::limits::{LEFT_FENCES_PART, SLOTS};
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -93,6 +93,7 @@ pub(crate) struct NoPage;
 
 impl Shard {
     pub(crate) fn new(arena: Arc<Arena>, owner: Owner, hash_key: HashKey, versions: Box<[Version]>) -> Self {
+        let left = Left::new(arena.budget_bytes() / LEFT_FENCES_PART * versions.len() as u64 / SLOTS as u64);
         Self {
             arena,
             owner,
@@ -100,7 +101,7 @@ impl Shard {
             logs: Vec::new(),
             stale: Vec::new(),
             ghost: Vec::new(),
-            left: Left::new(LEFT_FENCES_MAX / SLOTS * versions.len()),
+            left,
             bodies: Vec::new(),
             free_bodies: Vec::new(),
             trash: Vec::new(),
@@ -121,9 +122,9 @@ impl Shard {
         self.versions[slot]
     }
 
-    /// Leaves a token behind at a name; false: too many were left.
-    pub(crate) fn leave(&mut self, generation: u32, name: &[u8], fence: Fence, now_ms: u64) -> bool {
-        self.left.leave(&self.arena, generation, name, fence, now_ms)
+    /// Leaves a token behind at a name.
+    pub(crate) fn leave(&mut self, generation: u32, name: &[u8], fence: Fence, now_ms: u64) {
+        self.left.leave(&self.arena, generation, name, fence, now_ms);
     }
 
     /// There is an object of that name again.

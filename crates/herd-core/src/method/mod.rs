@@ -112,6 +112,11 @@ impl<'a, B> Method<'a, B> {
         matches!(self, Method::CompareAndSet { .. } | Method::List(_) | Method::Lock(_))
     }
 
+    /// Whether it is one of a lock's.
+    pub fn is_lock(&self) -> bool {
+        matches!(self, Method::Lock(_))
+    }
+
     /// Whether it never changes the object.
     pub fn only_reads(&self) -> bool {
         match self {

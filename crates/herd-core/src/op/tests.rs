@@ -416,6 +416,13 @@ fn what_was_touched_under_a_later_token_refuses_an_earlier_one_and_none() {
     get(&mut place, token(7)).expect("a later token");
     assert_eq!(kind(place.put(b"0", None, token(6))), Some(ErrorKind::ConditionFailed));
     place.put(b"0", None, token(7)).expect("the present token");
+    // A method that only reads shows its token as well; a lock takes none but its own.
+    place.execute_with("get-and-remove", &[], token(7)).expect("the present token");
+    place.execute_with("list-length", &[], token(8)).expect("the empty list");
+    assert_eq!(kind(place.put(b"0", None, token(7))), Some(ErrorKind::ConditionFailed));
+    let mut lock = Place::new();
+    lock.execute_with("lock", &[b"shared", b"1000"], token(9)).expect("a lock");
+    assert!(lock.execute("lock", &[b"shared", b"1000"]).is_ok(), "it is not guarded by another lock");
 }
 
 #[test]

@@ -33,6 +33,7 @@ impl Listing {
         limit: u32,
     ) -> Result<Self, Error> {
         let (store, found) = (&cx.shared.store, cx.shared.collection(collection)?);
+        cx.was_dear();
         let cursor = store.begin_list(&found, prefix, (!after.is_empty()).then_some(after));
         let mut text = Vec::new();
         let page = ListPage::start(&mut text, collection);

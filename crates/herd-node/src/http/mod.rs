@@ -67,7 +67,7 @@ impl Session {
             if step.used == 0 || step.next != Next::Read {
                 return Step { used, next: step.next };
             }
-            if out.pending_bytes() > OUTPUT_HIGH_BYTES || out.has_bulk() {
+            if out.pending_bytes() > OUTPUT_HIGH_BYTES || out.has_bulk() || cx.take_dear() {
                 return Step { used, next: Next::Again };
             }
         }

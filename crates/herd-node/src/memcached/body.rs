@@ -134,6 +134,9 @@ fn store(cx: &mut Context, receiving: Receiving, ended: bool, out: &mut Output<'
             Ok(command) => text::dispatch(cx, &command, Given::Large(Arc::new(body)), out),
             Err(_) => unreachable!("the line was parsed before its body was read"),
         },
-        Err(error) => answer_error(cx, VerbName::Put, &error, quiet, out),
+        Err(error) => {
+            drop_old(cx, &line);
+            answer_error(cx, VerbName::Put, &error, quiet, out);
+        }
     }
 }

@@ -51,7 +51,8 @@ fn get_and_change(cx: &Context, meta: &Meta<'_>, key: &[u8], out: &mut Output<'_
         let hit = before.is_some();
         if let (Ok((version, _)), Some(found)) = (&done, entry.found()) {
             let made = Memcached { cas: meta.new_cas, ..Memcached::default() };
-            let head = before.unwrap_or(Head { version: *version, memcached: made, ..Head::default() });
+            let access_s = cx.now.uptime_s;
+            let head = before.unwrap_or(Head { version: *version, memcached: made, access_s, ..Head::default() });
             answer_get(cx, meta, head, &found, !hit, out);
         }
         if hit && meta.has(b'u') {

@@ -87,7 +87,7 @@ impl Session {
             if step.used == 0 || step.next != Next::Read {
                 return Step { used, next: step.next };
             }
-            if out.pending_bytes() > OUTPUT_HIGH_BYTES {
+            if out.pending_bytes() > OUTPUT_HIGH_BYTES || cx.take_dear() {
                 return Step { used, next: Next::Again };
             }
         }

@@ -2,6 +2,7 @@
 
 use super::{Session, State, refuse, verbs, write, write_frame};
 use crate::context::{Context, Output};
+use crate::held::Held;
 use crate::metrics::VerbName;
 use herd_core::attributes::Attributes;
 use herd_core::entry::{Condition, Token};
@@ -25,6 +26,8 @@ pub(super) struct Incoming {
     granted: u64,
     /// Set when there was no room midway; the rest is dropped.
     failed: Option<Error>,
+    /// What it keeps besides the body, counted in the node's memory.
+    _held: Held,
 }
 
 /// What a put says besides its value.
@@ -74,6 +77,9 @@ impl Incoming {
         let size = expected.unwrap_or(0).saturating_add(options.range_from.unwrap_or(0));
         cx.shared.store.check_size(size)?;
         let upload = cx.shared.store.admit(&collection, &name, expected)?;
+        let mut held = Held::nothing(&cx.shared.store);
+        let kept = name.len() + options.attributes.as_ref().map_or(0, |attributes| attributes.len());
+        held.set((size_of::<Self>() + kept) as u64)?;
         Ok(Self {
             request: *header,
             collection,
@@ -83,6 +89,7 @@ impl Incoming {
             announced: Vec::new(),
             granted: WIRE_FIRST_CREDIT_BYTES,
             failed: None,
+            _held: held,
         })
     }
 

@@ -3,10 +3,12 @@
 
 use super::{Session, write_frame};
 use crate::context::Output;
+use crate::held::Held;
+use herd_core::Error;
 use herd_core::checksum::Crc32c;
 use herd_core::limits::{BLOCK_BYTES, WIRE_FIRST_CREDIT_BYTES, WIRE_FRAME_BODY_MAX_BYTES};
 use herd_core::wire::{self, FLAG_MORE, Fields, Header, LENGTH_UNKNOWN};
-use herd_store::Body;
+use herd_store::{Body, Store};
 use std::sync::Arc;
 
 /// A get whose body is being sent.
@@ -14,6 +16,8 @@ pub(super) struct Outgoing {
     /// The reply's header until the first frame is sent; then of data frames.
     header: Header,
     first: Option<Box<FirstFields>>,
+    /// What those fields take.
+    held: Option<Held>,
     body: Arc<Body>,
     /// First byte of the range, next byte to send, and end of the range.
     from: u64,
@@ -44,7 +48,17 @@ impl FirstFields {
 
 impl Outgoing {
     pub(super) fn new(header: Header, first: FirstFields, body: Arc<Body>, from: u64, end: u64) -> Self {
-        Self { header, first: Some(Box::new(first)), body, from, at: from, end, credit: WIRE_FIRST_CREDIT_BYTES }
+        let (first, held) = (Some(Box::new(first)), None);
+        Self { header, first, held, body, from, at: from, end, credit: WIRE_FIRST_CREDIT_BYTES }
+    }
+
+    /// Counts what it keeps until its first frame is sent in the node's memory. Error: `Busy` where there is none.
+    pub(super) fn hold(&mut self, store: &Arc<Store>) -> Result<(), Error> {
+        let attributes = self.first.as_ref().map_or(0, |first| first.attributes.len() as u64);
+        if attributes > 0 {
+            self.held.get_or_insert_with(|| Held::nothing(store)).set(attributes)?;
+        }
+        Ok(())
     }
 
     pub(super) fn id(&self) -> u64 {
@@ -63,6 +77,7 @@ impl Outgoing {
         let to = self.at + len;
         let more = to < self.end;
         let first = self.first.take();
+        self.held = None;
         let mut header = self.header;
         if first.is_none() {
             header = Header::data(self.header.id, self.at, more);

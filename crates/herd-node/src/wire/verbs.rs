@@ -142,8 +142,9 @@ impl Session {
         let taken = cx.shared.store.get(collection, name, cx.now, |found| answer_get(cx, header, reply, found, out));
         match taken.transpose()? {
             Some(Taken::Done) => Ok(()),
-            Some(Taken::Large(outgoing)) => {
+            Some(Taken::Large(mut outgoing)) => {
                 self.check_open()?;
+                outgoing.hold(&cx.shared.store)?;
                 self.begin_send(*outgoing, out);
                 Ok(())
             }
@@ -353,6 +354,7 @@ impl Session {
         }
         self.check_open()?;
         let store = &cx.shared.store;
+        cx.was_dear();
         let cursor = store.begin_list(&collection, fields.prefix.unwrap_or(&[]), fields.after);
         let (page, held) = (Page::new(), Held::nothing(store));
         self.list_turn(cx, Listing { request: *header, cursor, page, limit: limit as usize, held }, None, out)

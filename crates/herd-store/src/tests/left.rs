@@ -56,7 +56,7 @@ fn more_tokens_than_may_be_left_are_refused_and_the_object_stays() {
     let store = store(8 << 20);
     let c = store.create("r", spec("ram:1")).expect("new");
     let mut refused = None;
-    for i in 0..2 * herd_core::limits::LEFT_FENCES_MAX as u64 {
+    for i in 0..20_000u64 {
         let name = i.to_le_bytes();
         store.entry(&c, &name, at(1)).put(&NewObject::of(Given::Small(b"v", None))).expect("fits");
         if let Err(error) = store.entry(&c, &name, at(1)).remove(fence(i)) {
@@ -70,18 +70,22 @@ fn more_tokens_than_may_be_left_are_refused_and_the_object_stays() {
 }
 
 #[test]
-fn objects_that_expire_leave_no_more_tokens_than_may_be_left() {
-    let store = store(16 << 20);
+fn tokens_that_expired_objects_leave_are_bounded_the_oldest_goes_first() {
+    let store = store(8 << 20);
     let c = store.create("r", spec("ram:1")).expect("new");
-    let most = herd_core::limits::LEFT_FENCES_MAX;
-    for i in 0..most as u64 * 9 / 8 {
-        let new = NewObject { fence: fence(5), expires_ms: 10, ..NewObject::of(Given::Small(b"v", None)) };
-        store.entry(&c, &i.to_le_bytes(), at(1)).put(&new).expect("fits");
+    let (mut highest, empty) = (0, store.memory().1);
+    for round in 0..40u64 {
+        let now_ms = 1 + round * 1_000;
+        for i in 0..4_000u64 {
+            let name = (round * 4_000 + i).to_le_bytes();
+            let new = NewObject { fence: fence(i), expires_ms: now_ms + 10, ..NewObject::of(Given::Small(b"v", None)) };
+            store.entry(&c, &name, at(now_ms)).put(&new).expect("expired objects make room");
+        }
+        upkeep(&store, at(now_ms + 20_000_000));
+        highest = highest.max(store.memory().1);
     }
-    let left = || (0..store.shards.len()).map(|at| store.lock(at).left.len()).sum::<usize>();
-    upkeep(&store, at(2_000));
-    assert!((most / 2..=most).contains(&left()), "{} by upkeep", left());
-    store.flush(&c, None);
-    upkeep(&store, at(2_000));
-    assert_eq!(left(), 0);
+    assert!(highest < 8 << 20);
+    store.destroy(&c);
+    upkeep(&store, at(30_000_000));
+    assert!(store.memory().1 - empty < 1 << 20, "the index only");
 }
