@@ -71,7 +71,7 @@ pub(super) fn ask(
     let option = choice / KEYS as u8;
     let may = match what {
         0..=5 => true,
-        6 | 7 | 8 => model.may_write(key),
+        6..=8 => model.may_write(key),
         9 => (0..KEYS).all(|key| model.is_quiet(key)),
         _ => model.is_quiet(key),
     };
@@ -168,7 +168,7 @@ fn compare(
     let (flags, exact) = (u32::from(option), model.exact_cas(key));
     let value = script.value(key, flags, model.at.now_ms, 0);
     // What is one lower was never the CAS value of this key while it held the present one.
-    let wrong = option % 4 == 0;
+    let wrong = option.is_multiple_of(4);
     let (cas, holds) = match exact {
         Some(cas) if wrong => (cas - 1, Some(false)),
         Some(cas) => (cas, Some(true)),

@@ -74,7 +74,7 @@ struct World {
 pub(crate) fn run(input: &[u8], doors: &'static [Door]) -> Outcomes {
     let mut script = Script::new(input);
     let first = script.byte();
-    let (evicts, memory_mib) = (first % 2 == 0, MEMORY_MIB[usize::from(first / 2) % 4]);
+    let (evicts, memory_mib) = (first.is_multiple_of(2), MEMORY_MIB[usize::from(first / 2) % 4]);
     let mut world = World {
         node: Node::new(memory_mib << 20, evicts),
         model: Model::new(script::KEYS, VALUE_MAX_BYTES),

@@ -83,7 +83,7 @@ impl<'a> Script<'a> {
         self.serial += 1;
         if key >= FIRST_NUMBER {
             let digits = [1, 2, 19, 20][usize::from(self.byte()) % 4];
-            return (self.serial * 7_919).to_string().repeat(20)[..digits].as_bytes().to_vec();
+            return (self.serial * 7_919).to_string().repeat(20).as_bytes()[..digits].to_vec();
         }
         let mut random = Random::new((key as u64) << 32 | self.serial);
         let size = self.size();

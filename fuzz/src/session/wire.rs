@@ -152,7 +152,7 @@ impl Talk {
         } else {
             0
         };
-        header.flags |= if option % 2 == 0 { FLAG_BRIEF } else { 0 };
+        header.flags |= if option.is_multiple_of(2) { FLAG_BRIEF } else { 0 };
         (header.offset, header.length) = (from as u64, length as u64);
         frame(out, header, &Fields::named(name(key).as_bytes()), &[]);
     }
@@ -210,9 +210,9 @@ impl Talk {
 
     /// A collection that comes and goes.
     fn collection(&mut self, option: u8, outcomes: &mut Outcomes, out: &mut Vec<u8>) {
-        let verb = if option % 2 == 0 { Verb::Create } else { Verb::Destroy };
+        let verb = if option.is_multiple_of(2) { Verb::Create } else { Verb::Destroy };
         let id = self.add(Kind::Other, None);
-        outcomes.add(if option % 2 == 0 { "create" } else { "destroy" });
+        outcomes.add(if option.is_multiple_of(2) { "create" } else { "destroy" });
         let spec = (verb == Verb::Create).then_some("{\"class\":\"ram:1\",\"ordered\":true}");
         let fields = Fields { collection: Some("other"), spec, ..Fields::default() };
         frame(out, Header { collection: 0, ..request(verb, id) }, &fields, &[]);
@@ -250,7 +250,7 @@ impl Talk {
         let name = name(key);
         let ttl_ms = (ttl_ms > 0).then_some(ttl_ms);
         let fields = Fields { name: Some(name.as_bytes()), flags: Some(flags), ttl_ms, ..Fields::default() };
-        if option % 2 == 0 {
+        if option.is_multiple_of(2) {
             header.length = value.bytes.len() as u64;
             return frame(out, header, &fields, &value.bytes);
         }
@@ -302,7 +302,11 @@ impl Talk {
         let header = Header { flags, offset: from as u64, length: bytes.len() as u64, ..request(Verb::Put, id) };
         let name = name(key);
         let fields = Fields::named(name.as_bytes());
-        if option % 2 == 0 { frame(out, header, &fields, &bytes) } else { frames(out, header, &fields, &bytes) }
+        if option.is_multiple_of(2) {
+            frame(out, header, &fields, &bytes)
+        } else {
+            frames(out, header, &fields, &bytes)
+        }
     }
 
     /// Requests that are not answered.
