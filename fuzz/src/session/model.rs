@@ -166,6 +166,8 @@ pub(super) struct Model {
     pub(super) at: Circumstances,
 }
 
+/// Most that a key may hold where a write is asked for that depends on it: each one that is lost doubles them.
+const STATES_MAX: usize = 8;
 /// Versions told twice that are remembered of each key.
 const KNOWN_MAX: usize = 16;
 
@@ -186,7 +188,9 @@ impl Model {
 
     /// Whether a write that depends on what is there may be asked for.
     pub(super) fn is_quiet(&self, key: usize) -> bool {
-        self.keys[key].writes.iter().all(|write| write.ended.is_some())
+        let writes = &self.keys[key].writes;
+        let states: usize = writes.iter().map(|write| write.states.len()).sum();
+        states <= STATES_MAX && writes.iter().all(|write| write.ended.is_some())
     }
 
     /// Whether any write may be asked for.
