@@ -82,7 +82,8 @@ impl Client {
         self.get_object(Request::get_range(&key, range)?).await
     }
 
-    /// The object once its version is above `version`; the error `timeout` after `wait`.
+    /// The object once its version is above `version`; the error `timeout` after `wait`, `NotFound` when the object was
+    /// there and goes.
     pub async fn get_newer(&self, key: impl AsRef<[u8]>, version: Version, wait: Duration) -> Result<Object> {
         self.get_object(Request::get_newer(&key, version, wait)?).await
     }

@@ -113,7 +113,8 @@ impl<'a> Request<'a> {
         Ok(Self { range: Some(range), ..Self::get(key)? })
     }
 
-    /// Reads an object once its version is above `version`; after `wait` the answer is the error `timeout`.
+    /// Reads an object once its version is above `version`; after `wait` the answer is the error
+    /// `timeout`, and where the object was there and goes meanwhile, `NotFound`.
     pub fn get_newer(key: &'a (impl AsRef<[u8]> + ?Sized), version: Version, wait: Duration) -> Result<Self> {
         Ok(Self { newer_than: Some((version, millis(wait))), ..Self::get(key)? })
     }

@@ -161,6 +161,11 @@ impl Head {
         self.expires_ms != 0 && self.expires_ms <= now_ms
     }
 
+    /// `at_ms`, or when it expires if that is sooner (ms since 1970).
+    pub fn or_expiry_ms(&self, at_ms: u64) -> u64 {
+        if self.expires_ms == 0 { at_ms } else { at_ms.min(self.expires_ms) }
+    }
+
     /// The CAS value memcached clients see.
     pub fn cas(&self) -> u64 {
         if self.memcached.cas != 0 { self.memcached.cas } else { self.version }

@@ -6,7 +6,7 @@ use crate::metrics::VerbName;
 use crate::watch::Watched;
 use herd_core::attributes::Attributes;
 use herd_core::door::http::{Connection, Content, Method, ObjectHead, Plan, Request, Response, Status};
-use herd_core::entry::{Head, Version};
+use herd_core::entry::Version;
 use herd_core::limits::WAIT_MAX_MS;
 use herd_core::{Error, ErrorKind};
 use herd_net::Ticket;
@@ -29,15 +29,10 @@ impl Wait {
         let same = head.filter(|head| head.version == self.newer_than && cx.now.unix_ms < self.until_ms);
         let on = same.filter(|_| cx.shared.check_serving().is_ok());
         if let Some(head) = on {
-            self.watched.set_time(look_again_ms(self.until_ms, &head));
+            self.watched.set_time(head.or_expiry_ms(self.until_ms));
         }
         on.is_some()
     }
-}
-
-/// When a wait is over, or its object is.
-fn look_again_ms(until_ms: u64, head: &Head) -> u64 {
-    if head.expires_ms == 0 { until_ms } else { until_ms.min(head.expires_ms) }
 }
 
 /// What was found and must be sent after the lock is gone.
@@ -111,7 +106,7 @@ impl Session {
         if let Some(head) = head
             && let Some(ticket) = out.defer()
         {
-            let watched = seat.watch(collection, name, cx.waiter(ticket), look_again_ms(until_ms, &head));
+            let watched = seat.watch(collection, name, cx.waiter(ticket), head.or_expiry_ms(until_ms));
             self.waits.insert(ticket.serial, Wait { watched, newer_than, until_ms, form });
             return Ok(());
         }

@@ -149,3 +149,19 @@ fn a_put_wakes_those_who_wait_for_that_object_only() {
     assert_eq!(status(&world.hear(other)), None);
     assert_eq!(world.shared.watch.waiting(), 1);
 }
+
+/// As a lock is when it is given back, or its lease ends.
+#[test]
+fn who_waits_on_the_wire_learns_that_the_object_is_gone() {
+    for gone in ["delete n\r\n", "touch n 2\r\n", "flush_all\r\n"] {
+        let mut world = World::new();
+        let (text, wire) = (world.connect(), world.connect());
+        say(&mut world, text, "set n 0 0 1\r\nx\r\n");
+        let wait = frame(newer(1, 60_000), &Fields::named(b"n"), &[]);
+        assert!(world.send(wire, &wait).is_empty());
+        say(&mut world, text, gone);
+        world.pass(Duration::from_secs(3));
+        assert_eq!(status(&world.hear(wire)), Some(Status::Error(ErrorKind::NotFound)), "{gone}");
+        assert_eq!(world.shared.watch.waiting(), 0);
+    }
+}

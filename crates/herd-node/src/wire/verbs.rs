@@ -22,6 +22,8 @@ use herd_store::{Collection, Found, ListCursor, Page, Value};
 pub(super) struct Wait {
     request: Header,
     watched: Watched,
+    /// There was an object when it began.
+    was_there: bool,
     until_ms: u64,
 }
 
@@ -30,19 +32,26 @@ impl Wait {
         self.request.id
     }
 
-    /// Whether it is over, and with what error.
-    fn end(&self, cx: &Context) -> Option<Result<(), Error>> {
+    /// Whether it is over, and with what error; if not, it is looked at again when the object expires.
+    fn end(&mut self, cx: &Context) -> Option<Result<(), Error>> {
         let (collection, name) = (self.watched.collection(), self.watched.name());
         if collection.is_destroyed() {
             return Some(Err(no_collection(collection.id())));
         }
-        let version = cx.shared.store.entry(collection, name, cx.now).version();
-        if version > self.request.newer_than() {
+        let head = cx.shared.store.entry(collection, name, cx.now).found().map(|found| found.head);
+        if head.map(|head| head.version) > self.request.newer_than() {
             return Some(Ok(()));
+        }
+        if head.is_none() && self.was_there {
+            return Some(Err(not_found(collection.name(), name)));
         }
         let late = cx.now.unix_ms >= self.until_ms;
         let timeout = || Err(Error::new(ErrorKind::Timeout, "no newer version came in time"));
-        cx.shared.check_serving().err().map(Err).or_else(|| late.then(timeout))
+        let end = cx.shared.check_serving().err().map(Err).or_else(|| late.then(timeout));
+        if let (None, Some(head)) = (&end, head) {
+            self.watched.set_time(head.or_expiry_ms(self.until_ms));
+        }
+        end
     }
 }
 
@@ -170,14 +179,17 @@ impl Session {
         cx.shared.check_serving()?;
         let seat = cx.shared.watch.admit(name)?;
         let entry = cx.shared.store.entry(collection, name, cx.now);
-        if entry.version() > header.newer_than() {
+        let head = entry.found().map(|found| found.head);
+        if head.map(|head| head.version) > header.newer_than() {
             drop(entry);
             return self.get_from(cx, &Place::Other(collection.clone()), header, name, out);
         }
         let (ticket, until_ms) = (out.ticket(), cx.now.unix_ms + u64::from(header.time_ms).min(WAIT_MAX_MS));
-        let watched = seat.watch(collection, name, cx.waiter(ticket), until_ms);
+        let look_again_ms = head.map_or(until_ms, |head| head.or_expiry_ms(until_ms));
+        let watched = seat.watch(collection, name, cx.waiter(ticket), look_again_ms);
         drop(entry);
-        self.open().waits.insert(ticket.serial, Wait { request: *header, watched, until_ms });
+        let wait = Wait { request: *header, watched, was_there: head.is_some(), until_ms };
+        self.open().waits.insert(ticket.serial, wait);
         Ok(())
     }
 
@@ -186,7 +198,7 @@ impl Session {
         let Some(open) = &mut self.open else {
             return;
         };
-        let Some(wait) = open.waits.get(&ticket.serial) else {
+        let Some(wait) = open.waits.get_mut(&ticket.serial) else {
             return self.list_on(cx, ticket, out);
         };
         let Some(end) = wait.end(cx) else {

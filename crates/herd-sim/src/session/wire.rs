@@ -223,7 +223,9 @@ impl Wire {
             (Kind::Put, Some(Status::Ok)) => (Outcome::Done, Some(reply.version)),
             (Kind::Remove, Some(Status::Ok)) => (Outcome::Done, None),
             (_, Some(Status::Ok)) => (Outcome::Got(seen(&reply)), Some(reply.version)),
-            (Kind::Get | Kind::Stat, Some(Status::Error(ErrorKind::NotFound))) => (Outcome::Got(Seen::Absent), None),
+            (Kind::Get | Kind::Stat | Kind::Wait, Some(Status::Error(ErrorKind::NotFound))) => {
+                (Outcome::Got(Seen::Absent), None)
+            }
             (Kind::Get, Some(Status::Error(ErrorKind::BadRange))) => (Outcome::NotDone, None),
             (Kind::Wait, Some(Status::Error(ErrorKind::Timeout | ErrorKind::Busy))) => (Outcome::NotDone, None),
             (Kind::Put, Some(Status::Error(ErrorKind::Full | ErrorKind::Busy))) => (Outcome::NotDone, None),
