@@ -103,8 +103,10 @@ pub fn decide<'a, B: Large>(op: &Op<'a, B>, there: &There<'_, B>, at: &Circumsta
         Action::Execute(method) => {
             let decided = method::decide(method, op.max_bytes, found, fence, at)?;
             Ok(match decided.change {
-                // A method that only reads leaves its token, as a get does.
-                Change::None if !method.is_lock() => Decided { change: read(found, fence).change, ..decided },
+                // A method that only reads leaves the token it shows, as a get does.
+                Change::None if op.token.is_some() && !method.is_lock() => {
+                    Decided { change: read(found, fence).change, ..decided }
+                }
                 _ => decided,
             })
         }

@@ -126,6 +126,23 @@ fn an_object_refuses_the_token_of_an_earlier_holder() {
     assert_eq!(with(&mut world, Verb::Put, Some(first), b"old"), lost, "also after it was removed");
 }
 
+/// An hour is an hour, however often somebody without a token looks.
+#[test]
+fn a_look_without_a_token_does_not_prolong_the_guard_of_what_is_gone() {
+    let mut world = World::new();
+    let peer = world.connect();
+    let token = Token { lock: [1; 16], grant: 7 }.to_bytes();
+    let guarded = Fields { token: Some(&token), ..Fields::named(b"n") };
+    assert_eq!(ask(&mut world, peer, request(Verb::Put, 1), &guarded, b"x").0, Status::Ok);
+    assert_eq!(ask(&mut world, peer, request(Verb::Remove, 1), &guarded, b"").0, Status::Ok);
+    for _ in 0..2 {
+        assert_eq!(put(&mut world, peer, b"n", b"x").0, Status::Error(ErrorKind::NotAllowed));
+        assert_eq!(execute(&mut world, peer, b"n", "list-length", &[]).2, b"0");
+        world.pass(Duration::from_secs(31 * 60));
+    }
+    assert_eq!(put(&mut world, peer, b"n", b"x").0, Status::Ok);
+}
+
 #[test]
 fn a_touch_is_a_new_version_and_the_same_cas_value() {
     let mut world = World::new();
