@@ -23,7 +23,8 @@ impl Chunks for Same {
 }
 
 /// Requests are lines: `p` a reply of 1,000 bytes, `b` a body of 1 MiB, `w` a reply that comes when `ready` is told,
-/// `t` one that comes in no order, `r` makes all of those ready, `l` a reply that takes turns of upkeep, `q` the end.
+/// `t` one that comes in no order, `r` makes all of those ready, `l` a reply that takes turns of upkeep, `d` a short
+/// reply that is dear, so that what follows is put off, `q` the end.
 /// Anything else is never whole.
 #[derive(Default)]
 struct Words {
@@ -73,6 +74,10 @@ impl Service for Words {
                 b"t\n" => self.waiting.push(out.ticket()),
                 b"r\n" => self.ready.append(&mut self.waiting),
                 b"l\n" => self.long.extend(out.defer()),
+                b"d\n" => {
+                    out.buf.extend_from_slice(b"dear");
+                    return Step { used: used + 2, next: Next::Again };
+                }
                 b"q\n" => return Step { used: used + 2, next: Next::Close },
                 _ => {}
             }
@@ -236,6 +241,21 @@ fn one_turn_of_many_small_requests_is_bounded_while_others_are_about() {
         assert_eq!(world.peers[other].read(usize::MAX), REPLY);
     }
     assert_eq!(world.read_all(greedy, 1 << 20).len() % REPLY.len(), 0);
+}
+
+#[test]
+fn of_many_dear_requests_two_are_served_before_others_come() {
+    let mut world = World::new();
+    let (greedy, other) = (world.connect(1 << 20), world.connect(1 << 20));
+    world.settle();
+    world.peers[greedy].write(&b"d\n".repeat(100));
+    for _ in 0..5 {
+        world.peers[other].write(b"p\n");
+        world.work();
+        assert!(world.peers[greedy].read(usize::MAX).len() <= 2 * 4, "one in the round, one in the turn");
+        assert_eq!(world.peers[other].read(usize::MAX), REPLY);
+    }
+    assert_eq!(world.read_all(greedy, 1 << 20).len() % 4, 0);
 }
 
 #[test]

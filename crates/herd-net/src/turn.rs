@@ -224,7 +224,7 @@ impl<S: Service, M: System> Conn<S, M> {
             self.serve_put_off(turn);
             if self.put_off {
                 // What is put off again was dear in bytes, or in time: others come before it.
-                turn.budget = turn.budget.saturating_sub(OUTPUT_HIGH_BYTES);
+                turn.budget = 0;
             }
         }
     }
