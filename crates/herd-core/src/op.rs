@@ -87,13 +87,14 @@ pub struct There<'a, B> {
 
 /// Decides an operation. Errors: `ConditionFailed` (also for a token that a later one has passed), `NotAllowed` (the
 /// object is fenced and no token of its lock was shown), `TooLarge`, `NotFound`, and what a method says.
-#[inline]
 pub fn decide<'a, B: Large>(op: &Op<'a, B>, there: &There<'_, B>, at: &Circumstances) -> Result<Decided<'a, B>, Error> {
     let found = there.found.as_ref();
     op.condition.check_head(found.map(|found| &found.head))?;
     let fence = fence(op, there)?;
     match &op.action {
-        Action::Put(put) if put.from.is_none() => whole(op, put, fence),
+        Action::Put(put) if put.from.is_none() => {
+            whole(op, put, fence).map(|new| Decided { change: Change::Put(new), answer: Answer::Nothing })
+        }
         Action::Put(put) => range(op, put, found, fence),
         Action::Read => Ok(read(found, fence)),
         Action::Remove => match found {
@@ -157,18 +158,24 @@ impl<B> Action<'_, B> {
     }
 }
 
+/// [`decide`] where the action is `put`, of a whole object, as most are: what the object becomes. Errors: as there.
 #[inline]
-fn whole<'a, B: Large>(op: &Op<'a, B>, put: &Put<'a, B>, fence: Option<Fence>) -> Result<Decided<'a, B>, Error> {
+pub fn decide_put<'a, B: Large>(op: &Op<'a, B>, put: &Put<'a, B>, there: &There<'_, B>) -> Result<New<'a, B>, Error> {
+    op.condition.check_head(there.found.as_ref().map(|found| &found.head))?;
+    whole(op, put, fence(op, there)?)
+}
+
+#[inline]
+fn whole<'a, B: Large>(op: &Op<'a, B>, put: &Put<'a, B>, fence: Option<Fence>) -> Result<New<'a, B>, Error> {
     check_size(put.value.len(), op.max_bytes)?;
-    let new = New {
+    Ok(New {
         value: NewValue::of(&put.value),
         flags: put.flags.unwrap_or(0),
         expires_ms: put.expires_ms.unwrap_or(0),
         attributes: Some(put.attributes.unwrap_or(&[])),
         memcached: put.memcached,
         fence,
-    };
-    Ok(Decided { change: Change::Put(new), answer: Answer::Nothing })
+    })
 }
 
 /// A range replaces what is there; the object grows where the range ends beyond it, and a gap reads as zeros.
