@@ -14,7 +14,11 @@ pub fn of_blocks(checksums: &[u32]) -> u32 {
     match checksums {
         [] => 0,
         [one] => *one,
-        many => crc32c(&many.iter().flat_map(|crc| crc.to_le_bytes()).collect::<Vec<u8>>()),
+        many => {
+            let mut list = Vec::with_capacity(many.len() * 4);
+            many.iter().for_each(|crc| list.extend_from_slice(&crc.to_le_bytes()));
+            crc32c(&list)
+        }
     }
 }
 

@@ -88,7 +88,7 @@ impl<S: Service> EventLoop<S> {
             self.adopt(TcpStream::from_std(socket), peer, seat);
         }
         for ticket in inbox.tickets {
-            self.engine.resume(ticket);
+            self.engine.resume_later(ticket);
         }
         if inbox.stop {
             self.engine.stop();

@@ -259,6 +259,23 @@ fn of_many_dear_requests_two_are_served_before_others_come() {
 }
 
 #[test]
+fn many_replies_that_become_ready_at_once_take_turns_with_requests() {
+    let mut world = World::new();
+    let (waits, other) = (world.connect(1 << 20), world.connect(1 << 20));
+    world.settle();
+    world.peers[waits].write(&b"t\n".repeat(3000));
+    world.settle();
+    world.peers[other].write(b"r\n");
+    world.work();
+    world.peers[other].write(b"p\n");
+    world.work();
+    assert_eq!(world.peers[other].read(usize::MAX), REPLY, "it need not wait for all of them");
+    assert!(world.engine.is_busy(), "there are more");
+    world.settle();
+    assert_eq!(world.peers[waits].read(usize::MAX).len(), 3000 * 4);
+}
+
+#[test]
 fn a_socket_that_is_told_of_twice_is_served_once() {
     let mut world = World::new();
     let at = world.connect(1 << 20);

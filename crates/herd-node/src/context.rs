@@ -46,6 +46,9 @@ pub(crate) struct Shared {
     pub(crate) sessions: AtomicU32,
 }
 
+/// Telling so many waiters of a change takes longer than most requests.
+const DEAR_WAITERS: usize = 256;
+
 /// A loop's view of the node.
 pub(crate) struct Context {
     /// What all loops share.
@@ -160,12 +163,21 @@ impl Context {
         self.wake(self.shared.watch.waiters_of_all(collection));
     }
 
-    fn wake(&self, waiters: Vec<Waiter>) {
-        for waiter in waiters {
-            if waiter.loop_number == self.number {
-                self.woken.borrow_mut().push(waiter.ticket);
+    fn wake(&self, mut waiters: Vec<Waiter>) {
+        if waiters.is_empty() {
+            return;
+        }
+        waiters.sort_unstable();
+        if waiters.len() > DEAR_WAITERS {
+            self.was_dear();
+        }
+        // They come by loop, so each loop is told once.
+        for of_loop in waiters.chunk_by(|a, b| a.loop_number == b.loop_number) {
+            let tickets = of_loop.iter().map(|waiter| waiter.ticket);
+            if of_loop[0].loop_number == self.number {
+                self.woken.borrow_mut().extend(tickets);
             } else if let Some(loops) = self.shared.loops.get() {
-                loops.loops()[waiter.loop_number].resume(&[waiter.ticket]);
+                loops.loops()[of_loop[0].loop_number].resume(&tickets.collect::<Vec<_>>());
             }
         }
     }

@@ -30,11 +30,27 @@ pub(crate) struct Watch {
 
 #[derive(Default)]
 struct Table {
-    objects: HashMap<CollectionId, HashMap<Box<[u8]>, BTreeSet<Waiter>>>,
+    objects: HashMap<CollectionId, HashMap<Box<[u8]>, Places>>,
     /// By loop: who is resumed when, ms since 1970.
     timers: BTreeMap<usize, BTreeSet<(u64, Ticket)>>,
     /// Collections that will be emptied, and when.
     flushes: BTreeMap<CollectionId, u64>,
+}
+
+/// Who waits for one object.
+#[derive(Default)]
+struct Places {
+    /// Those who have not been told of a change since they looked.
+    armed: BTreeSet<Waiter>,
+    /// How many wait, those who were told and have not looked yet included.
+    waits: usize,
+}
+
+impl Places {
+    /// Those who are to be told. Each is told once until it has looked, however often the object changes.
+    fn tell(&mut self) -> impl Iterator<Item = Waiter> + use<> {
+        std::mem::take(&mut self.armed).into_iter()
+    }
 }
 
 /// A connection that waits: its loop and the ticket of its reply.
@@ -88,15 +104,15 @@ impl Watch {
         if self.waiting.load(SeqCst) == 0 {
             return Vec::new();
         }
-        let table = self.lock();
-        let there = table.objects.get(&collection).and_then(|names| names.get(name));
-        there.map_or_else(Vec::new, |waiters| waiters.iter().copied().collect())
+        let mut table = self.lock();
+        let there = table.objects.get_mut(&collection).and_then(|names| names.get_mut(name));
+        there.map_or_else(Vec::new, |places| places.tell().collect())
     }
 
     /// Who waits for any object of a collection.
     pub(crate) fn waiters_of_all(&self, collection: CollectionId) -> Vec<Waiter> {
-        let table = self.lock();
-        table.objects.get(&collection).into_iter().flat_map(HashMap::values).flatten().copied().collect()
+        let mut table = self.lock();
+        table.objects.get_mut(&collection).into_iter().flat_map(HashMap::values_mut).flat_map(Places::tell).collect()
     }
 
     /// A collection will be emptied at `at_ms`.
@@ -131,7 +147,7 @@ impl Watch {
     pub(crate) fn waiting(&self) -> usize {
         let table = self.lock();
         let timers: usize = table.timers.values().map(BTreeSet::len).sum();
-        let waiters: usize = table.objects.values().flat_map(HashMap::values).map(BTreeSet::len).sum();
+        let waiters: usize = table.objects.values().flat_map(HashMap::values).map(|places| places.waits).sum();
         assert!(timers <= waiters, "each has at most one time");
         assert_eq!(waiters, self.waiting.load(SeqCst));
         assert_eq!(waiters == 0, self.held_bytes.load(SeqCst) == 0);
@@ -148,7 +164,9 @@ impl Seat {
     pub(crate) fn watch(self, collection: &Collection, name: &[u8], waiter: Waiter, at_ms: u64) -> Watched {
         let mut table = self.watch.lock();
         let names = table.objects.entry(collection.id()).or_default();
-        names.entry(name.into()).or_default().insert(waiter);
+        let places = names.entry(name.into()).or_default();
+        places.armed.insert(waiter);
+        places.waits += 1;
         table.timers.entry(waiter.loop_number).or_default().insert((at_ms, waiter.ticket));
         self.watch.waiting.fetch_add(1, SeqCst);
         drop(table);
@@ -172,6 +190,13 @@ impl Watched {
         &self.name
     }
 
+    /// It is about to look, and wants to be told of what changes from now on.
+    pub(crate) fn arm(&self) {
+        let mut table = self.seat.watch.lock();
+        let names = table.objects.get_mut(&self.collection.id()).expect("it has its place until it is dropped");
+        names.get_mut(&self.name).expect("as above").armed.insert(self.waiter);
+    }
+
     /// Changes when it is resumed at the latest.
     pub(crate) fn set_time(&mut self, at_ms: u64) {
         let mut table = self.seat.watch.lock();
@@ -192,9 +217,10 @@ impl Drop for Watched {
             timers.remove(&(self.at_ms, self.waiter.ticket));
         }
         let names = table.objects.get_mut(&self.collection.id()).expect("it has its place until now");
-        let waiters = names.get_mut(&self.name).expect("as above");
-        waiters.remove(&self.waiter);
-        if waiters.is_empty() {
+        let places = names.get_mut(&self.name).expect("as above");
+        places.armed.remove(&self.waiter);
+        places.waits -= 1;
+        if places.waits == 0 {
             names.remove(&self.name);
         }
         if names.is_empty() {

@@ -24,6 +24,7 @@ pub(super) struct Wait {
 impl Wait {
     /// Looks at the object: whether the wait goes on. It is looked at again when the object expires.
     fn goes_on(&mut self, cx: &Context) -> bool {
+        self.watched.arm();
         let (collection, name) = (self.watched.collection(), self.watched.name());
         let head = cx.shared.store.entry(collection, name, cx.now).found().map(|found| found.head);
         let same = head.filter(|head| head.version == self.newer_than && cx.now.unix_ms < self.until_ms);

@@ -165,3 +165,18 @@ fn who_waits_on_the_wire_learns_that_the_object_is_gone() {
         assert_eq!(world.shared.watch.waiting(), 0);
     }
 }
+
+#[test]
+fn who_waits_is_told_once_until_it_has_looked() {
+    let mut world = World::new();
+    let peer = world.connect();
+    put(&mut world, b"n");
+    assert!(world.send(peer, &frame(newer(2, 60_000), &Fields::named(b"n"), b"")).is_empty());
+    let (watch, default) = (world.shared.watch.clone(), world.shared.default.id());
+    put(&mut world, b"n");
+    assert_eq!(watch.waiters(default, b"n").len(), 1, "it has looked, and waits on");
+    assert!(watch.waiters(default, b"n").is_empty(), "it was told, and has not looked");
+    assert!(watch.waiters_of_all(default).is_empty());
+    world.close(peer);
+    assert_eq!(watch.waiting(), 0);
+}

@@ -34,6 +34,7 @@ impl Wait {
 
     /// Whether it is over, and with what error; if not, it is looked at again when the object expires.
     fn end(&mut self, cx: &Context) -> Option<Result<(), Error>> {
+        self.watched.arm();
         let (collection, name) = (self.watched.collection(), self.watched.name());
         if collection.is_destroyed() {
             return Some(Err(no_collection(collection.id())));
