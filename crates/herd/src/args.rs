@@ -1,7 +1,7 @@
 //! The words of the command line, with their help.
 
 use crate::exit::{Failure, USAGE};
-use crate::values::{count, listen, number, range, size, span, token, wait};
+use crate::values::{count, lease, listen, number, range, size, span, token, wait};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use herd_client::Token;
 use herd_core::method::NAMES;
@@ -322,8 +322,8 @@ pub(crate) struct LockArgs {
     /// Share it with others that do so
     #[arg(long)]
     pub(crate) shared: bool,
-    /// How long it is held unless renewed, which is done at a third of it
-    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = span)]
+    /// How long it is held unless renewed, which is done at a third of it; 100ms to 24h
+    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = lease)]
     pub(crate) lease: Duration,
     /// How long to wait for it; 0: not at all [default: until it is free]
     #[arg(long, value_name = "TIME", value_parser = wait)]
@@ -414,16 +414,40 @@ fn reorder(mut words: Vec<OsString>) -> Vec<OsString> {
 
 /// Commands and options that are planned and not in this version: said, not guessed.
 pub(crate) fn not_in_version(words: &[OsString]) -> Option<Failure> {
-    const COMMANDS: [&str; 18] = [
+    const COMMANDS: [&str; 19] = [
         "top", "drain", "detach", "up", "down", "bench", "volume", "mount", "umount", "share", "site", "segment",
-        "web", "control", "backup", "restore", "fsck", "ca",
+        "web", "control", "backup", "restore", "fsck", "ca", "group",
     ];
-    const NODE_OPTIONS: [&str; 7] = ["--join", "--dial-ports", "--site", "--tier", "--data", "--control", "--config"];
+    const NODE_OPTIONS: [&str; 11] = [
+        "--join",
+        "--advertise",
+        "--host",
+        "--rack",
+        "--replicas",
+        "--dial-ports",
+        "--site",
+        "--tier",
+        "--data",
+        "--control",
+        "--config",
+    ];
     let words: Vec<_> = words.iter().skip(1).map(|word| word.to_string_lossy()).collect();
-    let option = |word: &&str| NODE_OPTIONS.contains(&word.split('=').next().unwrap_or(""));
-    let what = match &**words.first()? {
-        command if COMMANDS.contains(&command) => command.to_string(),
-        "node" => format!("node {}", words.iter().map(|word| &**word).find(option)?),
+    let words: Vec<&str> = words.iter().map(|word| &**word).take_while(|word| *word != "--").collect();
+    let find = |options: &[&str]| {
+        let is_one = |word: &&&str| options.contains(&word.split('=').next().unwrap_or(""));
+        words.iter().find(is_one).map(|word| word.to_string())
+    };
+    let what = match words[..] {
+        [command, ..] if COMMANDS.contains(&command) => command.to_string(),
+        ["node", ..] => {
+            let socket = words.iter().any(|word| word.trim_start_matches("--listen=").starts_with("unix:"));
+            let option = if socket { Some("--listen unix:".into()) } else { find(&NODE_OPTIONS) };
+            format!("node {}", option?)
+        }
+        ["collection", "create", ..] => {
+            format!("collection create {}", find(&["--replicas", "--home", "--spread"])?)
+        }
+        ["status", ..] => format!("status {}", find(&["--wait"])?),
         _ => return None,
     };
     Some(Failure::new(USAGE, format!("'{what}' is not in this version; `herd --help` lists what is")))
@@ -433,6 +457,26 @@ pub(crate) fn not_in_version(words: &[OsString]) -> Option<Failure> {
 mod tests {
     use super::*;
     use std::ffi::OsStr;
+
+    #[test]
+    fn what_is_planned_is_said_to_be_so() {
+        let told = |line: &str| not_in_version(&line.split(' ').map(OsString::from).collect::<Vec<_>>()).is_some();
+        for line in [
+            "herd group ls",
+            "herd up --nodes 3",
+            "herd status --wait",
+            "herd node --host a",
+            "herd node --replicas=3",
+            "herd node --listen unix:/run/herd",
+            "herd node --listen=unix:/x",
+            "herd collection create c --home a",
+        ] {
+            assert!(told(line), "{line}");
+        }
+        for line in ["herd", "herd ls", "herd put a --wait", "herd lock l -- herd up", "herd node --listen :0"] {
+            assert!(!told(line), "{line}");
+        }
+    }
 
     #[test]
     fn options_before_the_verb_mean_the_same_as_behind_it() {

@@ -49,7 +49,9 @@ fn section(command: &Command, out: &mut dyn Write) -> io::Result<()> {
     let man = Man::new(command.clone());
     let mut text = Vec::new();
     man.render_description_section(&mut text)?;
-    man.render_synopsis_section(&mut text)?;
+    // clap's own line of usage: that of its manual pages leaves out `--` and what repeats.
+    let usage = command.clone().render_usage().to_string();
+    writeln!(text, ".SH SYNOPSIS\n\\fB{}\\fR", escaped(usage.trim_start_matches("Usage: ")))?;
     man.render_options_section(&mut text)?;
     for line in String::from_utf8_lossy(&text).lines() {
         match line.strip_prefix(".SH ") {

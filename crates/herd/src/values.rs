@@ -2,6 +2,7 @@
 
 use herd_client::Token;
 use herd_core::door::http::civil;
+use herd_core::limits::{LOCK_LEASE_MAX_MS, LOCK_LEASE_MIN_MS};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
@@ -28,9 +29,16 @@ pub(crate) fn span(text: &str) -> Result<Duration, String> {
     span.filter(|span| !span.is_zero()).ok_or_else(|| "write a time above 0 as 30s, 500ms, 5m, 1h or 2d".into())
 }
 
-/// A span, or 0.
+/// A span, or 0 in any unit.
 pub(crate) fn wait(text: &str) -> Result<Duration, String> {
-    if text == "0" { Ok(Duration::ZERO) } else { span(text) }
+    let is_zero = matches!(text.trim_end_matches(|c: char| c.is_ascii_alphabetic()), "0");
+    if is_zero && span(&text.replacen('0', "1", 1)).is_ok() { Ok(Duration::ZERO) } else { span(text) }
+}
+
+/// How long a lock is held unless renewed.
+pub(crate) fn lease(text: &str) -> Result<Duration, String> {
+    let bounds = Duration::from_millis(LOCK_LEASE_MIN_MS)..=Duration::from_millis(LOCK_LEASE_MAX_MS);
+    span(text).ok().filter(|span| bounds.contains(span)).ok_or_else(|| "write 100ms to 24h".into())
 }
 
 /// A lock's token, as `herd lock` gives it to its command.
@@ -94,6 +102,17 @@ pub(crate) fn permissions(mode: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wait_may_be_nothing_and_a_lease_has_bounds() {
+        for text in ["0", "0s", "0ms", "0h"] {
+            assert_eq!(wait(text), Ok(Duration::ZERO), "{text}");
+        }
+        assert_eq!(wait("2m"), Ok(Duration::from_secs(120)));
+        assert!(wait("0x").is_err() && wait("").is_err() && wait("-1s").is_err());
+        assert_eq!(lease("100ms"), Ok(Duration::from_millis(100)));
+        assert!(lease("99ms").is_err() && lease("25h").is_err());
+    }
 
     #[test]
     fn spans_as_people_write_them() {

@@ -35,7 +35,7 @@ impl Shared {
             "build": config.build,
             "epoch": 0,
             "warden": null,
-            "nodes": [{"name": config.name, "addr": listen.first(), "state": state}],
+            "nodes": [{"name": config.name, "id": 1, "addr": listen.first(), "state": state}],
             "groups": 1,
             "objects": counts.objects,
             "bytes": counts.bytes,
