@@ -160,6 +160,7 @@ impl Context {
 
     /// All objects of a collection went: those who wait for any look again.
     pub(crate) fn emptied(&self, collection: CollectionId) {
+        self.was_dear();
         self.wake(self.shared.watch.waiters_of_all(collection));
     }
 

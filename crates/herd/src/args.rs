@@ -1,7 +1,7 @@
 //! The words of the command line, with their help.
 
 use crate::exit::{Failure, USAGE};
-use crate::values::{count, lease, listen, number, range, size, span, token, wait};
+use crate::values::{content_type, count, lease, listen, number, range, size, span, token, wait};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use herd_client::Token;
 use herd_core::method::NAMES;
@@ -150,7 +150,7 @@ pub(crate) struct PutArgs {
     #[arg(long, conflicts_with = "if_version")]
     pub(crate) if_absent: bool,
     /// Media type
-    #[arg(long, value_name = "TYPE")]
+    #[arg(long, value_name = "TYPE", value_parser = content_type)]
     pub(crate) content_type: Option<String>,
     /// Replace a range from this offset on
     #[arg(long, value_name = "OFFSET", value_parser = number)]

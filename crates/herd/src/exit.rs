@@ -70,7 +70,11 @@ impl From<Error> for Failure {
             ErrorKind::Refused(_) | ErrorKind::Unreachable | ErrorKind::BadReply => REFUSED,
             ErrorKind::OutcomeUnknown => UNKNOWN,
         };
-        Self { fatal: is_fatal(error.kind()), ..Self::new(code, plain(&error.to_string())) }
+        let mut text = plain(&error.to_string());
+        if code == UNKNOWN {
+            text.push_str("; the outcome is unknown: it may have been done");
+        }
+        Self { fatal: is_fatal(error.kind()), ..Self::new(code, text) }
     }
 }
 
@@ -78,7 +82,7 @@ impl From<Error> for Failure {
 fn is_fatal(kind: ErrorKind) -> bool {
     match kind {
         ErrorKind::NoCollection | ErrorKind::Unreachable | ErrorKind::OutcomeUnknown => true,
-        ErrorKind::Refused(Core::Full | Core::Quota | Core::Timeout | Core::Busy | Core::NotAllowed) => true,
+        ErrorKind::Refused(Core::Full | Core::Quota | Core::Timeout | Core::Busy) => true,
         ErrorKind::Local(kind) => is_everywhere(kind),
         _ => false,
     }

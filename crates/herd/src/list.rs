@@ -6,7 +6,7 @@ use crate::objects::{client, pipelined};
 use crate::out;
 use crate::values::date;
 use herd_client::blocking::Client;
-use herd_client::{Attributes, Item, Request};
+use herd_client::{Attributes, ErrorKind, Item, Request};
 use herd_core::door::http::put_base64;
 use herd_core::{key, size};
 use serde_json::json;
@@ -93,7 +93,12 @@ impl<W: Write> Lines<'_, W> {
         let mut dates = Vec::with_capacity(items.len());
         pipelined(self.client, &requests, |reply| {
             // It may be gone since it was listed.
-            let mtime_ns = Attributes::decode(&reply.attributes).ok().and_then(|attributes| attributes.mtime_ns);
+            let reply = match reply {
+                Err(error) if error.kind() == ErrorKind::NotFound => None,
+                reply => Some(reply?),
+            };
+            let attributes = reply.and_then(|reply| Attributes::decode(&reply.attributes).ok());
+            let mtime_ns = attributes.and_then(|attributes| attributes.mtime_ns);
             dates.push(mtime_ns.map_or_else(|| "-".into(), |ns| date(ns.div_euclid(1_000_000_000))));
             Ok(())
         })?;

@@ -158,23 +158,28 @@ fn remove_tree(client: &Client, key: &[u8]) -> Result<u64, Failure> {
     if keys.is_empty() {
         return Err(Failure::new(NOT_SO, format!("no objects under {}", out::shown(&prefix))));
     }
-    let mut removed = 0;
+    let (mut removed, mut seen) = (0, 0);
     let requests = keys.iter().map(|key| Request::remove(key, Condition::None)).collect::<Result<Vec<_>, _>>()?;
-    pipelined(client, &requests, |reply| {
-        removed += u64::from(reply.is_ok());
-        if reply.is_ok() || reply.error().is_some_and(|error| error.kind() == ErrorKind::NotFound) {
-            return Ok(());
+    let done = pipelined(client, &requests, |reply| {
+        match reply {
+            Ok(_) => removed += 1,
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error.into()),
         }
-        Err(reply.error().map_or_else(|| Failure::new(NOT_SO, "not removed"), Failure::from))
-    })?;
-    Ok(removed)
+        seen += 1;
+        Ok(())
+    });
+    done.map(|()| removed).map_err(|failure| {
+        let name = keys.get(seen).map_or("the last one".into(), |key| out::shown(key));
+        Failure { text: format!("{name}: {}; {removed} were removed before it", failure.text), ..failure }
+    })
 }
 
 /// Sends many requests over one connection, some ahead of their answers; `each` sees these in order.
 pub(crate) fn pipelined(
     client: &Client,
     requests: &[Request<'_>],
-    mut each: impl FnMut(&Reply) -> Result<(), Failure>,
+    mut each: impl FnMut(Result<Reply, herd_client::Error>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     if requests.is_empty() {
         return Ok(());
@@ -183,7 +188,7 @@ pub(crate) fn pipelined(
     for some in requests.chunks(AHEAD) {
         let tickets = some.iter().map(|request| pipeline.send(request)).collect::<Result<Vec<_>, _>>()?;
         for ticket in tickets {
-            each(&pipeline.wait(ticket)?.0)?;
+            each(pipeline.wait(ticket).map(|(reply, _)| reply))?;
         }
     }
     Ok(())

@@ -51,7 +51,7 @@ fn stat_text(key: &[u8], stat: &Stat) -> String {
         ("checksum", checksum(stat)),
         ("expires", stat.expires_ms.map_or_else(|| "never".into(), |ms| date((ms / 1000) as i64))),
     ];
-    lines.extend(attributes.content_type.as_ref().map(|text| ("type", text.clone())));
+    lines.extend(attributes.content_type.as_ref().map(|text| ("type", out::shown(text.as_bytes()).into_owned())));
     lines.extend(attributes.mode.map(|mode| ("mode", permissions(mode))));
     lines.extend(attributes.mtime_ns.map(|ns| ("modified", date(ns.div_euclid(1_000_000_000)))));
     lines.extend(attributes.link.as_ref().map(|link| ("link to", out::shown(link).into_owned())));

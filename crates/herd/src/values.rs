@@ -41,6 +41,12 @@ pub(crate) fn lease(text: &str) -> Result<Duration, String> {
     span(text).ok().filter(|span| bounds.contains(span)).ok_or_else(|| "write 100ms to 24h".into())
 }
 
+/// A media type that HTTP can serve: printable ASCII.
+pub(crate) fn content_type(text: &str) -> Result<String, String> {
+    let is_plain = !text.is_empty() && text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    if is_plain { Ok(text.into()) } else { Err("write a media type as text/plain".into()) }
+}
+
 /// A lock's token, as `herd lock` gives it to its command.
 pub(crate) fn token(text: &str) -> Result<Token, String> {
     Token::parse(text).ok_or_else(|| "a token is 32 hexadecimal digits, a dash and a number".into())
@@ -102,6 +108,14 @@ pub(crate) fn permissions(mode: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_media_type_is_one_that_http_can_serve() {
+        assert!(content_type("text/plain; charset=utf-8").is_ok());
+        for text in ["", "a\r\nX-Evil: 1", "a\u{1b}]0;x", "text/\u{fc}"] {
+            assert!(content_type(text).is_err(), "{text:?}");
+        }
+    }
 
     #[test]
     fn a_wait_may_be_nothing_and_a_lease_has_bounds() {

@@ -149,3 +149,49 @@ fn a_node_that_dies_is_a_lock_that_is_lost() {
     assert_eq!(end(holder).0, Some(1));
     assert!(begin.elapsed() < Duration::from_secs(5));
 }
+
+#[test]
+fn an_object_that_a_lock_guards_is_named_and_holds_up_no_copy() {
+    let node = node();
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).expect("made");
+    (0..20).for_each(|n| fs::write(tree.join(format!("f{n:02}")), "x").expect("written"));
+    let put =
+        format!("{} put t/f05 {} --token $HERD_LOCK_TOKEN", env!("CARGO_BIN_EXE_herd"), tree.join("f05").display());
+    node.ok(&["collection", "create", "t"]);
+    assert_eq!(end(lock(&node, &["l", "--", "sh", "-c", &put])), (Some(0), String::new()));
+    fs::write(tree.join("f05"), "another size").expect("written");
+    let output = node.herd(&["cp", "-r", &tree.display().to_string(), "herd:t"]);
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("f05") && told.contains("guarded by a lock"), "{told}");
+    assert_eq!(node.ok(&["ls", "t/"]).lines().count(), 20, "the others were copied");
+    let output = node.herd(&["rm", "-r", "t/"]);
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{told}");
+    assert!(told.contains("t/f05: ") && told.contains("removed before it"), "{told}");
+}
+
+#[test]
+fn what_somebody_else_removes_meanwhile_ends_neither_a_removal_nor_a_listing() {
+    let node = node();
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).expect("made");
+    (0..3000).for_each(|n| fs::write(tree.join(format!("f{n}")), "x").expect("written"));
+    node.ok(&["collection", "create", "t"]);
+    node.ok(&["cp", "-r", &tree.display().to_string(), "herd:t"]);
+    let start = |args: &[&str]| {
+        let mut command = herd();
+        command.args(args).env("HERD_NODE", &node.addr).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.spawn().expect("herd runs")
+    };
+    let all = [start(&["ls", "-l", "t/"]), start(&["rm", "-r", "t/"]), start(&["rm", "-r", "t/"])];
+    for child in all {
+        let (code, told) = end(child);
+        let came_late = code == Some(1) && told.contains("no objects under");
+        assert!(code == Some(0) || came_late, "{code:?} {told}");
+    }
+    assert_eq!(node.ok(&["ls", "t/"]), "");
+}
