@@ -85,6 +85,19 @@ fn frames_of_a_body_may_be_empty() {
 }
 
 #[test]
+fn a_put_with_the_id_of_one_under_way_ends_the_connection_and_stores_nothing() {
+    let mut world = World::new();
+    let peer = world.connect();
+    let twice = [put_frame(1, 10, FLAG_MORE, b""), put_frame(1, 5, FLAG_MORE, b""), data(1, 0, false, b"hello")];
+    let said = world.send(peer, &twice.concat());
+    assert_eq!(frames_of(&said).last().map(|frame| frame.header().kind), Some(Kind::Goodbye));
+    assert!(world.is_closed(peer));
+    let other = world.connect();
+    let said = world.send(other, &frame(request(Verb::Get, 9), &Fields::named(b"n"), &[]));
+    assert_eq!(frames_of(&said)[0].header().status(), Some(Status::Error(ErrorKind::NotFound)));
+}
+
+#[test]
 fn a_body_where_none_belongs_is_refused_and_dropped() {
     let mut world = World::new();
     let peer = world.connect();

@@ -13,7 +13,7 @@ mod write;
 use crate::context::{Context, Output};
 use crate::metrics::{DoorName, VerbName};
 use herd_core::limits::{INLINE_MAX_BYTES, OUTPUT_HIGH_BYTES, WIRE_ARGUMENTS_MAX_BYTES, WIRE_OPEN_REQUESTS_MAX};
-use herd_core::wire::{self, Fields, Frame, FrameHead, Header, Kind, Status, Verb, WireError};
+use herd_core::wire::{self, Fields, Frame, FrameHead, Header, Kind, Status, Verb};
 use herd_core::{Error, ErrorKind};
 use herd_net::{Next, Step};
 use receive::Incoming;
@@ -99,11 +99,11 @@ impl Session {
         let head = match wire::parse_frame_head(input) {
             Ok(Some(head)) => head,
             Ok(None) => return Step { used: 0, next: Next::Read },
-            Err(error) => return goodbye(cx, &error, out),
+            Err(error) => return goodbye(cx, &error.to_string(), out),
         };
         let fields = match head.fields() {
             Ok(fields) => fields,
-            Err(error) => return goodbye(cx, &error, out),
+            Err(error) => return goodbye(cx, &error.to_string(), out),
         };
         match head.header.kind {
             Kind::Request => self.request(cx, input, &head, &fields, out),
@@ -293,9 +293,8 @@ fn refuse(cx: &Context, verb: VerbName, request: &Header, version: u64, error: &
 
 /// A frame that can't be understood ends the connection: what follows it can't be told apart.
 #[cold]
-fn goodbye(cx: &Context, error: &WireError, out: &mut Output<'_>) -> Step {
+fn goodbye(cx: &Context, text: &str, out: &mut Output<'_>) -> Step {
     cx.count_error(DoorName::Wire, VerbName::Admin, ErrorKind::BadRequest);
-    let text = error.to_string();
-    write_frame(Header::new(Kind::Goodbye), &Fields::failed(&text), &[], out);
+    write_frame(Header::new(Kind::Goodbye), &Fields::failed(text), &[], out);
     Step { used: 0, next: Next::Close }
 }

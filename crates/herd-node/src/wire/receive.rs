@@ -1,6 +1,6 @@
 //! Bodies on their way in: frames of a put, straight into the store, checked block by block against what was sent.
 
-use super::{Session, State, refuse, verbs, write, write_frame};
+use super::{Session, State, goodbye, refuse, verbs, write, write_frame};
 use crate::context::{Context, Output};
 use crate::held::Held;
 use crate::metrics::VerbName;
@@ -150,6 +150,10 @@ impl Session {
     ) -> Step {
         cx.count(VerbName::Put);
         let header = &head.header;
+        if self.open.as_ref().is_some_and(|open| open.incoming.contains_key(&header.id)) {
+            // Whose the frames are that follow can't be told.
+            return goodbye(cx, "a put has the id of one whose body is under way", out);
+        }
         let begun = self.check_open().and_then(|()| Incoming::begin(cx, head, fields));
         match begun {
             Ok(incoming) => {
