@@ -158,7 +158,7 @@ pub(crate) struct PutArgs {
     /// Print the version it got, as JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Token of a lock that is held, to be shown with the request
+    /// Token of the lock you hold ($HERD_LOCK_TOKEN under herd lock)
     #[arg(long, value_parser = token)]
     pub(crate) token: Option<Token>,
     #[command(flatten)]
@@ -179,7 +179,7 @@ pub(crate) struct GetArgs {
     /// Bytes A to B, both included; B may be left out
     #[arg(long, value_name = "A-B", value_parser = range)]
     pub(crate) range: Option<(u64, Option<u64>)>,
-    /// Token of a lock that is held, to be shown with the request
+    /// Token of the lock you hold ($HERD_LOCK_TOKEN under herd lock)
     #[arg(long, value_parser = token)]
     pub(crate) token: Option<Token>,
     #[command(flatten)]
@@ -198,7 +198,7 @@ pub(crate) struct RmArgs {
     /// Objects to remove
     #[arg(required = true)]
     pub(crate) keys: Vec<OsString>,
-    /// Token of a lock that is held, to be shown with the request
+    /// Token of the lock you hold ($HERD_LOCK_TOKEN under herd lock)
     #[arg(long, value_parser = token)]
     pub(crate) token: Option<Token>,
     #[command(flatten)]
@@ -214,13 +214,13 @@ pub(crate) struct LsArgs {
     /// COLLECTION/ or COLLECTION/PREFIX, or a prefix in 'default'
     #[arg(default_value = "")]
     pub(crate) prefix: OsString,
-    /// Also size, time of last modification and version
+    /// Also size, time of last modification (of what cp stored) and version
     #[arg(short, long)]
     pub(crate) long: bool,
     /// One JSON object a line
     #[arg(long)]
     pub(crate) json: bool,
-    /// End each name with a zero byte instead of a line's end
+    /// End each name with a zero byte instead of a newline
     #[arg(short = '0', long, conflicts_with = "json")]
     pub(crate) null: bool,
     #[command(flatten)]
@@ -244,7 +244,7 @@ pub(crate) struct StatArgs {
     override_usage = "herd cp [OPTIONS] <FROM>... <TO>",
     after_help = "The herd's side is written herd:KEY. Links, modes, times and empty directories are kept; \
 what is equal (size, time, mode) is left as it is; nothing is written outside the target. A FROM that is a link is \
-followed; with -r it is copied as a link, unless a slash behind it says to follow it.
+followed; with -r it is copied as a link, unless it ends in a slash.
 
 Examples:
   herd cp report.pdf herd:docs/report.pdf
@@ -266,10 +266,10 @@ pub(crate) struct CpArgs {
     /// No progress bar, no summary
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// Tell of each file that is copied
+    /// List each file as it is copied
     #[arg(short, long)]
     pub(crate) verbose: bool,
-    /// Only tell what would be copied
+    /// Only list what would be copied
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
     #[command(flatten)]
@@ -292,7 +292,7 @@ pub(crate) struct ExecArgs {
     /// Only if the object has this version
     #[arg(long, value_name = "VERSION", value_parser = number)]
     pub(crate) if_version: Option<u64>,
-    /// Token of a lock that is held, to be shown with the request
+    /// Token of the lock you hold ($HERD_LOCK_TOKEN under herd lock)
     #[arg(long, value_parser = token)]
     pub(crate) token: Option<Token>,
     #[command(flatten)]
@@ -301,15 +301,21 @@ pub(crate) struct ExecArgs {
 
 /// The methods with what they take, as help has them.
 fn methods() -> String {
-    let lines = NAMES.iter().map(|(name, takes, does)| format!("\n  {:<34} {does}", format!("{name} {takes}")));
+    const COLUMN: usize = 28;
+    let lines = NAMES.iter().map(|(name, takes, does)| {
+        let usage = format!("{name} {takes}");
+        // What is too long for its column has its meaning on the next line.
+        let rest = if usage.len() > COLUMN { format!("\n  {:COLUMN$}", "") } else { String::new() };
+        format!("\n  {usage:<COLUMN$}{rest}  {does}")
+    });
     format!("Methods:{}", lines.collect::<String>())
 }
 
 #[derive(ClapArgs)]
 #[command(
-    after_help = "CMD finds the lock's token in HERD_LOCK_TOKEN; where it shows it with --token, nothing that a \
-paused holder does late can undo what the next one did. If the lock is lost, CMD gets SIGTERM, after 5 s SIGKILL, and \
-the exit status is 1; else it is CMD's.
+    after_help = "CMD finds the lock's token in HERD_LOCK_TOKEN. Pass it with --token to put, get, rm and exec: then \
+nothing that a holder does too late can undo what the next one did. If the lock is lost, CMD gets SIGTERM, after 5 s \
+SIGKILL, and the exit status is 1; else it is CMD's.
 
 Examples:
   herd lock nightly -- ./backup.sh
@@ -317,12 +323,12 @@ Examples:
   herd lock config --shared -- ./read-config"
 )]
 pub(crate) struct LockArgs {
-    /// The lock: a key of its own, which others that lock it write too
+    /// Name of the lock, a KEY used for nothing else; who wants the same lock gives the same name
     pub(crate) name: OsString,
-    /// Share it with others that do so
+    /// Hold it together with others who also say --shared
     #[arg(long)]
     pub(crate) shared: bool,
-    /// How long it is held unless renewed, which is done at a third of it; 100ms to 24h
+    /// How long it lasts if not renewed, 100ms to 24h; renewed at each third of it
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = lease)]
     pub(crate) lease: Duration,
     /// How long to wait for it; 0: not at all [default: until it is free]

@@ -5,19 +5,26 @@ use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 use std::io::{self, Write};
 
-const ENVIRONMENT: [(&str, &str); 2] = [
+const DESCRIPTION: &str = "herd node runs a node, which holds objects in memory and serves them to the other \
+commands, over HTTP and to memcached clients. A KEY is NAME (in collection 'default') or COLLECTION/NAME.";
+
+const ENVIRONMENT: [(&str, &str); 3] = [
     ("HERD_NODE", "Nodes to ask, HOST:PORT[,HOST:PORT..], tried in turn, where --node does not say."),
+    ("HERD_LOCK_TOKEN", "Set by herd lock for the command it runs: the lock's token, to be given with --token."),
     ("HERD_DEBUG_TIME", "1 enables memcached's command debugtime on a node, for tests."),
 ];
 
 const EXIT_STATUS: [(&str, &str); 6] = [
     ("0", "Done; an empty listing too."),
-    ("1", "What was asked is not so: no such object, condition failed; some files of cp failed."),
+    ("1", "What was asked is not so: no such object, condition failed; lock held or lost; some files of cp failed."),
     ("2", "Bad usage, or a local file fails."),
-    ("3", "The herd can't be reached, or refuses: full, quota, too large."),
+    ("3", "The herd can't be reached, or refuses: full, quota, too large, not allowed."),
     ("4", "Outcome unknown: it was sent, and no answer came."),
     ("130", "Ctrl-C."),
 ];
+
+const EXIT_STATUS_OF_LOCK: &str = "herd lock ends with the exit status of CMD, 128 + N if signal N ended it; \
+with 1 if others hold the lock, or if it was lost.";
 
 /// Writes the page to `out`.
 pub(crate) fn write(out: &mut dyn Write) -> io::Result<()> {
@@ -27,10 +34,11 @@ pub(crate) fn write(out: &mut dyn Write) -> io::Result<()> {
     man.render_title(out)?;
     man.render_name_section(out)?;
     man.render_synopsis_section(out)?;
-    man.render_description_section(out)?;
+    writeln!(out, ".SH DESCRIPTION\n{}", escaped(DESCRIPTION))?;
     herd.get_subcommands().try_for_each(|command| section(command, out))?;
     list("ENVIRONMENT", &ENVIRONMENT, out)?;
     list("EXIT STATUS", &EXIT_STATUS, out)?;
+    writeln!(out, ".PP\n{}", escaped(EXIT_STATUS_OF_LOCK))?;
     writeln!(out, ".SH EXAMPLES")?;
     // What else stands there is in the two sections above.
     examples(&after_help(&herd).1, out)

@@ -67,22 +67,22 @@ pub enum Method<'a, B> {
 /// Name, arguments and meaning of every method, in the order of the guide.
 pub const NAMES: [(&str, &str, &str); 17] = [
     ("get-and-remove", "", "get the value and remove the object"),
-    ("fetch-and-add", "DELTA", "add to a number (0 if absent); answers the number before"),
-    ("append", "VALUE", "put VALUE behind what is there; answers the new size"),
-    ("prepend", "VALUE", "put VALUE before what is there; answers the new size"),
+    ("fetch-and-add", "DELTA", "add to a number (0 if absent); prints it as it was before"),
+    ("append", "VALUE", "add VALUE at the end; prints the new size"),
+    ("prepend", "VALUE", "add VALUE at the start; prints the new size"),
     ("set-if-absent", "VALUE", "put VALUE if there is no such object"),
     ("compare-and-set", "EXPECTED NEW", "put NEW if the value is EXPECTED"),
     ("touch", "TTL_MS", "set the time to live in milliseconds; 0: for ever"),
-    ("list-push", "ITEM..", "add items at the end of a list; answers its length"),
-    ("list-push-front", "ITEM..", "add items at the front of a list, the last one foremost; answers its length"),
+    ("list-push", "ITEM..", "add items at the end of a list; prints its length"),
+    ("list-push-front", "ITEM..", "add items at the front, the last one foremost; prints the length"),
     ("list-pop", "", "take the first item off a list"),
     ("list-pop-back", "", "take the last item off a list"),
-    ("list-range", "FROM TO", "items FROM up to, not including, TO; negative numbers count from the end"),
-    ("list-length", "", "how many items a list has"),
-    ("lock", "exclusive|shared LEASE_MS [LABEL]", "take a lock; answers `granted TOKEN LEASE_MS` or `held MS`"),
-    ("renew", "TOKEN LEASE_MS", "begin the lease of a held lock anew; answers it"),
+    ("list-range", "FROM TO", "items FROM up to but not TO; negative numbers count from the end"),
+    ("list-length", "", "print how many items a list has"),
+    ("lock", "exclusive|shared LEASE_MS [LABEL]", "take a lock; prints granted TOKEN LEASE_MS, or held MS, one a line"),
+    ("renew", "TOKEN LEASE_MS", "begin the lease of a held lock anew; prints it"),
     ("unlock", "TOKEN", "give a lock back"),
-    ("check", "TOKEN", "how long the token's lease still lasts, ms"),
+    ("check", "TOKEN", "print how long the token's lease still lasts, ms"),
 ];
 
 impl<'a, B> Method<'a, B> {
