@@ -250,17 +250,21 @@ mod tests {
     }
 
     fn end(fake: Fake, script: &str) -> End {
+        end_within(fake, script, Duration::from_secs(10))
+    }
+
+    fn end_within(fake: Fake, script: &str, grace: Duration) -> End {
         let command = ["sh", "-c", script].map(OsString::from);
-        hold(fake, &command, "token", Duration::from_millis(300)).unwrap_or_else(|failure| panic!("{}", failure.text))
+        hold(fake, &command, "token", grace).unwrap_or_else(|failure| panic!("{}", failure.text))
     }
 
     /// How a command ends whose lock is lost when it has done `prepare`; it then waits with a child of its own.
-    fn lose(prepare: &str) -> (End, Duration, tempfile::TempDir) {
+    fn lose(prepare: &str, grace: Duration) -> (End, Duration, tempfile::TempDir) {
         let dir = tempfile::tempdir().expect("temporary directory");
         let ready = dir.path().join("ready");
         let script = format!("cd {}; {prepare}; touch ready; while :; do sleep 60; done", dir.path().display());
         let begin = Instant::now();
-        let ended = end(Fake { until: Some(ready), ..Fake::default() }, &script);
+        let ended = end_within(Fake { until: Some(ready), ..Fake::default() }, &script, grace);
         (ended, begin.elapsed(), dir)
     }
 
@@ -274,7 +278,8 @@ mod tests {
 
     #[test]
     fn a_lost_lock_ends_the_command_and_what_it_started() {
-        let (ended, took, dir) = lose("trap 'echo told > told; exit' TERM");
+        // It ends when it is told; a busy machine may take its time to do so.
+        let (ended, took, dir) = lose("trap 'echo told > told; exit' TERM", Duration::from_secs(10));
         assert_eq!(ended, End::Lost);
         assert!(took < Duration::from_secs(20), "{took:?}");
         assert_eq!(fs::read_to_string(dir.path().join("told")).expect("it was told"), "told\n");
@@ -282,7 +287,7 @@ mod tests {
 
     #[test]
     fn what_does_not_listen_is_killed_after_the_grace() {
-        let (ended, took, _dir) = lose("trap '' TERM");
+        let (ended, took, _dir) = lose("trap '' TERM", Duration::from_millis(300));
         assert_eq!(ended, End::Lost);
         assert!(took >= Duration::from_millis(300) && took < Duration::from_secs(20), "{took:?}");
     }
