@@ -262,7 +262,8 @@ mod tests {
     fn lose(prepare: &str, grace: Duration) -> (End, Duration, tempfile::TempDir) {
         let dir = tempfile::tempdir().expect("temporary directory");
         let ready = dir.path().join("ready");
-        let script = format!("cd {}; {prepare}; touch ready; while :; do sleep 60; done", dir.path().display());
+        // Short sleeps: a shell that is told between two commands looks at its trap only when the next one ends.
+        let script = format!("cd {}; {prepare}; touch ready; while :; do sleep 0.1; done", dir.path().display());
         let begin = Instant::now();
         let ended = end_within(Fake { until: Some(ready), ..Fake::default() }, &script, grace);
         (ended, begin.elapsed(), dir)
