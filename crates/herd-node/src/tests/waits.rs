@@ -180,3 +180,19 @@ fn who_waits_is_told_once_until_it_has_looked() {
     world.close(peer);
     assert_eq!(watch.waiting(), 0);
 }
+
+#[test]
+fn a_wait_ends_in_time_also_when_an_object_came_and_expired_meanwhile() {
+    let mut world = World::new();
+    let peer = world.connect();
+    assert!(world.send(peer, &frame(newer(1, 10_000), &Fields::named(b"n"), &[])).is_empty());
+    let writer = world.connect();
+    let fields = Fields { ttl_ms: Some(1_000), ..Fields::named(b"n") };
+    let said = world.send(writer, &frame(Header { length: 1, ..request(Verb::Put, 1) }, &fields, b"x"));
+    assert_eq!(status(&said), Some(Status::Ok));
+    world.pass(Duration::from_secs(5));
+    assert_eq!(status(&world.hear(peer)), None, "its version is not above the one asked for");
+    world.pass(Duration::from_secs(10));
+    assert_eq!(status(&world.hear(peer)), Some(Status::Error(ErrorKind::Timeout)));
+    assert_eq!(world.shared.watch.waiting(), 0);
+}

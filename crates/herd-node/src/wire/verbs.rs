@@ -49,8 +49,9 @@ impl Wait {
         let late = cx.now.unix_ms >= self.until_ms;
         let timeout = || Err(Error::new(ErrorKind::Timeout, "no newer version came in time"));
         let end = cx.shared.check_serving().err().map(Err).or_else(|| late.then(timeout));
-        if let (None, Some(head)) = (&end, head) {
-            self.watched.set_time(head.or_expiry_ms(self.until_ms));
+        if end.is_none() {
+            // Also where there is nothing: the time that has just come may have been that of an object that is gone.
+            self.watched.set_time(head.map_or(self.until_ms, |head| head.or_expiry_ms(self.until_ms)));
         }
         end
     }
