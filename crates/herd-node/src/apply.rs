@@ -184,7 +184,7 @@ fn conclude<R>(
     let mut changed = changes;
     if let Err(error) = &done {
         let meant = !matches!(error.kind, ErrorKind::ConditionFailed | ErrorKind::NotAllowed);
-        changed = op.else_remove && meant && entry.remove(None).is_ok_and(|removed| removed.is_some());
+        changed = op.else_remove && meant && entry.remove(None).is_some();
     }
     let answer = finish(Outcome { before, done, entry: &mut entry });
     drop(entry);
@@ -199,8 +199,11 @@ fn carry_out(entry: &mut Entry<'_>, before: Option<Head>, decided: Decided<'_, A
     let version = match &decided.change {
         Change::None => before.map_or(0, |head| head.version),
         Change::Put(new) => put(entry, new)?,
-        Change::Remove(fence) => entry.remove(*fence)?.unwrap_or(0),
-        Change::Leave(fence) => entry.leave(*fence).map(|()| 0)?,
+        Change::Remove(fence) => entry.remove(*fence).unwrap_or(0),
+        Change::Leave(fence) => {
+            entry.leave(*fence);
+            0
+        }
     };
     Ok((version, decided.answer))
 }

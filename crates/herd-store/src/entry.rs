@@ -10,16 +10,17 @@ use crate::arena::{PAGE_BYTES, PageId};
 use crate::body::Body;
 use crate::collection::State;
 use crate::index::{Addr, Tag};
+use crate::left::Cause;
 use crate::record::{self, Draft, Stored};
 use crate::refusal;
 use crate::shard::{Locked, MAIN, SMALL};
 use crate::{Now, Store};
+use herd_core::Error;
 use herd_core::bugs::{Bug, has};
 use herd_core::checksum::crc32c;
 use herd_core::entry::{Fence, Head, Memcached, Version};
 use herd_core::key::ObjectId;
 use herd_core::limits::INLINE_MAX_BYTES;
-use herd_core::{Error, ErrorKind};
 use std::sync::Arc;
 
 /// An entry, locked.
@@ -347,24 +348,19 @@ impl<'s> Entry<'s> {
     }
 
     /// Removes the object, which leaves a fence behind; gives the version of the removal. No-op without an object.
-    /// Error: `Full` where too many were left.
-    pub fn remove(&mut self, fence: Option<Fence>) -> Result<Option<Version>, Error> {
-        let Some((at, addr)) = self.place else { return Ok(None) };
-        fence.map_or(Ok(()), |fence| self.leave(fence))?;
-        self.place = None;
+    pub fn remove(&mut self, fence: Option<Fence>) -> Option<Version> {
+        let (at, addr) = self.place.take()?;
+        if let Some(fence) = fence {
+            self.shard.leave(self.generation, self.name, Cause::Gone, fence, self.now.unix_ms);
+        }
         self.shard.kill(self.c, at, addr);
         self.c.remove_name(self.generation, self.name);
-        Ok(Some(self.shard.next_version(self.slot)))
+        Some(self.shard.next_version(self.slot))
     }
 
-    /// Leaves a fence where there is no object, or none any more. Error: `Full` where too many were left.
-    pub fn leave(&mut self, fence: Fence) -> Result<(), Error> {
-        if self.shard.left.is_full(self.name) && self.left().is_none() {
-            let text = "too many removed objects remember the token of a lock: try again later";
-            return Err(Error::new(ErrorKind::Full, text));
-        }
-        self.shard.leave(self.generation, self.name, fence, self.now.unix_ms);
-        Ok(())
+    /// Leaves a fence that was shown where there is no object.
+    pub fn leave(&mut self, fence: Fence) {
+        self.shard.leave(self.generation, self.name, Cause::Shown, fence, self.now.unix_ms);
     }
 
     /// Takes the object out, since its time is over.
@@ -372,7 +368,7 @@ impl<'s> Entry<'s> {
     pub(crate) fn expire(&mut self) {
         if let Some((at, addr)) = self.place.take() {
             if let Some(fence) = self.shard.record(addr).fence() {
-                self.shard.leave(self.generation, self.name, fence, self.now.unix_ms);
+                self.shard.leave(self.generation, self.name, Cause::Gone, fence, self.now.unix_ms);
             }
             self.shard.kill(self.c, at, addr);
             self.c.remove_name(self.generation, self.name);

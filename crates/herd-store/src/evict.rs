@@ -10,6 +10,7 @@
 use crate::arena::{PAGE_BYTES, PageId};
 use crate::collection::State;
 use crate::index::Addr;
+use crate::left::Cause;
 use crate::record;
 use crate::shard::{MAIN, SMALL, Shard};
 
@@ -328,7 +329,7 @@ impl Shard {
     fn leave_fence(&mut self, c: &State, addr: Addr, now_ms: u64) {
         if let Some(fence) = self.record(addr).fence() {
             let (name, generation): (Box<[u8]>, _) = (self.record(addr).name().into(), self.logs(c).generation);
-            self.leave(generation, &name, fence, now_ms);
+            self.leave(generation, &name, Cause::Gone, fence, now_ms);
         }
     }
 

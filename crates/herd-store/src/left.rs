@@ -2,7 +2,8 @@
 //! hour, an earlier holder's token must not make the object again.
 //!
 //! They belong to a generation of their collection, as entries do, so a flush takes them too. What they cost is charged
-//! to the arena, and bounded: beyond that the oldest goes. Invariant: `by_time` has each once, `bytes` is their cost.
+//! to the arena, and bounded: beyond that the oldest goes, first of those that gets showed, since anybody can make any
+//! number of them. Invariant: `by_time` has each once, `bytes` is their cost.
 //!
 //! Who may call: the shard they lie in, and its entries.
 
@@ -17,8 +18,8 @@ const OVERHEAD_BYTES: u64 = 192;
 /// The fences of a shard, by generation and name.
 pub(crate) struct Left {
     generations: BTreeMap<u32, BTreeMap<Box<[u8]>, Kept>>,
-    /// By when they end, and in which order they came.
-    by_time: BTreeMap<(u64, u64), Of>,
+    /// By [`Cause`], then by when they end, and in which order they came.
+    by_time: [BTreeMap<(u64, u64), Of>; 2],
     serial: u64,
     bytes: u64,
     most_bytes: u64,
@@ -27,8 +28,18 @@ pub(crate) struct Left {
 /// A generation and a name in it.
 type Of = (u32, Box<[u8]>);
 
+/// Why a fence is left; at the bound the first goes before the second.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Cause {
+    /// A get of nothing showed it.
+    Shown,
+    /// Its object was removed, or expired.
+    Gone,
+}
+
 struct Kept {
     fence: Fence,
+    cause: Cause,
     /// Its key in `by_time`.
     time: (u64, u64),
 }
@@ -36,73 +47,76 @@ struct Kept {
 impl Left {
     /// None, and never more than cost `most_bytes`.
     pub(crate) fn new(most_bytes: u64) -> Self {
-        Self { generations: BTreeMap::new(), by_time: BTreeMap::new(), serial: 0, bytes: 0, most_bytes }
+        Self { generations: BTreeMap::new(), by_time: Default::default(), serial: 0, bytes: 0, most_bytes }
     }
 
     /// The fence that was left at a name.
     #[inline]
     pub(crate) fn get(&self, generation: u32, name: &[u8], now_ms: u64) -> Option<Fence> {
-        if self.by_time.is_empty() {
+        if self.generations.is_empty() {
             return None;
         }
         let kept = self.generations.get(&generation)?.get(name).filter(|kept| kept.time.0 > now_ms)?;
         Some(kept.fence)
     }
 
-    /// Whether one more, of that name, would push out the oldest.
-    pub(crate) fn is_full(&self, name: &[u8]) -> bool {
-        self.bytes + cost_bytes(name) > self.most_bytes
-    }
-
-    /// Leaves a fence at a name.
-    pub(crate) fn leave(&mut self, arena: &Arena, generation: u32, name: &[u8], fence: Fence, now_ms: u64) {
-        self.take(arena, generation, name);
-        while self.is_full(name) && !self.by_time.is_empty() {
+    /// Leaves a fence at a name of a generation.
+    pub(crate) fn leave(&mut self, arena: &Arena, of: (u32, &[u8]), cause: Cause, fence: Fence, now_ms: u64) {
+        let (generation, name) = of;
+        let before = self.take(arena, generation, name);
+        let cause = before.map_or(cause, |before| before.max(cause));
+        while self.bytes + cost_bytes(name) > self.most_bytes && !self.generations.is_empty() {
             self.drop_first(arena);
         }
         self.serial += 1;
         let time = (now_ms.saturating_add(LEFT_FENCE_MS), self.serial);
-        self.by_time.insert(time, (generation, name.into()));
-        self.generations.entry(generation).or_default().insert(name.into(), Kept { fence, time });
+        self.by_time[cause as usize].insert(time, (generation, name.into()));
+        self.generations.entry(generation).or_default().insert(name.into(), Kept { fence, cause, time });
         arena.charge(cost_bytes(name));
         self.bytes += cost_bytes(name);
     }
 
-    /// There is an object again, which keeps its own.
+    /// There is an object again, which keeps its own; gives why there was one, if there was.
     #[inline]
-    pub(crate) fn take(&mut self, arena: &Arena, generation: u32, name: &[u8]) {
-        if self.by_time.is_empty() {
-            return;
+    pub(crate) fn take(&mut self, arena: &Arena, generation: u32, name: &[u8]) -> Option<Cause> {
+        if self.generations.is_empty() {
+            return None;
         }
-        let Some(names) = self.generations.get_mut(&generation) else { return };
-        if let Some(kept) = names.remove(name) {
-            self.by_time.remove(&kept.time);
-            arena.discharge(cost_bytes(name));
-            self.bytes -= cost_bytes(name);
-        }
+        let names = self.generations.get_mut(&generation)?;
+        let kept = names.remove(name)?;
         if names.is_empty() {
             self.generations.remove(&generation);
         }
+        self.forget_one(arena, name, &kept);
+        Some(kept.cause)
     }
 
     /// Drops those of a generation that is over.
     pub(crate) fn end(&mut self, arena: &Arena, generation: u32) {
         for (name, kept) in self.generations.remove(&generation).into_iter().flatten() {
-            self.by_time.remove(&kept.time);
-            arena.discharge(cost_bytes(&name));
-            self.bytes -= cost_bytes(&name);
+            self.forget_one(arena, &name, &kept);
         }
+    }
+
+    fn forget_one(&mut self, arena: &Arena, name: &[u8], kept: &Kept) {
+        self.by_time[kept.cause as usize].remove(&kept.time);
+        arena.discharge(cost_bytes(name));
+        self.bytes -= cost_bytes(name);
     }
 
     /// Drops those whose hour is over.
     pub(crate) fn forget(&mut self, arena: &Arena, now_ms: u64) {
-        while self.by_time.first_key_value().is_some_and(|((until_ms, _), _)| *until_ms <= now_ms) {
-            self.drop_first(arena);
+        for at in 0..self.by_time.len() {
+            while let Some(first) = self.by_time[at].first_entry().filter(|first| first.key().0 <= now_ms) {
+                let (generation, name) = first.get().clone();
+                self.take(arena, generation, &name);
+            }
         }
     }
 
+    /// Drops the oldest that gets showed, or else the oldest.
     fn drop_first(&mut self, arena: &Arena) {
-        if let Some((_, (generation, name))) = self.by_time.first_key_value().map(|(time, of)| (*time, of.clone())) {
+        if let Some((generation, name)) = self.by_time.iter().find_map(|of| of.values().next().cloned()) {
             self.take(arena, generation, &name);
         }
     }

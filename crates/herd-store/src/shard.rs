@@ -14,7 +14,7 @@ use crate::arena::{Arena, Owner, PAGE_BYTES, PageId, PageNote, prefetch};
 use crate::body::Body;
 use crate::collection::{Counts, State};
 use crate::index::{Addr, Index, Tag};
-use crate::left::Left;
+use crate::left::{Cause, Left};
 use crate::record::{self, Draft, Record};
 use crate::sync::{Mutex, MutexGuard, Rank};
 use herd_core::bugs::{Bug, has};
@@ -123,8 +123,8 @@ impl Shard {
     }
 
     /// Leaves a token behind at a name.
-    pub(crate) fn leave(&mut self, generation: u32, name: &[u8], fence: Fence, now_ms: u64) {
-        self.left.leave(&self.arena, generation, name, fence, now_ms);
+    pub(crate) fn leave(&mut self, generation: u32, name: &[u8], cause: Cause, fence: Fence, now_ms: u64) {
+        self.left.leave(&self.arena, (generation, name), cause, fence, now_ms);
     }
 
     /// There is an object of that name again.

@@ -20,14 +20,14 @@ fn a_token_lies_with_its_object_and_stays_for_an_hour_when_that_goes() {
     let new = NewObject { fence: fence(5), ..NewObject::of(Given::Small(b"v", None)) };
     store.entry(&c, b"n", at(1)).put(&new).expect("fits");
     assert_eq!(store.entry(&c, b"n", at(1)).found().expect("there").fence, fence(5));
-    store.entry(&c, b"n", at(1)).remove(fence(6)).expect("room to remember");
+    store.entry(&c, b"n", at(1)).remove(fence(6));
     assert_eq!(left(&store, &c, 1), fence(6));
     assert_eq!(left(&store, &c, LEFT_FENCE_MS), fence(6));
     assert_eq!(left(&store, &c, 1 + LEFT_FENCE_MS), None);
     // An object that is put keeps its own; what is over is forgotten.
     store.entry(&c, b"n", at(2)).put(&NewObject::of(Given::Small(b"v", None))).expect("fits");
     assert_eq!(left(&store, &c, 2), None);
-    store.entry(&c, b"n", at(3)).remove(fence(7)).expect("room to remember");
+    store.entry(&c, b"n", at(3)).remove(fence(7));
     upkeep(&store, at(4 + LEFT_FENCE_MS));
     store.destroy(&c);
     upkeep(&store, at(5 + LEFT_FENCE_MS));
@@ -51,22 +51,49 @@ fn an_object_that_expires_leaves_its_token_and_a_flush_takes_it() {
     }
 }
 
+/// So nobody can keep others from removing what a lock guards.
 #[test]
-fn more_tokens_than_may_be_left_are_refused_and_the_object_stays() {
+fn beyond_the_bound_the_tokens_that_gets_left_go_first_and_then_the_oldest() {
     let store = store(8 << 20);
     let c = store.create("r", spec("ram:1")).expect("new");
-    let mut refused = None;
-    for i in 0..20_000u64 {
-        let name = i.to_le_bytes();
-        store.entry(&c, &name, at(1)).put(&NewObject::of(Given::Small(b"v", None))).expect("fits");
-        if let Err(error) = store.entry(&c, &name, at(1)).remove(fence(i)) {
-            refused = Some((name, error.kind));
-            break;
-        }
+    let name = |kind: &str, i: u64| format!("{kind}{i}").into_bytes();
+    let is_left = |name: &[u8]| store.entry(&c, name, at(1)).left().is_some();
+    let remove = |i: u64| {
+        let name = name("removed", i);
+        put(&store, &c, &name, b"v", at(1)).expect("fits");
+        assert!(store.entry(&c, &name, at(1)).remove(fence(i)).is_some());
+    };
+    let show = |i: u64| store.entry(&c, &name("shown", i), at(1)).leave(Fence { lock: [3; 16], grant: i });
+    let most = 8 << 20 >> 6;
+    let base = store.memory().1;
+    (0..10).for_each(remove);
+    (0..2_000).for_each(show);
+    assert!((0..10).all(|i| is_left(&name("removed", i))), "what gets left goes first");
+    assert!(!is_left(&name("shown", 0)) && is_left(&name("shown", 1_999)), "the oldest of it");
+    (10..200).for_each(remove);
+    assert!((0..200).all(|i| is_left(&name("removed", i))));
+    (200..2_000).for_each(remove);
+    assert!(!(0..2_000).any(|i| is_left(&name("shown", i))));
+    assert!(!is_left(&name("removed", 0)) && is_left(&name("removed", 1_999)));
+    let kept = (0..2_000).filter(|i| is_left(&name("removed", *i))).count();
+    (2_000..4_000).for_each(show);
+    let still = (0..2_000).filter(|i| is_left(&name("removed", *i))).count();
+    assert!(still + 8 >= kept, "gets of nothing took {} of {kept} tokens of removed objects", kept - still);
+    assert!(store.memory().1 - base < most + (1 << 20), "they are bounded");
+}
+
+/// What an object left is not of less worth because a get of nothing shows a later token there.
+#[test]
+fn a_token_that_is_shown_where_one_was_left_stays_as_long_as_that() {
+    let store = store(8 << 20);
+    let c = store.create("r", spec("ram:1")).expect("new");
+    put(&store, &c, b"n", b"v", at(1)).expect("fits");
+    store.entry(&c, b"n", at(1)).remove(fence(1));
+    store.entry(&c, b"n", at(1)).leave(Fence { lock: [3; 16], grant: 2 });
+    for i in 0..2_000u64 {
+        store.entry(&c, &i.to_le_bytes(), at(1)).leave(Fence { lock: [3; 16], grant: i });
     }
-    let (name, kind) = refused.expect("they are bounded");
-    assert_eq!(kind, herd_core::ErrorKind::Full);
-    assert_eq!(get(&store, &c, &name, at(1)), Some(b"v".to_vec()));
+    assert_eq!(left(&store, &c, 1), fence(2));
 }
 
 #[test]
