@@ -15,6 +15,7 @@
 //! A source is read before there is a connection: who has nothing to say yet is no silent client, and what the first
 //! frame holds can be sent again.
 
+use crate::address::Address;
 use crate::connection::{Body, Patience};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{COPIED_BODY_MAX_BYTES, STREAM_FRAME_BYTES};
@@ -207,8 +208,13 @@ impl<'a, S: Socket> Exchange<'a, S> {
         };
         self.supplied = bytes;
         if let State::Open(link, id) = &mut self.state {
-            link.resumed(now_ms, *id);
-            return self.send(now_ms, ended);
+            let id = *id;
+            link.resumed(now_ms, id);
+            // A source may have been silent for long. A node that went away meanwhile does not get the last byte.
+            return match if ended { link.look(now_ms) } else { Ok(()) } {
+                Ok(()) => self.send(now_ms, ended),
+                Err(error) => self.lost(now_ms, id, error),
+            };
         }
         if let Outgoing::Stream(length) = self.outgoing
             && (ended || length == Some(bytes as u64))
@@ -393,6 +399,7 @@ impl<'a, S: Socket> Exchange<'a, S> {
             return self.failed(now_ms, Failure::Final(error));
         }
         self.pool.failed(link.node);
+        let error = if link.is_foreign() { not_a_node(self.pool.node(link.node)) } else { error };
         // What moved before the loss counts as it does while a connection lasts.
         self.tries.moved(link.deadline(id).unwrap_or(0));
         self.failed(now_ms, Failure::Lost { error, may_be_done: link.may_be_done(id) });
@@ -443,6 +450,12 @@ impl<'a, S: Socket> Exchange<'a, S> {
         };
         self.state = State::Ended(Some(result));
     }
+}
+
+/// What is told of a server that speaks another protocol.
+fn not_a_node(address: &Address) -> Error {
+    let text = format!("{address} answers, but not as a Herd node: check the address");
+    Error::new(ErrorKind::Unreachable, text)
 }
 
 /// Bytes of a source that are read before there is a connection.

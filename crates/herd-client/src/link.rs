@@ -172,7 +172,11 @@ impl<S: Socket> Link<S> {
             if let Some(bytes) = self.feed(source)? {
                 return Ok(Step::Source(bytes));
             }
-            let wrote = self.connection.has_output() && self.write(now_ms, source)?;
+            let wrote = match self.connection.has_output().then(|| self.write(now_ms, source)) {
+                Some(Err(error)) => return Err(self.last_words(now_ms, error)),
+                Some(Ok(wrote)) => wrote,
+                None => false,
+            };
             let left = self.connection.has_output();
             // Right behind a request its answer can't be there; while a body goes out, credit or a refusal can.
             let sent_all = wrote && !left;
@@ -184,6 +188,24 @@ impl<S: Socket> Link<S> {
             }
         }
         Ok(Step::Time)
+    }
+
+    /// Why the connection is lost. What a stranger said before it closed tells more than that it did.
+    fn last_words(&mut self, now_ms: u64, error: Error) -> Error {
+        if self.connection.is_welcomed() {
+            return error;
+        }
+        self.read(now_ms).and_then(|_| self.drain()).err().unwrap_or(error)
+    }
+
+    /// Reads what has come; an error if the node has closed the connection.
+    pub(crate) fn look(&mut self, now_ms: u64) -> Result<()> {
+        self.read(now_ms).map(|_| ())
+    }
+
+    /// Whether what answers is no Herd node.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.connection.is_foreign()
     }
 
     /// Whether the call is answered wholly.

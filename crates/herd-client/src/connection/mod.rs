@@ -31,13 +31,17 @@ use crate::reply::{Reply, Welcome};
 use crate::request::Request;
 use herd_core::limits::{BLOCK_BYTES, WIRE_FIRST_CREDIT_BYTES, WIRE_FRAME_BODY_MAX_BYTES, WIRE_OPEN_REQUESTS_MAX};
 use herd_core::wire::{
-    BlockChecks, FLAG_MORE, Fields, Header, Kind, LENGTH_UNKNOWN, PROTOCOL_VERSION, Verb, block_checks, encode_frame,
-    encode_frame_head, parse_frame_head, request_id,
+    BlockChecks, FLAG_MORE, Fields, Header, Kind, LENGTH_UNKNOWN, PROTOCOL_VERSION, Verb, WireError, block_checks,
+    encode_frame, encode_frame_head, parse_frame_head, request_id,
 };
 use input::Input;
 use output::Output;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
+
+/// What a client calls itself. The empty line at its end makes a server of a line protocol, such as HTTP, memcached or
+/// Redis, answer at once, so that a wrong address is told as one.
+const NAME: &str = concat!("herd client ", env!("CARGO_PKG_VERSION"), "\r\n\r\n");
 
 /// The body of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,6 +167,9 @@ pub struct Connection {
     /// Requests opened so far.
     sequence: u64,
     ended: bool,
+    welcomed: bool,
+    /// Whether what answers is no Herd node.
+    foreign: bool,
     now_ms: u64,
     /// When a byte of any reply arrived last.
     heard_ms: u64,
@@ -178,7 +185,12 @@ impl Connection {
     /// A fresh connection; the hello is its first output. `now_ms` counts from any fixed moment.
     pub fn new(now_ms: u64) -> Self {
         let mut output = Output::default();
-        let hello = Fields { features: Some(0), highest_version: Some(PROTOCOL_VERSION), ..Fields::default() };
+        let hello = Fields {
+            features: Some(0),
+            highest_version: Some(PROTOCOL_VERSION),
+            node: Some(NAME),
+            ..Fields::default()
+        };
         output.push(|out| encode_frame(out, Header::new(Kind::Hello), &hello, b"")).expect("a hello fits");
         Self {
             input: Input::new(),
@@ -190,6 +202,8 @@ impl Connection {
             session: 0,
             sequence: 0,
             ended: false,
+            welcomed: false,
+            foreign: false,
             now_ms,
             heard_ms: now_ms,
         }
@@ -285,10 +299,20 @@ impl Connection {
     }
 
     /// Of an open request: whether the socket has taken its last byte, so that it may have been done. Of one that is
-    /// closed or was given up nothing is known, and the answer is yes.
+    /// closed or was given up nothing is known, and the answer is yes. Who is no Herd node has done nothing.
     pub fn may_be_done(&self, id: u64) -> bool {
         let sent = |open: &Open| open.ends.is_some_and(|ends| ends <= self.output.sent_bytes);
-        self.open.get(&id).is_none_or(sent)
+        !self.foreign && self.open.get(&id).is_none_or(sent)
+    }
+
+    /// Whether the node has answered the hello.
+    pub fn is_welcomed(&self) -> bool {
+        self.welcomed
+    }
+
+    /// Whether what answers is no Herd node: its first bytes are no frame.
+    pub fn is_foreign(&self) -> bool {
+        self.foreign
     }
 
     /// Notes that the caller kept a request waiting, by its source or by taking bytes: that was no silence of the node.
@@ -430,7 +454,9 @@ impl Connection {
     }
 
     fn next_frame(&mut self) -> Result<Found> {
-        let Some(frame) = parse_frame_head(self.input.unread())? else { return Ok(Found::Starved) };
+        let frame = parse_frame_head(self.input.unread());
+        self.foreign |= !self.welcomed && matches!(frame, Err(WireError::BadMagic(_)));
+        let Some(frame) = frame? else { return Ok(Found::Starved) };
         let (header, bytes) = (frame.header, frame.bytes());
         let checks = frame.checker();
         if matches!(header.kind, Kind::Reply | Kind::Data | Kind::Credit) {
@@ -439,7 +465,7 @@ impl Connection {
         let event = match header.kind {
             Kind::Welcome => {
                 let welcome = Welcome::from_wire(&frame.fields()?);
-                self.session = welcome.session;
+                (self.session, self.welcomed) = (welcome.session, true);
                 Found::Event(Event::Welcome(welcome))
             }
             Kind::Goodbye => {

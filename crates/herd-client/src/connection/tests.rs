@@ -463,3 +463,19 @@ fn requests_on_one_connection_are_bounded() {
     }
     assert_eq!(open().expect_err("too many").kind(), ErrorKind::Refused(herd_core::ErrorKind::Busy));
 }
+
+#[test]
+fn who_answers_with_no_frame_is_no_herd_node_and_has_done_nothing() {
+    for said in [&b"E"[..], b"HTTP/1.1 400 Bad Request\r\n", b"SSH-2.0-x\r\n", b"\x15\x03\x01\0\x02\x02\x0a"] {
+        let mut connection = Connection::new(0);
+        let request = Request::get("x").expect("valid");
+        let id = connection.open(0, &request, Body::Copied(b""), Delivery::Early, PATIENCE).expect("opens");
+        let sent = connection.output_head();
+        assert!(sent.windows(4).any(|bytes| bytes == b"\r\n\r\n"), "a server of lines has one to answer");
+        let bytes = sent.len();
+        connection.sent(1, bytes);
+        assert!(connection.may_be_done(id) && !connection.is_foreign());
+        feed(&mut connection, said, 1000).expect_err("no frame");
+        assert!(connection.is_foreign() && !connection.may_be_done(id));
+    }
+}

@@ -1,7 +1,8 @@
 //! How long commands wait: `--timeout` bounds silence, not a transfer that moves.
 
-use crate::node::{Node, herd, pattern};
+use crate::node::{Node, herd, pattern, text, within};
 use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -105,4 +106,53 @@ fn a_slow_reader_of_a_download_is_no_silent_node() {
     out.read_to_end(&mut found).expect("read");
     assert!(get.wait().expect("it ends").success());
     assert!(found == value);
+}
+
+/// A server on a port of its own that does `serve` with each connection as long as the test runs; its address.
+fn server(serve: impl Fn(std::net::TcpStream) + Send + Sync + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let addr = listener.local_addr().expect("bound").to_string();
+    std::thread::spawn(move || listener.incoming().for_each(|socket| serve(socket.expect("accepted"))));
+    addr
+}
+
+#[test]
+fn what_is_no_herd_node_is_told_at_once_and_has_stored_nothing() {
+    // As memcached, Redis and HTTP do: an answer to each line, and the connection stays.
+    let of_lines = server(|mut socket| {
+        std::thread::spawn(move || {
+            let mut byte = [0];
+            while socket.read_exact(&mut byte).is_ok() {
+                if byte == *b"\n" && socket.write_all(b"ERROR\r\n").is_err() {
+                    return;
+                }
+            }
+        });
+    });
+    // Who speaks first and closes, whatever is said.
+    let greeter = server(|mut socket| _ = socket.write_all(b"SSH-2.0-x\r\n"));
+    for addr in [of_lines, greeter] {
+        for args in [&["get", "x"][..], &["put", "x", "/dev/null"], &["ls"], &["status"], &["exec", "n", "list-pop"]] {
+            let begin = Instant::now();
+            let output = herd().args(args).args(["--timeout", "60s", "--node", &addr]).output().expect("runs");
+            let told = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(3), "{args:?}: {told}");
+            assert!(told.contains(&format!("{addr} answers, but not as a Herd node")), "{args:?}: {told}");
+            assert!(begin.elapsed() < Duration::from_secs(20), "{args:?}: {:?}", begin.elapsed());
+        }
+    }
+}
+
+#[test]
+fn a_node_that_went_away_while_a_pipe_was_silent_has_stored_nothing() {
+    let node = Node::start(&["--memory", "64m"]);
+    let mut put = begin(&node, &["put", "slow", "-"]);
+    let mut input = put.stdin.take().expect("piped");
+    input.write_all(&pattern(1_000_000, 1)).expect("herd reads");
+    let is_begun = || node.ok(&["status"]).contains("connections 2");
+    assert!(within(Duration::from_secs(20), is_begun), "the put holds a connection");
+    assert_eq!(node.stop(), Some(0));
+    drop(input);
+    let (code, told) = end(put);
+    assert_eq!(code, Some(3), "{told}");
 }
