@@ -26,6 +26,14 @@ pub(crate) fn cost_bytes(len: u64) -> u64 {
     memory.saturating_add(BODY_OVERHEAD_BYTES + len.div_ceil(BLOCK_BYTES as u64) * BLOCK_OVERHEAD_BYTES)
 }
 
+/// What the lists of a body of `len` bytes cost at least, of which `changed` are not in blocks that it shares.
+pub(crate) fn lists_bytes(len: u64, changed: u64) -> u64 {
+    let blocks = |len: u64| len.div_ceil(BLOCK_BYTES as u64);
+    BODY_OVERHEAD_BYTES
+        + blocks(len) * ZEROS_OVERHEAD_BYTES
+        + blocks(changed) * (BLOCK_OVERHEAD_BYTES - ZEROS_OVERHEAD_BYTES)
+}
+
 /// The memory of one block; given back when the last body that shares it goes.
 struct Block {
     arena: Arc<Arena>,
@@ -227,6 +235,12 @@ impl BodyWriter {
     /// Checksums of the blocks that are full.
     pub fn checksums(&self) -> &[u32] {
         &self.checksums
+    }
+
+    /// What the lists of the body cost, if it is finished now.
+    pub(crate) fn lists_bytes(&self) -> u64 {
+        let open = self.open.len() as u64 * BLOCK_OVERHEAD_BYTES;
+        BODY_OVERHEAD_BYTES + open + self.done.iter().map(|block| block.overhead_bytes()).sum::<u64>()
     }
 
     /// Makes room for up to `max` more bytes; gives how many it found room for, 0 only where none are expected.

@@ -60,12 +60,14 @@ impl Store {
         memory_bytes: u64,
     ) -> Result<Upload, Error> {
         self.check_size(expected.unwrap_or(0))?;
-        let admitted = self.check_quota(c, name, memory_bytes).and_then(|()| self.promise(memory_bytes));
+        // The list of a gap's blocks takes memory, though its zeros do not.
+        let lists = expected.filter(|n| *n > 0).map_or(0, |n| body::lists_bytes(n, memory_bytes));
+        let admitted = self.check_quota(c, name, memory_bytes).and_then(|()| self.promise(memory_bytes, lists));
         admitted.inspect_err(|_| c.0.count_refused())?;
         Ok(Upload {
             store: self.clone(),
             collection: c.clone(),
-            promised: memory_bytes,
+            promised: memory_bytes + lists,
             writer: BodyWriter::new(self.arena.clone(), expected),
         })
     }
@@ -88,8 +90,9 @@ impl Store {
         if held.saturating_add(more) <= quota { Ok(()) } else { Err(refusal::quota(&c.0, more, quota)) }
     }
 
-    /// Promises memory to a value, if it fits beside what is never evicted and what is promised already.
-    fn promise(&self, memory_bytes: u64) -> Result<(), Error> {
+    /// Promises memory to a value and its lists, if it fits beside what is never evicted and what is promised already.
+    fn promise(&self, value_bytes: u64, lists_bytes: u64) -> Result<(), Error> {
+        let memory_bytes = value_bytes.saturating_add(lists_bytes);
         if self.try_promise(memory_bytes).is_ok() {
             return Ok(());
         }
@@ -158,14 +161,25 @@ impl Upload {
     /// The finished body.
     pub fn finish(mut self, now: Now) -> Result<Body, Error> {
         self.check_more(0)?;
+        self.make_room_to_finish(now)?;
         let empty = BodyWriter::new(self.store.arena.clone(), None);
         let writer = std::mem::replace(&mut self.writer, empty);
-        // Only a value of unforeseen size takes memory here, for its last, smaller block.
+        writer.finish().map_err(|NoRoom| self.full())
+    }
+
+    /// The lists are counted when the body is made, and a value of unforeseen size takes memory for its last, smaller
+    /// block. What is kept back for eviction may serve, but nothing beyond the budget.
+    fn make_room_to_finish(&self, now: Now) -> Result<(), Error> {
+        let (arena, lists) = (&self.store.arena, self.writer.lists_bytes());
         let mut tries = 0;
-        while self.store.arena.spare_pages() == 0 && tries < 64 && self.store.reclaim(now) {
+        while u64::from(arena.spare_pages()) * PAGE_BYTES as u64 <= lists {
+            if tries == 64 || !self.store.reclaim(now) {
+                let fits = arena.used_bytes() + lists <= arena.budget_bytes();
+                return if fits { Ok(()) } else { Err(self.full()) };
+            }
             tries += 1;
         }
-        writer.finish().map_err(|NoRoom| self.full())
+        Ok(())
     }
 
     fn check_more(&self, n: u64) -> Result<(), Error> {

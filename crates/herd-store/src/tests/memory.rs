@@ -1,6 +1,7 @@
 //! What is counted against the budget, and when it is given back.
 
 use super::*;
+use herd_core::entry::Fence;
 
 /// Memory in use once upkeep has nothing left to do.
 fn settled(store: &Store, now: Now) -> u64 {
@@ -229,6 +230,39 @@ fn a_gap_takes_no_memory() {
     assert!(store.counts(&c).bytes < 1 << 20);
     store.entry(&c, b"n", at(1)).remove(None);
     assert!(store.memory().1 - before < 130 << 10, "the shared block and a page of the log stay");
+}
+
+/// Its blocks are nothing, but the list of them is not: it is admitted like other bytes, and beyond the memory refused.
+#[test]
+fn gaps_stay_within_the_memory() {
+    for (len, others) in [(32 << 30, 0), (1 << 30, 0), (1 << 30, 3_000)] {
+        let config = Config {
+            memory_bytes: 16 << 20,
+            threads: 2,
+            object_max_bytes: 1 << 40,
+            hash_key: HashKey([3; 16]),
+            start_ms: 1_800_000_000_000,
+        };
+        let store = Store::new(&config).expect("maps");
+        let c = store.create("r", spec("ram:1")).expect("new");
+        // Tokens, which no collection is counted for.
+        (0..others)
+            .for_each(|i: u64| store.entry(&c, &i.to_le_bytes(), at(1)).leave(Fence { lock: [1; 16], grant: i }));
+        let gap = |i: u64| {
+            let mut upload = store.admit_change(&c, &i.to_le_bytes(), len, 1)?;
+            upload.zeros(len - 1, at(1))?;
+            upload.write(b"x", at(1))?;
+            let body = Arc::new(upload.finish(at(1))?);
+            let (budget, used) = store.memory();
+            assert!(used <= budget, "{used} bytes of {budget}");
+            store.entry(&c, &i.to_le_bytes(), at(1)).put(&NewObject::of(Given::Large(body)))
+        };
+        let refused = (0..1_000).find_map(|i| gap(i).err()).expect("it is full");
+        assert_eq!(refused.kind, ErrorKind::Full);
+        let (budget, used) = store.memory();
+        assert!(used > budget / 2 && used <= budget, "{used} bytes of {budget}");
+        assert_eq!(store.unsettled().0, 0);
+    }
 }
 
 #[test]
