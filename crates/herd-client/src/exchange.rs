@@ -118,6 +118,8 @@ pub(crate) struct Exchange<'a, S> {
     memory: Vec<u8>,
     progress: Progress,
     patience_ms: u64,
+    /// When a get that waits for a newer version has waited long enough, whatever was lost on the way.
+    wait_until_ms: u64,
     tries: Tries,
     state: State<S>,
 }
@@ -147,6 +149,7 @@ impl<'a, S: Socket> Exchange<'a, S> {
             memory,
             progress: Progress::new(&request),
             patience_ms,
+            wait_until_ms: 0,
             tries: Tries::new(&request, 0),
             request,
             state: State::Between,
@@ -160,8 +163,8 @@ impl<'a, S: Socket> Exchange<'a, S> {
 
     /// Sets the time until which something must move.
     fn start(&mut self, now_ms: u64) {
-        let most_ms = self.patience_ms.saturating_add(self.request.wait_ms());
-        self.tries.moved(now_ms.saturating_add(most_ms));
+        self.wait_until_ms = now_ms.saturating_add(self.request.wait_ms());
+        self.tries.moved(self.wait_until_ms.saturating_add(self.patience_ms));
         self.state = State::Between;
     }
 
@@ -289,6 +292,7 @@ impl<'a, S: Socket> Exchange<'a, S> {
     }
 
     fn open(&mut self, now_ms: u64, mut link: Link<S>, was_idle: bool) {
+        self.request.wait_at_most(self.wait_until_ms.saturating_sub(now_ms));
         let body = match self.outgoing {
             Outgoing::Nothing => Body::Copied(self.request.body()),
             Outgoing::Slice(bytes) => body_of(bytes),
@@ -297,7 +301,7 @@ impl<'a, S: Socket> Exchange<'a, S> {
         };
         self.held = true;
         let sink = (self.sink, std::mem::take(&mut self.memory));
-        let first_ms = self.tries.silence_ms(now_ms, self.pool.nodes(), was_idle);
+        let first_ms = self.tries.silence_ms(now_ms, self.pool.nodes(), was_idle, self.request.wait_ms());
         let patience = Patience { first_ms, then_ms: self.patience_ms };
         match link.begin(now_ms, &self.request, body, sink, patience) {
             Ok(id) => self.state = State::Open(link, id),

@@ -250,6 +250,13 @@ impl<'a> Request<'a> {
         Self { range: Some(range), ..self.clone() }
     }
 
+    /// Has a get that waits for a newer version wait no longer than that.
+    pub(crate) fn wait_at_most(&mut self, most_ms: u64) {
+        if let Some((_, wait_ms)) = &mut self.newer_than {
+            *wait_ms = most_ms.min(*wait_ms);
+        }
+    }
+
     /// How much longer than usual its answer may take, ms.
     pub(crate) fn wait_ms(&self) -> u64 {
         self.newer_than.map_or(0, |(_, wait_ms)| wait_ms)

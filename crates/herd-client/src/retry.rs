@@ -92,12 +92,15 @@ impl Tries {
         self.deadline_ms
     }
 
-    /// How long the next try may be silent, ms. A read leaves time for the others of `nodes`; and for a new connection,
-    /// if this one `was_idle`: a firewall may have forgotten it without a word.
-    pub fn silence_ms(&self, now_ms: u64, nodes: usize, was_idle: bool) -> u64 {
+    /// How long the next try may be silent, ms, where its node is to wait `wait_ms` before it answers. A read leaves time
+    /// for the others of `nodes`; and for a new connection, if this one `was_idle`: a firewall may have forgotten it
+    /// without a word. None of that is taken from the wait.
+    pub fn silence_ms(&self, now_ms: u64, nodes: usize, was_idle: bool, wait_ms: u64) -> u64 {
         let left_ms = self.deadline_ms.saturating_sub(now_ms);
         let untried = (nodes as u64).saturating_sub(u64::from(self.lost + self.missed)).max(1);
-        if self.repeatable { left_ms.div_ceil(untried + u64::from(was_idle)) } else { left_ms }
+        let shares = if self.repeatable { untried + u64::from(was_idle) } else { 1 };
+        let wait_ms = wait_ms.min(left_ms);
+        wait_ms + (left_ms - wait_ms).div_ceil(shares)
     }
 
     /// What to do after `failure`. `chance`, any number, spreads the pauses of clients that were refused together.
@@ -222,12 +225,22 @@ mod tests {
     #[test]
     fn a_read_leaves_time_for_the_other_nodes() {
         let mut tries = get();
-        assert_eq!((tries.silence_ms(100, 3, false), tries.silence_ms(100, 2, true)), (300, 300));
+        assert_eq!((tries.silence_ms(100, 3, false, 0), tries.silence_ms(100, 2, true, 0)), (300, 300));
         assert!(again(tries.after(lost(true), 400, 0)));
-        assert_eq!(tries.silence_ms(400, 3, false), 300);
+        assert_eq!(tries.silence_ms(400, 3, false, 0), 300);
         assert!(again(tries.after(lost(true), 700, 0)));
-        assert_eq!((tries.silence_ms(700, 3, false), tries.silence_ms(1100, 3, false)), (300, 0));
-        assert_eq!(put().silence_ms(100, 3, true), 900, "a change is not asked twice");
+        assert_eq!((tries.silence_ms(700, 3, false, 0), tries.silence_ms(1100, 3, false, 0)), (300, 0));
+        assert_eq!(put().silence_ms(100, 3, true, 0), 900, "a change is not asked twice");
+    }
+
+    #[test]
+    fn a_wait_is_no_silence_however_many_nodes_there_are() {
+        let request = Request::get_newer("x", 7, std::time::Duration::from_secs(60)).expect("valid");
+        let (tries, wait_ms) = (Tries::new(&request, 69_000), request.wait_ms());
+        assert_eq!(tries.silence_ms(0, 1, false, wait_ms), 69_000);
+        assert_eq!(tries.silence_ms(0, 1, true, wait_ms), 64_500);
+        assert_eq!(tries.silence_ms(0, 2, true, wait_ms), 63_000);
+        assert_eq!(tries.silence_ms(40_000, 2, true, wait_ms), 29_000, "no longer than there is time");
     }
 
     #[test]

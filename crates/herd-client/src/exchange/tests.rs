@@ -327,3 +327,37 @@ fn a_get_gives_out_the_object_and_nothing_else() {
     }
     assert!(seen.done > 100 && seen.unreachable > 10 && seen.unknown == 0, "{seen:?}");
 }
+
+/// A node that takes all and says nothing.
+#[derive(Default)]
+struct Silent(RefCell<Vec<u8>>);
+
+impl super::Socket for Silent {
+    fn read(&self, _: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    fn write(&self, from: &[IoSlice<'_>]) -> io::Result<usize> {
+        from.iter().for_each(|slice| self.0.borrow_mut().extend_from_slice(slice));
+        Ok(from.iter().map(|slice| slice.len()).sum())
+    }
+}
+
+#[test]
+fn a_wait_is_no_silence_of_its_node_and_what_is_left_of_it_goes_to_the_next() {
+    let pool = Pool::new("a,b", Config::default(), 1).expect("addresses");
+    let request = Request::get_newer("x", 7, Duration::from_secs(10)).expect("valid");
+    let mut exchange = Exchange::new(&pool, (0, 1_000), request, Given::Nothing, (Sink::Memory(9), Vec::new()));
+    for (now_ms, node, asked_ms) in [(0, 0, 10_000), (10_500, 1, 0)] {
+        assert!(matches!(exchange.next(now_ms), Need::Connect(to, _) if to == node));
+        exchange.connected(now_ms, Ok(Silent::default()));
+        let Need::Wait { most, .. } = exchange.next(now_ms) else { panic!("it waits for the answer") };
+        assert_eq!(most, Duration::from_millis(if node == 0 { 10_500 } else { 500 }));
+        let sent = exchange.socket().0.borrow();
+        let hello = wire::parse_frame_head(&sent).expect("a frame").expect("whole").bytes();
+        let request = wire::parse_frame_head(&sent[hello..]).expect("a frame").expect("whole").header;
+        assert_eq!((request.kind, request.time_ms), (Kind::Request, asked_ms));
+    }
+    let Need::Done(result) = exchange.next(11_000) else { panic!("there is no third") };
+    assert_eq!(result.expect_err("nobody said anything").kind(), ErrorKind::Unreachable);
+}
