@@ -50,6 +50,10 @@ pub const HTTP_HEAD_MAX_BYTES: usize = 16 * 1024;
 /// HTTP: header fields of one request.
 pub const HTTP_HEADERS_MAX: usize = 64;
 
+/// HTTP: the longest body that is dropped where its PUT is refused, so that the connection goes on: to receive it takes
+/// no longer than to connect anew.
+pub const HTTP_DROPPED_MAX_BYTES: usize = 64 * 1024;
+
 /// HTTP: longest line that announces a chunk: 16 digits and room for the few extensions proxies add; it is read and
 /// dropped, so a longer one only costs work.
 pub const HTTP_CHUNK_LINE_MAX_BYTES: usize = 256;

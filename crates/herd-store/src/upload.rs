@@ -171,13 +171,13 @@ impl Upload {
     /// block. What is kept back for eviction may serve, but nothing beyond the budget.
     fn make_room_to_finish(&self, now: Now) -> Result<(), Error> {
         let (arena, lists) = (&self.store.arena, self.writer.lists_bytes());
-        let mut tries = 0;
+        let mut tries = 64 + lists / PAGE_BYTES as u64;
         while u64::from(arena.spare_pages()) * PAGE_BYTES as u64 <= lists {
-            if tries == 64 || !self.store.reclaim(now) {
+            if tries == 0 || !self.store.reclaim(now) {
                 let fits = arena.used_bytes() + lists <= arena.budget_bytes();
                 return if fits { Ok(()) } else { Err(self.full()) };
             }
-            tries += 1;
+            tries -= 1;
         }
         Ok(())
     }

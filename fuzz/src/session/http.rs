@@ -164,7 +164,7 @@ fn put_if(
     };
     outcomes.add("PUT under a condition");
     let parts = vec![(key, model.write(key, &action))];
-    put_body(key, &fields, &bytes, false, outcomes, out);
+    put_body(key, &fields, &bytes, option % 8 > 3, outcomes, out);
     Asked { kind: Kind::Written, parts, writes: true, end: 0 }
 }
 

@@ -1,8 +1,8 @@
 //! The HTTP door: objects under `/o/COLLECTION/NAME`, pages of names, metrics and status (PROTOCOL.md §2, RFC 9110,
 //! 9112).
 //!
-//! A session is between requests, inside a body of known length, or inside a chunked body. A refused body is not read:
-//! the answer is sent and the connection closed. Replies keep the order of their requests; a GET that
+//! A session is between requests, inside a body, or dropping one. A refused body that is not small is not read: the
+//! answer is sent and the connection closed. Replies keep the order of their requests; a GET that
 //! waits for a newer version leaves a gap.
 
 mod get;
@@ -42,6 +42,8 @@ enum State {
     Heads,
     /// Inside the body of a PUT.
     Body(Box<Incoming>),
+    /// Dropping so many bytes of the body of a PUT that was refused.
+    Drop(u64),
 }
 
 impl Session {
@@ -62,6 +64,7 @@ impl Session {
             let step = match &self.state {
                 State::Heads => self.head(cx, &input[used..], out),
                 State::Body(_) => self.body(cx, &input[used..], out),
+                State::Drop(left) => self.drop_body(*left, input.len() - used),
             };
             used += step.used;
             if step.used == 0 || step.next != Next::Read {
@@ -170,7 +173,7 @@ impl Session {
     pub(crate) fn space<'a>(&'a mut self, cx: &mut Context, max: usize) -> Vec<IoSliceMut<'a>> {
         match &mut self.state {
             State::Body(incoming) => incoming.space(cx, max),
-            State::Heads => Vec::new(),
+            State::Heads | State::Drop(_) => Vec::new(),
         }
     }
 }

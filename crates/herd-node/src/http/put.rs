@@ -9,6 +9,7 @@ use herd_core::door::http::{
     put_error,
 };
 use herd_core::entry::{Condition, Version};
+use herd_core::limits::HTTP_DROPPED_MAX_BYTES;
 use herd_core::op::{Action, Op, Put};
 use herd_core::{Error, ErrorKind};
 use herd_net::{Next, Step};
@@ -35,14 +36,29 @@ enum Framing {
     Chunked(ChunkedDecoder),
 }
 
+impl Framing {
+    fn of(request: &Request<'_>) -> Self {
+        match request.body {
+            Body::None => Framing::Length(0),
+            Body::Length(n) => Framing::Length(n),
+            Body::Chunked => Framing::Chunked(ChunkedDecoder::default()),
+        }
+    }
+
+    /// Bytes still to come, where that is known.
+    fn left(&self) -> Option<u64> {
+        match self {
+            Framing::Length(left) => Some(*left),
+            Framing::Chunked(_) => None,
+        }
+    }
+}
+
 impl Incoming {
     fn begin(cx: &Context, request: &Request<'_>, collection: &str, name: &[u8]) -> Result<Self, Error> {
         let collection = cx.shared.collection(collection)?;
-        let (framing, expected) = match request.body {
-            Body::None => (Framing::Length(0), Some(0)),
-            Body::Length(n) => (Framing::Length(n), Some(n)),
-            Body::Chunked => (Framing::Chunked(ChunkedDecoder::default()), None),
-        };
+        let framing = Framing::of(request);
+        let expected = framing.left();
         let write = &request.write;
         let attributes = write.attributes().encode()?;
         check(cx, &collection, name, write.condition)?;
@@ -172,8 +188,40 @@ impl Session {
                 self.state = State::Body(Box::new(incoming));
                 Next::Read
             }
-            Err(error) => self.give_up(cx, Broken::Error(error), out),
+            Err(error) => {
+                // A client that waits for 100 may send the body all the same, or not.
+                let left = Framing::of(request).left().filter(|_| !request.expect_continue);
+                self.refuse(cx, &error, (request.connection, left), out)
+            }
         }
+    }
+
+    /// Answers with an error. Where the `left` bytes of the body are known and few, they are dropped and the connection
+    /// stays, if it was to; else it closes.
+    fn refuse(
+        &mut self,
+        cx: &Context,
+        error: &Error,
+        (connection, left): (Connection, Option<u64>),
+        out: &mut Output<'_>,
+    ) -> Next {
+        let is_small = left.is_some_and(|left| left <= HTTP_DROPPED_MAX_BYTES as u64);
+        let connection = if is_small { connection } else { Connection::Close };
+        cx.count_error(DoorName::Http, VerbName::Put, error.kind);
+        put_error(out.buf, error, &About { connection, date: Some(&date(cx)), ..About::default() });
+        if connection == Connection::Close {
+            self.state = State::Heads;
+            return Next::Close;
+        }
+        self.state = left.filter(|left| *left > 0).map_or(State::Heads, State::Drop);
+        Next::Read
+    }
+
+    /// Drops what has come of a body of which `left` bytes are still to be dropped.
+    pub(super) fn drop_body(&mut self, left: u64, input_bytes: usize) -> Step {
+        let n = left.min(input_bytes as u64);
+        self.state = if n == left { State::Heads } else { State::Drop(left - n) };
+        Step { used: n as usize, next: Next::Read }
     }
 
     /// More bytes of a body, or of its framing.
@@ -193,9 +241,18 @@ impl Session {
                 let next = self.end_put(cx, *incoming, out);
                 Step { used, next }
             }
-            Err(broken) => {
-                let next = self.give_up(cx, broken, out);
-                Step { used: input.len(), next }
+            Err(Broken::Error(error)) => {
+                let (connection, left) = (incoming.connection, incoming.framing.left());
+                match self.refuse(cx, &error, (connection, left), out) {
+                    Next::Read => self.drop_body(left.unwrap_or(0), input.len()),
+                    next => Step { used: input.len(), next },
+                }
+            }
+            Err(Broken::Refusal(refusal)) => {
+                cx.count_error(DoorName::Http, VerbName::Put, ErrorKind::BadRequest);
+                refusal.encode(out.buf, Some(&date(cx)));
+                self.state = State::Heads;
+                Step { used: input.len(), next: Next::Close }
             }
         }
     }
@@ -237,23 +294,6 @@ impl Session {
             }
         }
         if connection == Connection::Close { Next::Close } else { Next::Read }
-    }
-
-    /// Answers and closes.
-    fn give_up(&mut self, cx: &Context, broken: Broken, out: &mut Output<'_>) -> Next {
-        match broken {
-            Broken::Error(error) => {
-                cx.count_error(DoorName::Http, VerbName::Put, error.kind);
-                let about = About { connection: Connection::Close, date: Some(&date(cx)), ..About::default() };
-                put_error(out.buf, &error, &about);
-            }
-            Broken::Refusal(refusal) => {
-                cx.count_error(DoorName::Http, VerbName::Put, ErrorKind::BadRequest);
-                refusal.encode(out.buf, Some(&date(cx)));
-            }
-        }
-        self.state = State::Heads;
-        Next::Close
     }
 }
 

@@ -3,7 +3,7 @@
 use super::say;
 use crate::Config;
 use crate::drive::World;
-use herd_core::limits::{LIST_PAGE_HIGH_BYTES, NAME_MAX_BYTES};
+use herd_core::limits::{HTTP_DROPPED_MAX_BYTES, LIST_PAGE_HIGH_BYTES, NAME_MAX_BYTES};
 use std::time::Duration;
 
 fn put(world: &mut World, name: &str, more: &str) -> String {
@@ -66,6 +66,44 @@ fn an_empty_line_may_precede_the_first_request() {
     let peer = world.connect();
     assert_eq!(say(&mut world, peer, "\r\n"), "");
     assert_eq!(code(&say(&mut world, peer, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")), "200");
+}
+
+/// Clients that change one object under a condition keep their connections, whoever was first.
+#[test]
+fn a_put_that_is_refused_keeps_the_connection_where_its_body_is_small() {
+    let mut world = World::new();
+    put(&mut world, "n", "");
+    let head = |more: &str, length: usize| {
+        format!("PUT /o/default/n HTTP/1.1\r\nHost: localhost\r\n{more}Content-Length: {length}\r\n\r\n")
+    };
+    let health = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let small = "y".repeat(HTTP_DROPPED_MAX_BYTES);
+    let all = [head("If-None-Match: *\r\n", small.len()), small.clone(), health.into()].concat();
+    let lengths = [all.len(), all.len() - health.len(), all.len() - health.len() - 5, all.len() - small.len()];
+    for (at, cut) in lengths.into_iter().enumerate() {
+        let peer = world.connect();
+        let mut said = say(&mut world, peer, &all[..cut]);
+        assert_eq!(code(&said), "412", "{at}");
+        said += &say(&mut world, peer, &all[cut..]);
+        assert!(said.ends_with("\r\n\r\nok\n"), "{at}: {said}");
+        assert_eq!(field(&said, "Connection"), None, "{at}");
+        assert!(!world.is_closed(peer));
+    }
+    assert!(get(&mut world, "/o/default/n", "localhost").ends_with("\r\n\r\nx"), "nothing was stored");
+    let missing = format!("PUT /o/none/n HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\ny{health}");
+    let peer = world.connect();
+    let said = say(&mut world, peer, &missing);
+    assert!(code(&said) == "404" && said.ends_with("ok\n"), "{said}");
+    // Who expects to be told before the body may send it or not; who has much to send is stopped.
+    for (more, length) in
+        [("Expect: 100-continue\r\n", 1), ("", HTTP_DROPPED_MAX_BYTES + 1), ("Connection: close\r\n", 1)]
+    {
+        let peer = world.connect();
+        let said = say(&mut world, peer, &head(&format!("If-None-Match: *\r\n{more}"), length));
+        assert_eq!((code(&said), field(&said, "Connection")), ("412", Some("close")), "{more}{length}");
+        let said = say(&mut world, peer, &format!("y{health}"));
+        assert!(said.is_empty(), "{said}");
+    }
 }
 
 /// However long its names, a page is no more than what one connection may hold; the pages together have all.
