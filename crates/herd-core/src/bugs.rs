@@ -32,11 +32,15 @@ pub enum Bug {
     ByteTwice,
     /// Objects outlive their time.
     NeverExpires,
+    /// Nobody who waits for an object is told that it changed.
+    UntoldWaiter,
+    /// Who waits and was told once, too early, is not told again.
+    ToldOnce,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 11] = [
+    pub const ALL: [Bug; 13] = [
         Bug::ForgottenUnwatch,
         Bug::LockOrder,
         Bug::StaleGeneration,
@@ -48,6 +52,8 @@ impl Bug {
         Bug::LateReplyLast,
         Bug::ByteTwice,
         Bug::NeverExpires,
+        Bug::UntoldWaiter,
+        Bug::ToldOnce,
     ];
 }
 

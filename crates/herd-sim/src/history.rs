@@ -106,6 +106,20 @@ impl History {
         self.ops[op].what = what;
     }
 
+    /// When the object changed last at the latest, by a request or by its end; never where objects are evicted.
+    pub(crate) fn rests_since_ms(&self, key: usize) -> u64 {
+        if self.evicts {
+            return u64::MAX;
+        }
+        let last = |op: &Op| match op.what {
+            What::Get => 0,
+            What::Put { ttl_ms, .. } => op.end_ms.saturating_add(ttl_ms.unwrap_or(0)),
+            What::Touch { ttl_ms } => op.end_ms.saturating_add(ttl_ms),
+            What::Remove => op.end_ms,
+        };
+        self.ops.iter().filter(|op| op.key == key).map(last).max().unwrap_or(0)
+    }
+
     /// The first thing that can't be.
     pub(crate) fn check(&self) -> Result<(), String> {
         let keys = self.ops.iter().map(|op| op.key + 1).max().unwrap_or(0);

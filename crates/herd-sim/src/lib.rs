@@ -1,8 +1,10 @@
 //! Herd in virtual time: one real node (store, sessions, engine) and several real clients in one thread, from a seed.
 //!
 //! A seed decides all: what is asked, how bytes are cut, who stalls, half-closes, leaves or resets, when time passes.
-//! Checked are values and versions (`history.rs`), the budget, that every request is answered or its connection closed,
-//! and that nothing is left when all clients have gone (`world.rs`). A seed that fails does so again:
+//! Checked are values and versions (`history.rs`), that a part is the one asked for, that a wait ends neither too early
+//! nor long after the change (`session`), the budget, that every request is answered or its connection closed, and that
+//! nothing is left when all clients have gone (`world.rs`). Not asked yet: methods, tokens, conditions, ranged puts,
+//! listings, collections that come and go. A seed that fails does so again:
 //! `herd-sim one --seed N`.
 //!
 //! Development only; callers: its binary, its test.

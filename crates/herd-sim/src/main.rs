@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     }
     let seconds = start.elapsed().as_secs_f64();
     println!("{done} seeds in {seconds:.1} s, {} failed", failed.len());
-    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if failed.is_empty() && done > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Whether each planted bug is found.

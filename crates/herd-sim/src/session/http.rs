@@ -13,6 +13,8 @@ enum Asked {
         op: OpId,
         head_only: bool,
         waits: bool,
+        /// The first byte and the number of bytes of a part.
+        part: Option<(usize, usize)>,
     },
     Put(OpId),
     Delete(OpId),
@@ -117,17 +119,18 @@ impl Http {
 
     fn get(&mut self, plan: &mut Plan, key: usize) {
         let (head_only, waits) = (plan.random.chance(10), plan.waits && plan.random.chance(15));
-        let mut fields = String::new();
+        let (mut fields, mut part) = (String::new(), None);
         if waits && self.version > 0 {
             let wait_s = 1 + plan.random.below(3);
             fields = format!("If-None-Match: \"{}\"\r\nPrefer: wait={wait_s}\r\n", self.version);
         } else if plan.random.chance(20) {
-            let from = plan.random.size(plan.value_bytes);
-            fields = format!("Range: bytes={from}-{}\r\n", from + plan.random.size(100_000));
+            let (from, more) = (plan.random.size(plan.value_bytes), plan.random.size(100_000));
+            fields = format!("Range: bytes={from}-{}\r\n", from + more);
+            part = (!head_only).then_some((from as usize, more as usize + 1));
         }
         self.request(if head_only { "HEAD" } else { "GET" }, &format!("/o/default/k{key}"), &fields);
         let op = plan.history.begin(BY, key, What::Get);
-        self.asked.push_back(Asked::Get { op, head_only, waits });
+        self.asked.push_back(Asked::Get { op, head_only, waits, part });
     }
 
     /// Takes one answer; how long it was.
@@ -144,9 +147,14 @@ impl Http {
         let asked = self.asked.pop_front().expect("looked at above");
         self.version = head.version.unwrap_or(self.version);
         match (asked, head.status) {
-            (Asked::Get { op, head_only, .. }, 200 | 206) => {
+            (Asked::Get { op, head_only, part, .. }, 200 | 206) => {
                 let (at, size) = head.part.unwrap_or((0, head.length));
                 let bytes = self.input[head.bytes..whole].to_vec();
+                if let Some((from, most)) = part
+                    && (at, bytes.len()) != (from, most.min(size.saturating_sub(from)))
+                {
+                    return Err(format!("{} bytes at {at} of {size} for {most} at {from}", bytes.len()));
+                }
                 let seen = if head_only { Seen::Size(size) } else { Seen::Bytes { at, bytes, size } };
                 plan.history.end(op, Outcome::Got(seen), head.version);
             }

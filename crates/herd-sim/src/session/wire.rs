@@ -15,9 +15,18 @@ const BY: &str = "wire";
 /// Nothing is given up by the client itself.
 const PATIENCE: Patience = Patience { first_ms: u32::MAX as u64, then_ms: u32::MAX as u64 };
 
+/// A wait so long that all that a run does is over before it.
+const LONG_MS: u64 = 300_000;
+
 struct Asked {
     op: OpId,
+    key: usize,
     what: Kind,
+    /// The first byte and the length of what was asked for, if that was a part.
+    range: Option<Range>,
+    asked_ms: u64,
+    /// How long it may wait.
+    wait_ms: u64,
     reply: Option<Reply>,
     bytes: Vec<u8>,
 }
@@ -38,8 +47,9 @@ pub(crate) struct Wire {
     asked: BTreeMap<u64, Asked>,
     /// Values of puts that are sent in frames.
     bodies: BTreeMap<u64, Vec<u8>>,
-    /// The version last seen, of whatever object.
+    /// The version last seen, of whatever object, and of each.
     version: u64,
+    versions: BTreeMap<usize, u64>,
 }
 
 impl Session for Wire {
@@ -52,17 +62,11 @@ impl Session for Wire {
                 let request = Request::get(&name).expect("a valid name");
                 self.open(plan, key, &request, What::Get, Kind::Get);
             }
-            60..70 => {
-                let range = Range { offset: 0, length: Some(1 + plan.random.size(100_000)) };
-                let request = Request::get_range(&name, range).expect("a valid name");
-                self.open(plan, key, &request, What::Get, Kind::Get);
+            60..70 => self.get_range(plan, key, &name),
+            70..75 => {
+                self.open(plan, key, &Request::stat(&name).expect("a valid name"), What::Get, Kind::Stat);
             }
-            70..75 => self.open(plan, key, &Request::stat(&name).expect("a valid name"), What::Get, Kind::Stat),
-            75..85 if plan.waits => {
-                let wait = Duration::from_millis(plan.random.below(5_000));
-                let request = Request::get_newer(&name, self.version, wait).expect("a valid name");
-                self.open(plan, key, &request, What::Get, Kind::Wait);
-            }
+            75..85 if plan.waits => self.wait(plan, key, &name),
             85..90 if !self.asked.is_empty() => self.cancel(plan),
             _ => {
                 let request = Request::remove(&name, Condition::None).expect("a valid name");
@@ -110,6 +114,35 @@ impl Session for Wire {
     }
 }
 
+impl Asked {
+    /// An error if the answer gives another part than was asked for, or comes too early or too late.
+    fn check(&self, plan: &Plan) -> Result<(), String> {
+        let reply = self.reply.as_ref().expect("a reply comes before its body");
+        let status = Status::from_code(reply.code);
+        if let (Some(Range { offset, length }), Some(Status::Ok)) = (self.range, status) {
+            let rest = reply.size_bytes.unwrap_or(0).saturating_sub(offset);
+            let bytes = length.map_or(rest, |length| length.min(rest));
+            if (reply.offset, self.bytes.len() as u64) != (offset, bytes) {
+                return Err(format!("{} bytes at {} for {bytes} at {offset}", self.bytes.len(), reply.offset));
+            }
+        }
+        let waited_ms = plan.history.now_ms - self.asked_ms;
+        match status {
+            Some(Status::Error(ErrorKind::Timeout)) if waited_ms < self.wait_ms => {
+                Err(format!("a wait of {} ms is over after {waited_ms}", self.wait_ms))
+            }
+            Some(Status::Ok | Status::Error(ErrorKind::NotFound))
+                if self.wait_ms == LONG_MS
+                    && waited_ms >= LONG_MS
+                    && plan.history.rests_since_ms(self.key) < self.asked_ms + LONG_MS / 2 =>
+            {
+                Err("who waits was not told of a change, and found it when the wait was over".into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Kind {
     /// The outcome where there is no answer.
     fn unknown(self) -> Outcome {
@@ -120,12 +153,31 @@ impl Kind {
 impl Wire {
     pub(crate) fn new(plan: &Plan) -> Self {
         let connection = Connection::new(plan.history.now_ms);
-        let (out, asked, bodies, version) = Default::default();
-        Self { connection, out, asked, bodies, version }
+        let (out, asked, bodies, version, versions) = Default::default();
+        Self { connection, out, asked, bodies, version, versions }
     }
 
-    fn open(&mut self, plan: &mut Plan, key: usize, request: &Request<'_>, what: What, kind: Kind) {
-        self.open_with(plan, key, request, Body::Copied(b""), what, kind);
+    fn get_range(&mut self, plan: &mut Plan, key: usize, name: &str) {
+        let offset = plan.random.below(2) * plan.random.size(plan.value_bytes);
+        let range = Range { offset, length: Some(1 + plan.random.size(100_000)) };
+        let request = Request::get_range(name, range).expect("a valid name");
+        self.open(plan, key, &request, What::Get, Kind::Get).range = Some(range);
+    }
+
+    /// Waits for a version that is newer than the object's, or than any number.
+    fn wait(&mut self, plan: &mut Plan, key: usize, name: &str) {
+        // Only where answers are short: a long one may be read so slowly that it seems late.
+        let long = plan.value_bytes <= 2_000 && plan.random.chance(50);
+        let wait_ms = if long { LONG_MS } else { plan.random.below(5_000) };
+        let own = plan.random.chance(50);
+        let than = if own { self.versions.get(&key).copied().unwrap_or(0) } else { self.version };
+        let request = Request::get_newer(name, than, Duration::from_millis(wait_ms)).expect("a valid name");
+        self.open(plan, key, &request, What::Get, Kind::Wait).wait_ms = wait_ms;
+    }
+
+    fn open(&mut self, plan: &mut Plan, key: usize, request: &Request<'_>, what: What, kind: Kind) -> &mut Asked {
+        let id = self.open_with(plan, key, request, Body::Copied(b""), what, kind);
+        self.asked.get_mut(&id).expect("it was just asked")
     }
 
     fn open_with(
@@ -140,7 +192,8 @@ impl Wire {
         let now_ms = plan.history.now_ms;
         let id = self.connection.open(now_ms, request, body, Delivery::Checked, PATIENCE).expect("it may be asked");
         let op = plan.history.begin(BY, key, what);
-        self.asked.insert(id, Asked { op, what: kind, reply: None, bytes: Vec::new() });
+        let (reply, bytes, range, wait_ms) = (None, Vec::new(), None, 0);
+        self.asked.insert(id, Asked { op, key, what: kind, range, asked_ms: now_ms, wait_ms, reply, bytes });
         id
     }
 
@@ -212,8 +265,10 @@ impl Wire {
     }
 
     fn over(&mut self, plan: &mut Plan, id: u64) -> Result<(), String> {
-        let Asked { op, what, reply, bytes } = self.asked.remove(&id).expect("looked at above");
+        let asked = self.asked.remove(&id).expect("looked at above");
         self.bodies.remove(&id);
+        asked.check(plan)?;
+        let Asked { op, key, what, reply, bytes, .. } = asked;
         let reply = reply.expect("a reply comes before its body");
         let seen = |reply: &Reply| {
             let size = reply.size_bytes.unwrap_or(u64::MAX) as usize;
@@ -232,7 +287,10 @@ impl Wire {
             (Kind::Remove, Some(Status::Error(ErrorKind::NotFound))) => (Outcome::NotDone, None),
             (_, _) => return Err(format!("status {} '{}' to something else", reply.code, reply.text)),
         };
-        self.version = version.unwrap_or(self.version);
+        if let Some(version) = version {
+            self.version = version;
+            self.versions.insert(key, version);
+        }
         plan.history.end(op, outcome, version);
         Ok(())
     }
