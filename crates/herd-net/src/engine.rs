@@ -243,9 +243,12 @@ impl<S: Service, M: System> Engine<S, M> {
     pub(crate) fn resume_ready(&mut self) {
         self.service.ready(&mut self.ready);
         self.late.extend(self.ready.drain(..));
-        for _ in 0..self.late.len().min(RESUMES) {
-            let ticket = self.late.pop_front().expect("counted");
-            self.resume(ticket);
+        let mut left = RESUMES;
+        while left > 0
+            && let Some(ticket) = self.late.pop_front()
+        {
+            // What was cancelled meanwhile does not count, or cancelled waits would gather here.
+            left -= usize::from(self.resume(ticket));
         }
         if self.late.is_empty() && self.late.capacity() > RESUMES {
             self.late = VecDeque::new();
@@ -259,23 +262,24 @@ impl<S: Service, M: System> Engine<S, M> {
         self.late.push_back(ticket);
     }
 
-    /// Has the service make a deferred reply and puts it in its place.
-    pub fn resume(&mut self, ticket: Ticket) {
+    /// Has the service make a deferred reply and puts it in its place. False: there is none of that ticket any more.
+    pub fn resume(&mut self, ticket: Ticket) -> bool {
         let at = (ticket.conn & 0xFFFF_FFFF) as usize;
         let Some(Some(conn)) = self.conns.get_mut(at) else {
-            return;
+            return false;
         };
         if ticket.conn != ticket_id(at, self.uses[at]) {
-            return;
+            return false;
         }
         let (mut buf, mut reply) = (Vec::new(), Queue::resumed(ticket.serial));
         let mut out = Output::new(&mut buf, &mut reply, ticket.conn);
-        self.service.resume(&mut conn.session, ticket, &mut out);
+        let is_there = self.service.resume(&mut conn.session, ticket, &mut out);
         reply.push(&buf);
         if !reply.is_empty() {
             conn.queue.fill(ticket.serial, reply);
             if conn.tell_held(&mut self.service) { self.stand_in_line(at) } else { self.close(at, Why::Shed) }
         }
+        is_there
     }
 
     /// Called every [`TICK_MS`](herd_core::limits::TICK_MS): upkeep of the service, replies whose time has come,

@@ -101,13 +101,15 @@ impl Service for Words {
         tickets.append(&mut self.ready);
     }
 
-    fn resume(&mut self, _session: &mut (), ticket: Ticket, out: &mut Output<'_, Same>) {
+    fn resume(&mut self, _session: &mut (), ticket: Ticket, out: &mut Output<'_, Same>) -> bool {
         if self.turns > 0 {
             self.turns -= 1;
-            return self.long.push_back(ticket);
+            self.long.push_back(ticket);
+            return true;
         }
         out.buf.extend_from_slice(b"late");
         out.buf.resize(4.max(self.late_bytes), b'.');
+        true
     }
 
     fn is_multiplexed(&self, _session: &()) -> bool {
@@ -273,6 +275,22 @@ fn many_replies_that_become_ready_at_once_take_turns_with_requests() {
     assert!(world.engine.is_busy(), "there are more");
     world.settle();
     assert_eq!(world.peers[waits].read(usize::MAX).len(), 3000 * 4);
+}
+
+/// Or they would gather where many wait and cancel.
+#[test]
+fn tickets_of_what_is_gone_take_nobodys_turn() {
+    let mut world = World::new();
+    let waits = world.connect(1 << 20);
+    world.settle();
+    world.peers[waits].write(b"t\n");
+    world.settle();
+    let ticket = world.engine.service().waiting[0];
+    world.peers[waits].reset();
+    world.settle();
+    (0..10_000).for_each(|_| world.engine.resume_later(ticket));
+    world.work();
+    assert!(!world.engine.is_busy());
 }
 
 #[test]

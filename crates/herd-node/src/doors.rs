@@ -68,10 +68,10 @@ impl Session {
         }
     }
 
-    /// A wait of this ticket may be over.
-    pub(crate) fn resume(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) {
+    /// A wait of this ticket may be over. False: there is none any more.
+    pub(crate) fn resume(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) -> bool {
         match self {
-            Session::New | Session::Memcached(_) => {}
+            Session::New | Session::Memcached(_) => false,
             Session::Http(session) => session.resume(cx, ticket, out),
             Session::Wire(session) => session.resume(cx, ticket, out),
         }

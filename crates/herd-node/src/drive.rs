@@ -137,7 +137,9 @@ impl World {
             return;
         };
         let Wire { session, sink, .. } = wire;
-        sink.resume(ticket, |out| self.service.resume(session, ticket, out));
+        sink.resume(ticket, |out| {
+            self.service.resume(session, ticket, out);
+        });
     }
 
     /// One step as a loop makes it; false when more bytes are needed.

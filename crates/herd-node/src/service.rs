@@ -98,9 +98,9 @@ impl Service for NodeService {
         session.filled(&mut self.cx, n, out)
     }
 
-    fn resume(&mut self, session: &mut Session, ticket: Ticket, out: &mut Output<'_>) {
+    fn resume(&mut self, session: &mut Session, ticket: Ticket, out: &mut Output<'_>) -> bool {
         self.cx.door = session.name();
-        session.resume(&mut self.cx, ticket, out);
+        session.resume(&mut self.cx, ticket, out)
     }
 
     fn is_multiplexed(&self, session: &Session) -> bool {

@@ -116,21 +116,24 @@ impl Session {
         Ok(())
     }
 
-    /// A wait may be over.
-    pub(crate) fn resume(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) {
+    /// A wait may be over, or a listing has its turn. False: there is neither any more.
+    pub(crate) fn resume(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) -> bool {
         if let Some(listing) = self.listings.remove(&ticket.serial) {
-            return self.list_turn(cx, listing, Some(ticket), out);
+            self.list_turn(cx, listing, Some(ticket), out);
+            return true;
         }
-        if self.waits.get_mut(&ticket.serial).is_none_or(|wait| wait.goes_on(cx)) {
-            return;
-        }
-        let Some(Wait { watched, newer_than, until_ms, form }) = self.waits.remove(&ticket.serial) else {
-            return;
+        let Some(wait) = self.waits.get_mut(&ticket.serial) else {
+            return false;
         };
+        if wait.goes_on(cx) {
+            return true;
+        }
+        let Wait { watched, newer_than, until_ms, form } = self.waits.remove(&ticket.serial).expect("found above");
         match cx.shared.check_serving() {
             Err(error) if cx.now.unix_ms < until_ms => fail_as(cx, form, VerbName::Get, &error, None, out),
             _ => answer_wait(cx, form, watched.collection(), watched.name(), newer_than, out),
         }
+        true
     }
 }
 

@@ -195,25 +195,24 @@ impl Session {
         Ok(())
     }
 
-    /// A wait of this ticket may be over.
-    pub(crate) fn resume(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) {
+    /// A wait of this ticket may be over, or a listing has its turn. False: there is neither any more.
+    pub(crate) fn resume(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) -> bool {
         let Some(open) = &mut self.open else {
-            return;
+            return false;
         };
         let Some(wait) = open.waits.get_mut(&ticket.serial) else {
             return self.list_on(cx, ticket, out);
         };
         let Some(end) = wait.end(cx) else {
-            return;
+            return true;
         };
-        let Some(Wait { request, watched, .. }) = open.waits.remove(&ticket.serial) else {
-            return;
-        };
+        let Wait { request, watched, .. } = open.waits.remove(&ticket.serial).expect("found above");
         let place = Place::Other(watched.collection().clone());
         let answered = end.and_then(|()| self.get_from(cx, &place, &request, watched.name(), out));
         if let Err(error) = answered {
             refuse(cx, VerbName::Get, &request, 0, &error, out);
         }
+        true
     }
 }
 
@@ -392,14 +391,15 @@ impl Session {
         Ok(())
     }
 
-    /// A listing has its turn, if it was not cancelled.
-    pub(super) fn list_on(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) {
+    /// A listing has its turn. False: it was cancelled.
+    pub(super) fn list_on(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) -> bool {
         let Some(listing) = self.open.as_mut().and_then(|open| open.listings.remove(&ticket.serial)) else {
-            return;
+            return false;
         };
         let request = listing.request;
         if let Err(error) = self.list_turn(cx, listing, Some(ticket), out) {
             refuse(cx, VerbName::List, &request, 0, &error, out);
         }
+        true
     }
 }
