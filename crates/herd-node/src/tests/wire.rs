@@ -3,6 +3,7 @@
 use super::{frame, frames_of, request};
 use crate::drive::World;
 use herd_core::ErrorKind;
+use herd_core::key::CollectionId;
 use herd_core::limits::{BLOCK_BYTES, ERROR_TEXT_MAX_BYTES, NAME_MAX_BYTES, WIRE_HEAD_MAX_BYTES};
 use herd_core::wire::{FLAG_MORE, FLAG_QUIET, FLAG_RANGE, Fields, Header, Kind, LENGTH_UNKNOWN, Status, Verb};
 
@@ -110,6 +111,51 @@ fn a_body_where_none_belongs_is_refused_and_dropped() {
         let bad = Some(Status::Error(ErrorKind::BadRequest));
         assert_eq!(statuses, [bad, bad, Some(Status::Error(ErrorKind::NotFound))], "{verb:?}");
     }
+}
+
+/// A node asks nobody, so a reply is nothing to it, body and all.
+#[test]
+fn the_body_of_a_reply_that_nobody_asked_for_is_dropped() {
+    let mut world = World::new();
+    let peer = world.connect();
+    for body in [&b""[..], b"x", &[0xCE; 2 * BLOCK_BYTES]] {
+        let header = Header { length: body.len() as u64, ..Header::reply_to(&request(Verb::Get, 3), Status::Ok) };
+        let reply = frame(header, &Fields::default(), body);
+        let get = frame(request(Verb::Get, 4), &Fields::named(b"n"), &[]);
+        let said = world.send(peer, &[reply, get].concat());
+        let [answer] = frames_of(&said)[..] else { panic!("one reply") };
+        assert_eq!(answer.header().status(), Some(Status::Error(ErrorKind::NotFound)));
+    }
+}
+
+#[test]
+fn a_get_under_a_condition_that_is_none_of_a_get_is_refused() {
+    let mut world = World::new();
+    let peer = world.connect();
+    world.send(peer, &put_frame(1, 1, 0, b"x"));
+    for code in [1, 2, 3, 5, 6, u16::MAX] {
+        for collection in [CollectionId::DEFAULT, CollectionId::SYSTEM] {
+            let header = Header { code, collection: collection.0, ..request(Verb::Get, 2) };
+            let said = world.send(peer, &frame(header, &Fields::named(b"n"), &[]));
+            assert_eq!(frames_of(&said)[0].header().status(), Some(Status::Error(ErrorKind::BadRequest)), "{code}");
+        }
+    }
+}
+
+#[test]
+fn what_is_quiet_is_answered_where_it_fails_or_asks_for_an_object() {
+    let mut world = World::new();
+    let peer = world.connect();
+    let mut ask = |verb, name: &[u8]| {
+        let header = Header { flags: FLAG_QUIET, ..request(verb, 1) };
+        let said = world.send(peer, &frame(header, &Fields::named(name), &[]));
+        frames_of(&said).first().map(|frame| frame.header().status())
+    };
+    assert_eq!(ask(Verb::Put, b"n"), None);
+    assert_eq!(ask(Verb::Get, b"n"), Some(Some(Status::Ok)));
+    assert_eq!(ask(Verb::List, b"n"), Some(Some(Status::Ok)));
+    assert_eq!(ask(Verb::Remove, b"n"), None);
+    assert_eq!(ask(Verb::Remove, b"n"), Some(Some(Status::Error(ErrorKind::NotFound))));
 }
 
 /// A listing of many objects none of which matches is no work of one turn, and holds up nobody on its connection.

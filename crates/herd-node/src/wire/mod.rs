@@ -109,9 +109,12 @@ impl Session {
             Kind::Request => self.request(cx, input, &head, &fields, out),
             Kind::Data => self.enter_body(cx, &head, out),
             kind => {
-                let used = head.bytes();
+                // A node asks nobody, so a reply is dropped, body and all; the others have none.
+                if head.body_bytes() > 0 {
+                    self.state = State::Swallow(head.body_bytes() as u64);
+                }
                 let next = self.control(cx, kind, &head.header, &fields, out);
-                Step { used, next }
+                Step { used: head.bytes(), next }
             }
         }
     }
@@ -177,7 +180,7 @@ impl Session {
         }
     }
 
-    /// Frames that are not requests and have no body.
+    /// Frames that are neither requests nor bodies of them.
     fn control(
         &mut self,
         cx: &mut Context,

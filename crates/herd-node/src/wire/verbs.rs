@@ -126,6 +126,9 @@ impl Session {
         out: &mut Output<'_>,
     ) -> Result<(), Error> {
         let name = name(fields)?;
+        if header.code != 0 && header.newer_than().is_none() {
+            return Err(Error::new(ErrorKind::BadRequest, "this condition is not one of a get"));
+        }
         if header.collection == CollectionId::SYSTEM.0 {
             return get_system(cx, header, name, out);
         }
