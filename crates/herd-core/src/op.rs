@@ -90,7 +90,10 @@ pub struct There<'a, B> {
 pub fn decide<'a, B: Large>(op: &Op<'a, B>, there: &There<'_, B>, at: &Circumstances) -> Result<Decided<'a, B>, Error> {
     let found = there.found.as_ref();
     op.condition.check_head(found.map(|found| &found.head))?;
-    let fence = fence(op, there)?;
+    let fence = match &op.action {
+        Action::Execute(method) if method.is_lock() => fence_of_lock(op, method, there, at)?,
+        _ => fence(op, there)?,
+    };
     match &op.action {
         Action::Put(put) if put.from.is_none() => {
             whole(op, put, fence).map(|new| Decided { change: Change::Put(new), answer: Answer::Nothing })
@@ -117,12 +120,7 @@ pub fn decide<'a, B: Large>(op: &Op<'a, B>, there: &There<'_, B>, at: &Circumsta
 /// The fence the object has after the operation, or why it is refused.
 #[inline]
 fn fence<B>(op: &Op<'_, B>, there: &There<'_, B>) -> Result<Option<Fence>, Error> {
-    let held = there.found.as_ref().map_or(there.left, |found| found.fence);
-    if matches!(&op.action, Action::Execute(method) if method.is_lock()) {
-        // A lock is guarded by its own grants.
-        return Ok(held);
-    }
-    match (op.token, held) {
+    match (op.token, there.held()) {
         (None, None) => Ok(None),
         (None, Some(held)) if op.action.only_reads() => Ok(Some(held)),
         (None, Some(_)) => {
@@ -136,6 +134,27 @@ fn fence<B>(op: &Op<'_, B>, there: &There<'_, B>) -> Result<Option<Fence>, Error
             Err(Error::new(ErrorKind::ConditionFailed, "the lock was lost: somebody has held it since"))
         }
         (Some(token), Some(_)) => Ok(Some(token)),
+    }
+}
+
+/// As [`fence`] of a lock, which is guarded by its own grants; but none is made where the token of another was left.
+fn fence_of_lock<B>(
+    op: &Op<'_, B>,
+    method: &Method<'_, B>,
+    there: &There<'_, B>,
+    at: &Circumstances,
+) -> Result<Option<Fence>, Error> {
+    match there.held() {
+        Some(held) if there.found.is_none() && method.takes_lock() && held.lock != at.id => fence(op, there),
+        held => Ok(held),
+    }
+}
+
+impl<B> There<'_, B> {
+    /// The highest token that was shown.
+    #[inline]
+    fn held(&self) -> Option<Fence> {
+        self.found.as_ref().map_or(self.left, |found| found.fence)
     }
 }
 

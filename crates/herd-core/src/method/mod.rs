@@ -117,6 +117,11 @@ impl<'a, B> Method<'a, B> {
         matches!(self, Method::Lock(_))
     }
 
+    /// Whether it makes a lock where there is none.
+    pub fn takes_lock(&self) -> bool {
+        matches!(self, Method::Lock(lock::Method::Lock { .. }))
+    }
+
     /// Whether it never changes the object.
     pub fn only_reads(&self) -> bool {
         match self {

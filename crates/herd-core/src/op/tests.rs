@@ -44,6 +44,9 @@ pub(crate) struct Place {
     pub(crate) now_ms: u64,
 }
 
+/// The id of the object.
+const ID: [u8; 16] = [7; 16];
+
 impl Place {
     pub(crate) fn new() -> Self {
         Self { object: None, left: None, version: 100, now_ms: 1_000_000 }
@@ -71,7 +74,7 @@ impl Place {
             },
         });
         let there = There { found, left: self.left };
-        let at = Circumstances { now_ms: self.now_ms, next_version: self.version + 1, id: [7; 16], evicts: false };
+        let at = Circumstances { now_ms: self.now_ms, next_version: self.version + 1, id: ID, evicts: false };
         let decided = decide(op, &there, &at)?;
         let kept = there.found.as_ref().map(|found| found.attributes.to_vec()).unwrap_or_default();
         match decided.change {
@@ -423,6 +426,24 @@ fn what_was_touched_under_a_later_token_refuses_an_earlier_one_and_none() {
     let mut lock = Place::new();
     lock.execute_with("lock", &[b"shared", b"1000"], token(9)).expect("a lock");
     assert!(lock.execute("lock", &[b"shared", b"1000"]).is_ok(), "it is not guarded by another lock");
+}
+
+#[test]
+fn no_lock_is_made_where_another_locks_token_was_left() {
+    let mut place = Place::new();
+    let token = |lock| Some(Token { lock: [lock; 16], grant: 5 });
+    let exclusive: &[&[u8]] = &[b"exclusive", b"1000"];
+    place.put(b"10", None, token(1)).expect("the first token");
+    place.execute_with("get-and-remove", &[], token(1)).expect("the present token");
+    assert_eq!(kind(place.execute("lock", exclusive)), Some(ErrorKind::NotAllowed));
+    assert_eq!(kind(place.execute_with("lock", exclusive, token(2))), Some(ErrorKind::NotAllowed));
+    assert!(place.object.is_none());
+    place.execute_with("lock", exclusive, token(1)).expect("the present token");
+    // A lock's own token guards it against nobody who wants the lock.
+    let mut place = Place::new();
+    let id = Some(Token { lock: ID, grant: 5 });
+    place.run(&Op { token: id, ..Op::new(Action::Read, 1 << 20) }).expect("a get of nothing");
+    place.execute("lock", exclusive).expect("it is free");
 }
 
 #[test]
