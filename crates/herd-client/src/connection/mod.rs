@@ -29,6 +29,7 @@ use crate::error::{Error, Result};
 use crate::limits::COPIED_BODY_MAX_BYTES;
 use crate::reply::{Reply, Welcome};
 use crate::request::Request;
+use herd_core::entry::Range as ByteRange;
 use herd_core::limits::{BLOCK_BYTES, WIRE_FIRST_CREDIT_BYTES, WIRE_FRAME_BODY_MAX_BYTES, WIRE_OPEN_REQUESTS_MAX};
 use herd_core::wire::{
     BlockChecks, FLAG_MORE, Fields, Header, Kind, LENGTH_UNKNOWN, PROTOCOL_VERSION, Verb, WireError, block_checks,
@@ -114,8 +115,8 @@ struct Open {
     /// Its id, 0 where it was named: a brief reply does not repeat it.
     collection: u64,
     head_only: bool,
-    /// Bytes asked for, where a range says so.
-    range_bytes: Option<u64>,
+    /// What was asked for, where that is a part.
+    range: Option<ByteRange>,
     delivery: Delivery,
     opened_ms: u64,
     then_ms: u64,
@@ -251,7 +252,7 @@ impl Connection {
             verb: request.verb,
             collection: header.collection,
             head_only: request.head_only,
-            range_bytes: request.range.and_then(|range| range.length),
+            range: request.range,
             delivery,
             opened_ms: now_ms,
             then_ms: patience.then_ms,
@@ -494,6 +495,9 @@ impl Connection {
         if open.receiving.is_some() || header.verb != open.verb as u8 {
             return Err(Error::bad_reply("a reply to another request"));
         }
+        if open.verb == Verb::Get && reply.is_ok() && reply.offset != open.range.map_or(0, |range| range.offset) {
+            return Err(Error::bad_reply("another part of the object than was asked for"));
+        }
         let body_bytes = open.body_bytes(&reply);
         open.receiving = Some(Arriving { next_offset: header.offset, left: body_bytes });
         let needs_credit = body_bytes.is_none_or(|left| left > WIRE_FIRST_CREDIT_BYTES);
@@ -631,7 +635,8 @@ impl Open {
             return Some(0);
         }
         let rest = reply.size_bytes?.saturating_sub(reply.offset);
-        Some(self.range_bytes.map_or(rest, |asked| asked.min(rest)))
+        let asked = self.range.and_then(|range| range.length);
+        Some(asked.map_or(rest, |asked| asked.min(rest)))
     }
 }
 

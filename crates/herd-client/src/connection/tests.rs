@@ -3,7 +3,6 @@
 use super::*;
 use crate::ErrorKind;
 use herd_core::collection::Class;
-use herd_core::entry::Range as ByteRange;
 use herd_core::key::CollectionId;
 use herd_core::wire::{BRIEF_BYTES, Frame, Status, parse_frame};
 
@@ -100,6 +99,27 @@ fn reply_frames(request: &Header, value: &[u8], frame_bytes: usize) -> Vec<u8> {
 
 fn bytes(length: usize) -> Vec<u8> {
     (0..length as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
+}
+
+#[test]
+fn a_reply_with_another_part_than_was_asked_for_is_refused() {
+    for (range, told, good) in [
+        (Some(ByteRange { offset: 3, length: Some(4) }), 3, true),
+        (Some(ByteRange { offset: 3, length: Some(4) }), 2, false),
+        (Some(ByteRange { offset: 3, length: Some(4) }), 0, false),
+        (None, 0, true),
+        (None, 3, false),
+    ] {
+        let mut connection = opened();
+        let request = Request::get("x").expect("valid");
+        let request = range.map_or(request.clone(), |range| request.of_range(range));
+        connection.open(0, &request, Body::Copied(b""), Delivery::Early, PATIENCE).expect("opens");
+        let out = output(&mut connection);
+        let reply = Header { offset: told, ..ok(frames(&out)[0].header(), 7) };
+        let body = &b"0123456"[told as usize..];
+        let fed = feed(&mut connection, &frame(reply, &Fields::default(), body), 1_000);
+        assert_eq!(fed.is_ok(), good, "{range:?} {told} {fed:?}");
+    }
 }
 
 #[test]
