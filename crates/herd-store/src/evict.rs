@@ -21,7 +21,8 @@ const LAST_WINDOW_PAGES: usize = 64;
 /// Part of the bytes of a collection that the small queue may have: one tenth.
 const SMALL_PART: u64 = 10;
 
-/// Pages looked at for expired entries in one visit of upkeep to a shard: some 5 us where none is due.
+/// Pages looked at in one visit of upkeep to a shard, for expired entries and for whether any lives: some 5 us where
+/// there is nothing to do.
 const SWEEP_PAGES: usize = 64;
 
 /// How far to go for room.
@@ -303,6 +304,23 @@ impl Shard {
         pages.into_iter().map(|page| self.expire_page(c, page, now_ms).1).sum()
     }
 
+    /// Gives a page of a queue back in which nothing lives; false if something does.
+    fn give_dead(&mut self, c: &State, queue: usize, at: usize) -> bool {
+        let page = self.logs(c).queues[queue].pages[at];
+        let note = *self.arena.note(&self.owner, page);
+        if note.live_bytes > 0 {
+            return false;
+        }
+        let log = &mut self.logs(c).queues[queue];
+        log.pages.remove(at);
+        log.garbage -= u64::from(note.used_bytes);
+        if at == 0 {
+            log.head = 0;
+        }
+        self.give_page(page);
+        true
+    }
+
     /// Looks at up to `max_pages` pages for expired entries, until `budget` records are looked at, and goes on from
     /// there at the next call; gives the pages and the records looked at.
     pub(crate) fn sweep(&mut self, now_ms: u64, max_pages: usize, budget: usize) -> (usize, usize) {
@@ -315,7 +333,8 @@ impl Shard {
                 Some(Some(id)) => {
                     let c = logs.expect("it has queues").c.clone();
                     records += self.expire_page(&c, id, now_ms).0;
-                    (page, pages) = (page + 1, pages + 1);
+                    pages += 1;
+                    page += usize::from(!self.give_dead(&c, queue, page));
                 }
                 Some(None) => (queue, page) = (queue + 1, 0),
                 None => (index, queue, page) = (index + 1, 0, 0),

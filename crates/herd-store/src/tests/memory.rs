@@ -75,6 +75,41 @@ fn large_objects_that_went_are_given_back_on_an_idle_node() {
     }
 }
 
+/// A page in which nothing lives is given back by upkeep, without anybody who needs it.
+#[test]
+fn small_objects_that_expired_are_given_back_on_an_idle_node() {
+    let store = store(32 << 20);
+    let (mixed, cache) =
+        (store.create("r", spec("ram:1")).expect("new"), store.create("c", spec("cache")).expect("new"));
+    let some = |expires_ms| NewObject { expires_ms, ..NewObject::of(Given::Small(&[7; 100], None)) };
+    for c in [&mixed, &cache] {
+        for i in 0..10_000u64 {
+            store.entry(c, &i.to_le_bytes(), at(1)).put(&some(0)).expect("fits");
+        }
+    }
+    let before = settled(&store, at(1));
+    for c in [&mixed, &cache] {
+        for i in 10_000..50_000u64 {
+            store.entry(c, &i.to_le_bytes(), at(1)).put(&some(300)).expect("fits");
+        }
+    }
+    let full = store.memory().1;
+    let after = settled(&store, at(2_000));
+    assert_eq!(store.counts(&mixed).objects + store.counts(&cache).objects, 20_000);
+    let open_pages = store.shards.len() as u64 * 4 * 64 * 1024;
+    assert!(after < before + open_pages + (1 << 20), "{before} bytes before, {full} at most, {after} after");
+    for c in [&mixed, &cache] {
+        for i in 0..30_000u64 {
+            let value = get(&store, c, &i.to_le_bytes(), at(2_000));
+            assert_eq!(value, (i < 10_000).then(|| vec![7; 100]));
+            put(&store, c, &i.to_le_bytes(), b"v", at(2_000)).expect("fits");
+        }
+    }
+    store.flush(&mixed, None);
+    store.flush(&cache, None);
+    assert!(settled(&store, at(2_000)) < before);
+}
+
 #[test]
 fn an_object_of_unknown_size_is_held_to_the_limit() {
     let config = Config {
