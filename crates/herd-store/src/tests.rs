@@ -399,6 +399,8 @@ fn objects_named_by_index_are_found_listed_and_lie_in_slots_that_follow_each_oth
     for name in [&b"x"[..], b"01", b"-1", b"18446744073709551616"] {
         let refused = put(&store, &c, name, b"v", at(1)).expect_err("no index");
         assert_eq!(refused.kind, ErrorKind::BadRequest);
+        let refused = store.admit(&c, name, None).err().expect("it would be refused when it is there");
+        assert_eq!(refused.kind, ErrorKind::BadRequest);
         assert_eq!(get(&store, &c, name, at(1)), None);
     }
     let mut listed: Vec<u64> = Vec::new();

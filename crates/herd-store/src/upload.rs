@@ -33,8 +33,8 @@ impl Drop for Upload {
 impl Store {
     /// Admits a value of `expected` bytes (or of unknown size) for the object `name` before its first byte is read.
     ///
-    /// Errors: `TooLarge`, `Quota` and `Full`, each with the figures. What it replaces doesn't count against a quota,
-    /// but takes its memory until the put is done.
+    /// Errors: `BadRequest` where no object may have that name; `TooLarge`, `Quota` and `Full`, each with the figures.
+    /// What it replaces doesn't count against a quota, but takes its memory until the put is done.
     pub fn admit(self: &Arc<Self>, c: &Collection, name: &[u8], expected: Option<u64>) -> Result<Upload, Error> {
         self.admit_with(c, name, expected, expected.unwrap_or(0))
     }
@@ -59,6 +59,7 @@ impl Store {
         expected: Option<u64>,
         memory_bytes: u64,
     ) -> Result<Upload, Error> {
+        c.0.check_name(name)?;
         self.check_size(expected.unwrap_or(0))?;
         // The list of a gap's blocks takes memory, though its zeros do not.
         let lists = expected.filter(|n| *n > 0).map_or(0, |n| body::lists_bytes(n, memory_bytes));
