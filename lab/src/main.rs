@@ -37,9 +37,10 @@ mod sys;
 mod values;
 mod wire;
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::process::ExitCode;
 
+use clap::builder::PossibleValue;
 use clap::{Parser, Subcommand, ValueEnum};
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -153,19 +154,25 @@ fn read_specification<T: DeserializeOwned>() -> Result<T> {
     Ok(serde_json::from_str(&text)?)
 }
 
-/// Prints what there is.
-fn list(programs: &run::Programs) {
-    fn print<T: ValueEnum>(title: &str) {
-        println!("{title}:");
-        for value in T::value_variants().iter().filter_map(ValueEnum::to_possible_value) {
-            println!("  {:<16} {}", value.get_name(), value.get_help().map(ToString::to_string).unwrap_or_default());
-        }
+/// Prints what there is; a reader that has enough ends it quietly.
+fn list(programs: &run::Programs) -> Result<()> {
+    fn lines<T: ValueEnum>(title: &str) -> String {
+        let values = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+        let help = |value: &PossibleValue| value.get_help().map(ToString::to_string).unwrap_or_default();
+        let lines = values.map(|value| format!("  {:<16} {}\n", value.get_name(), help(&value)));
+        format!("{title}:\n{}", lines.collect::<String>())
     }
-    print::<bench::Line>("lines of herd-lab bench");
-    print::<figure::Name>("figures of herd-lab figure");
-    print::<net::presets::Preset>("networks of herd-lab shell");
-    println!("programs found (others by their options, or install Debian's packages):");
-    run::print_versions(programs);
+    let programs: String = run::versions(programs).iter().map(|version| run::version_line(version)).collect();
+    let all = [
+        lines::<bench::Line>("lines of herd-lab bench"),
+        lines::<figure::Name>("figures of herd-lab figure"),
+        lines::<net::presets::Preset>("networks of herd-lab shell"),
+        format!("programs found (others by their options, or install Debian's packages):\n{programs}"),
+    ];
+    match std::io::stdout().write_all(all.concat().as_bytes()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        done => Ok(done?),
+    }
 }
 
 fn print_outcome(outcome: &impl Serialize) -> Result<()> {
@@ -184,7 +191,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::On { host, command } => return net::shell::on(&host, &command),
         Command::Net { change } => net::shell::change(&change)?,
         Command::Bench(options) => bench::run(options)?,
-        Command::List(programs) => list(&programs),
+        Command::List(programs) => list(&programs)?,
         Command::NullServer { proto, op, value_bytes, plain } => null::serve(proto, op, value_bytes, plain)?,
         Command::NullBulk { checked, plain } => null::serve_bulk(checked, plain)?,
         Command::Engine => print_outcome(&engine::run(read_specification()?)?)?,

@@ -56,12 +56,20 @@ impl Programs {
 
 /// Prints, and gives, what each program says it is.
 pub(crate) fn print_versions(programs: &Programs) -> serde_json::Map<String, Value> {
-    let version = |(name, program): (&'static str, Option<PathBuf>)| {
-        let version = program.map(|program| peers::version(&program));
-        println!("{name:<10} {}", version.as_deref().unwrap_or("absent"));
-        (name.to_owned(), json!(version))
-    };
-    programs.found().into_iter().map(version).collect()
+    let versions = versions(programs);
+    versions.iter().for_each(|version| print!("{}", version_line(version)));
+    versions.into_iter().map(|(name, version)| (name.to_owned(), json!(version))).collect()
+}
+
+/// What each program says it is; `None`: it is absent.
+pub(crate) fn versions(programs: &Programs) -> Vec<(&'static str, Option<String>)> {
+    let found = programs.found().into_iter();
+    found.map(|(name, program)| (name, program.map(|program| peers::version(&program)))).collect()
+}
+
+/// That as people read it.
+pub(crate) fn version_line((name, version): &(&'static str, Option<String>)) -> String {
+    format!("{name:<10} {}\n", version.as_deref().unwrap_or("absent"))
 }
 
 /// `items` in the order of turn `turn`: a Williams design, in which every arm stands in every place, and behind every

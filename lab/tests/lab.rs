@@ -172,3 +172,11 @@ fn each_figure_can_be_measured() {
     let count = |ending: &str| files.iter().filter(|file| file.ends_with(ending)).count();
     assert_eq!((count(".jsonl"), count(".svg")), (4, 5), "{files:?}");
 }
+
+#[test]
+fn a_reader_that_has_enough_of_the_list_ends_it_quietly() {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let output = Command::new(LAB).arg("list").stdout(writer).output().expect("it runs");
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
+}
