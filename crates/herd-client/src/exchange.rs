@@ -215,6 +215,7 @@ impl<'a, S: Socket> Exchange<'a, S> {
             link.resumed(now_ms, id);
             // A source may have been silent for long. A node that went away meanwhile does not get the last byte.
             return match if ended { link.look(now_ms) } else { Ok(()) } {
+                Ok(()) if link.is_answered(id) => {}
                 Ok(()) => self.send(now_ms, ended),
                 Err(error) => self.lost(now_ms, id, error),
             };

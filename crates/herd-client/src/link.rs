@@ -198,9 +198,10 @@ impl<S: Socket> Link<S> {
         self.read(now_ms).and_then(|_| self.drain()).err().unwrap_or(error)
     }
 
-    /// Reads what has come; an error if the node has closed the connection.
+    /// Takes what has come while a body goes out, perhaps the answer; an error if the node has closed the connection.
     pub(crate) fn look(&mut self, now_ms: u64) -> Result<()> {
-        self.read(now_ms).map(|_| ())
+        while self.read(now_ms)? && !self.drain()? {}
+        Ok(())
     }
 
     /// Whether what answers is no Herd node.
