@@ -1,6 +1,7 @@
 //! What a collection promises: its class, quota and order.
 
 use crate::error::{Error, ErrorKind, quote};
+use crate::size;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -58,6 +59,22 @@ pub struct Spec {
     /// Whether its objects have indices, 0 to 2^64 - 1, for names: then neighbours lie on different nodes.
     #[serde(default)]
     pub indexed: bool,
+}
+
+/// As people read it: `class ram:1, ordered, quota 1.0 MiB`.
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "class {}", self.class)?;
+        for (word, holds) in [("ordered", self.ordered), ("indexed", self.indexed)] {
+            if holds {
+                write!(f, ", {word}")?;
+            }
+        }
+        match self.quota_bytes {
+            Some(bytes) => write!(f, ", quota {}", size::show(bytes)),
+            None => f.write_str(", no quota"),
+        }
+    }
 }
 
 impl Spec {

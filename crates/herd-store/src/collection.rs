@@ -282,7 +282,8 @@ impl Registry {
             if there.spec == spec {
                 return Ok(Collection(there.clone()));
             }
-            let text = format!("collection '{}' exists with another specification", quote(name.as_bytes()));
+            let name = quote(name.as_bytes());
+            let text = format!("collection '{name}' exists with {}: take another name, or remove it", there.spec);
             return Err(Error::new(ErrorKind::Exists, text));
         }
         // With the lock to write nobody can find a collection, so one that only the registry knows stays unknown.

@@ -1,7 +1,8 @@
 //! The words of the command line, with their help.
 
 use crate::exit::{Failure, USAGE};
-use crate::values::{content_type, count, lease, listen, number, range, size, span, token, wait};
+use crate::values::{Suggested, content_type, count, lease, listen, number, range, size, some_size, span, token, wait};
+use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use herd_client::Token;
 use herd_core::method::NAMES;
@@ -53,8 +54,10 @@ pub(crate) enum Command {
     /// Time the way to a node and back
     Ping(PingArgs),
     /// List the nodes
+    #[command(after_help = "Example:\n  herd nodes --json")]
     Nodes(ShowArgs),
     /// Show the state of the herd
+    #[command(after_help = "Examples:\n  herd status\n  herd status --json --node one:7700")]
     Status(ShowArgs),
     /// Print a shell completion script
     #[command(after_help = "Example:\n  herd completion bash > /etc/bash_completion.d/herd")]
@@ -71,7 +74,7 @@ pub(crate) enum Command {
 #[derive(ClapArgs)]
 pub(crate) struct HerdArgs {
     /// Nodes to ask, tried in turn [env: HERD_NODE] [default: 127.0.0.1:7700]
-    #[arg(long, value_name = "HOST:PORT,..")]
+    #[arg(long, value_name = "HOST:PORT,..", value_parser = NonEmptyStringValueParser::new())]
     node: Option<String>,
     /// How long to wait for a reply, or for a transfer to move on
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = span)]
@@ -80,9 +83,13 @@ pub(crate) struct HerdArgs {
 
 impl HerdArgs {
     /// The nodes to ask.
-    pub(crate) fn nodes(&self) -> String {
-        let given = self.node.clone().or_else(|| std::env::var("HERD_NODE").ok());
-        given.filter(|nodes| !nodes.trim().is_empty()).unwrap_or_else(|| "127.0.0.1:7700".into())
+    pub(crate) fn nodes(&self) -> Result<String, Failure> {
+        let given = self.node.clone().or_else(|| Some(std::env::var_os("HERD_NODE")?.to_string_lossy().into_owned()));
+        let nodes = given.unwrap_or_else(|| "127.0.0.1:7700".into());
+        if nodes.trim().is_empty() {
+            return Err(Failure::new(USAGE, "HERD_NODE is set but empty: write HOST:PORT there, or unset it"));
+        }
+        Ok(nodes)
     }
 }
 
@@ -96,7 +103,7 @@ pub(crate) struct NodeArgs {
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7700", value_parser = listen)]
     pub(crate) listen: Vec<SocketAddr>,
     /// Name of this node [default: the host's name]
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     pub(crate) name: Option<String>,
     /// Memory for objects, overhead included [default: half of the machine's or cgroup's]
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -111,10 +118,10 @@ pub(crate) struct NodeArgs {
     #[arg(long)]
     pub(crate) plain: bool,
     /// Largest object
-    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "1g")]
+    #[arg(long, value_name = "SIZE", value_parser = some_size, default_value = "1g")]
     pub(crate) max_object: u64,
     /// Largest value through the memcached protocol
-    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "1m")]
+    #[arg(long, value_name = "SIZE", value_parser = some_size, default_value = "1m")]
     pub(crate) memcached_max_value: u64,
     /// What to log
     #[arg(long, default_value = "info")]
@@ -177,7 +184,7 @@ pub(crate) struct GetArgs {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// Bytes A to B, both included; B may be left out
-    #[arg(long, value_name = "A-B", value_parser = range)]
+    #[arg(long, value_name = "A-B", value_parser = range, allow_hyphen_values = true)]
     pub(crate) range: Option<(u64, Option<u64>)>,
     /// Token of the lock you hold ($HERD_LOCK_TOKEN under herd lock)
     #[arg(long, value_parser = token)]
@@ -195,6 +202,9 @@ pub(crate) struct RmArgs {
     /// Remove all below KEY/; a KEY without a slash is a collection, as for cp -r
     #[arg(short, long)]
     pub(crate) recursive: bool,
+    /// With -r: do not tell how many were removed
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
     /// Objects to remove
     #[arg(required = true)]
     pub(crate) keys: Vec<OsString>,
@@ -272,6 +282,9 @@ pub(crate) struct CpArgs {
     /// Only list what would be copied
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
+    /// Token of the lock you hold ($HERD_LOCK_TOKEN under herd lock)
+    #[arg(long, value_parser = token)]
+    pub(crate) token: Option<Token>,
     #[command(flatten)]
     pub(crate) herd: HerdArgs,
 }
@@ -280,15 +293,24 @@ pub(crate) struct CpArgs {
 #[command(after_help = format!("{KEYS}\n\n{}\n\nExamples:
   herd exec hits fetch-and-add 1
   herd exec jobs list-push first second
-  herd exec jobs list-pop", methods()))]
+  herd exec jobs list-pop
+  tail -n 1 log | herd exec notes append -
+  herd exec notes append -- -                    a dash as it is", methods()))]
 pub(crate) struct ExecArgs {
     /// Object the method runs on
     pub(crate) key: OsString,
     /// What to do
+    #[arg(value_parser = PossibleValuesParser::new(NAMES.map(|(name, ..)| name)), hide_possible_values = true)]
     pub(crate) method: String,
-    /// What the method takes; behind -- also what begins with a dash
+    /// What the method takes; - is standard input; behind -- each is taken as it stands
     #[arg(value_name = "ARG", allow_negative_numbers = true)]
     pub(crate) arguments: Vec<OsString>,
+    /// The answer as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// End the answer, or each item of a list, with a zero byte, and escape nothing
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) null: bool,
     /// Only if the object has this version
     #[arg(long, value_name = "VERSION", value_parser = number)]
     pub(crate) if_version: Option<u64>,
@@ -313,7 +335,7 @@ fn methods() -> String {
 
 #[derive(ClapArgs)]
 #[command(
-    after_help = "CMD finds the lock's token in HERD_LOCK_TOKEN. Pass it with --token to put, get, rm and exec: then \
+    after_help = "CMD finds the lock's token in HERD_LOCK_TOKEN. Pass it with --token to put, get, cp, rm and exec: then \
 nothing that a holder does too late can undo what the next one did. If the lock is lost, CMD gets SIGTERM, after 5 s \
 SIGKILL, and the exit status is 1; else it is CMD's.
 
@@ -342,6 +364,10 @@ pub(crate) struct LockArgs {
 }
 
 #[derive(ClapArgs)]
+#[command(after_help = "Examples:
+  herd collection create photos
+  herd collection ls
+  herd collection rm photos")]
 pub(crate) struct CollectionArgs {
     #[command(subcommand)]
     pub(crate) command: CollectionCommand,
@@ -349,13 +375,15 @@ pub(crate) struct CollectionArgs {
 
 #[derive(Subcommand)]
 pub(crate) enum CollectionCommand {
-    /// Create a collection
-    #[command(after_help = "Example:\n  herd collection create thumbs --class cache --quota 2g")]
+    /// Create a collection; one that is there with the same settings is left as it is
+    #[command(after_help = "Examples:
+  herd collection create notes --ordered
+  herd collection create thumbs --class cache --quota 2g")]
     Create {
         /// Its name
         name: String,
         /// cache (evicts when full) or ram:1 (refuses when full)
-        #[arg(long, default_value = "ram:1")]
+        #[arg(long, default_value = "ram:1", value_parser = Suggested(&["cache", "ram:1"]), hide_possible_values = true)]
         class: String,
         /// Keep names sorted, for listings in order
         #[arg(long)]
@@ -364,14 +392,16 @@ pub(crate) enum CollectionCommand {
         #[arg(long, conflicts_with = "ordered")]
         indexed: bool,
         /// Maximum size
-        #[arg(long, value_name = "SIZE", value_parser = size)]
+        #[arg(long, value_name = "SIZE", value_parser = some_size)]
         quota: Option<u64>,
         #[command(flatten)]
         herd: HerdArgs,
     },
     /// List collections
+    #[command(after_help = "Example:\n  herd collection ls --json")]
     Ls(ShowArgs),
     /// Remove a collection with all its objects
+    #[command(after_help = "Example:\n  herd collection rm thumbs")]
     Rm {
         /// Its name
         name: String,
@@ -416,6 +446,11 @@ fn reorder(mut words: Vec<OsString>) -> Vec<OsString> {
     let at = words.len().min(1 + verb_words);
     words.splice(at..at, moved);
     words
+}
+
+/// How many of the last words stand behind `--`: each is a value as it is written.
+pub(crate) fn literals(words: &[OsString]) -> usize {
+    words.iter().position(|word| word == "--").map_or(0, |at| words.len() - at - 1)
 }
 
 /// Commands and options that are planned and not in this version: said, not guessed.

@@ -6,6 +6,7 @@ use herd_core::ErrorKind as Core;
 use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 /// What every command returns.
 pub(crate) type Outcome = Result<(), Failure>;
@@ -26,6 +27,14 @@ pub(crate) const USAGE: u8 = 2;
 const REFUSED: u8 = 3;
 /// It may have been done.
 const UNKNOWN: u8 = 4;
+
+/// The command as it was typed, `collection rm`: errors speak of it, not of the verbs of the wire.
+static COMMAND: OnceLock<&str> = OnceLock::new();
+
+/// Says which command runs, once.
+pub(crate) fn begin(command: &'static str) {
+    COMMAND.get_or_init(|| command);
+}
 
 impl Failure {
     pub(crate) fn new(code: u8, text: impl Into<String>) -> Self {
@@ -70,7 +79,7 @@ impl From<Error> for Failure {
             ErrorKind::Refused(_) | ErrorKind::Unreachable | ErrorKind::BadReply => REFUSED,
             ErrorKind::OutcomeUnknown => UNKNOWN,
         };
-        let mut text = plain(&error.to_string());
+        let mut text = typed(COMMAND.get().copied(), &plain(&error.to_string()));
         if code == UNKNOWN {
             text.push_str("; the outcome is unknown: it may have been done");
         }
@@ -93,6 +102,20 @@ fn is_everywhere(kind: io::ErrorKind) -> bool {
     matches!(kind, StorageFull | QuotaExceeded | ReadOnlyFilesystem | OutOfMemory)
 }
 
+/// What the client says of a request, with the command in place of its verb.
+fn typed(command: Option<&str>, text: &str) -> String {
+    const VERBS: [&str; 8] = ["get", "stat", "put", "remove", "execute", "create", "destroy", "list"];
+    let (Some(command), Some((verb, rest))) = (command, text.split_once(' ')) else { return text.into() };
+    if !VERBS.contains(&verb) {
+        return text.into();
+    }
+    // Documents of the node itself: nobody asked for them by name.
+    match rest.split_once(": ").filter(|(what, _)| what.starts_with("system/")) {
+        Some((_, rest)) => format!("{command}: {rest}"),
+        None => format!("{command} {rest}"),
+    }
+}
+
 /// A text without the numbers that only programmers know.
 fn plain(text: &str) -> String {
     match text.rsplit_once(" (os error ") {
@@ -109,6 +132,19 @@ mod tests {
     fn an_error_of_the_system_is_told_without_its_number() {
         assert_eq!(plain(&io::Error::from_raw_os_error(2).to_string()), "No such file or directory");
         assert_eq!(plain("as it is (os error x)"), "as it is (os error x)");
+    }
+
+    #[test]
+    fn an_error_speaks_of_the_command_that_was_typed() {
+        for (command, text, told) in [
+            ("exec", "execute default/n: no such method", "exec default/n: no such method"),
+            ("rm", "list photos: no such collection", "rm photos: no such collection"),
+            ("collection rm", "destroy c: no", "collection rm c: no"),
+            ("status", "get system/status: no node answers at h:1", "status: no node answers at h:1"),
+            ("put", "no node answers at h:1", "no node answers at h:1"),
+        ] {
+            assert_eq!(typed(Some(command), text), told);
+        }
     }
 
     #[test]

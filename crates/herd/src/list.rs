@@ -2,7 +2,7 @@
 
 use crate::args::LsArgs;
 use crate::exit::{Failure, Outcome};
-use crate::objects::{client, pipelined};
+use crate::objects::{client, namesake, pipelined};
 use crate::out;
 use crate::values::date;
 use herd_client::blocking::Client;
@@ -52,16 +52,9 @@ pub(crate) fn run(args: &LsArgs) -> Outcome {
 
 /// A word that names a collection, but was taken for the beginning of names in `default`.
 fn hint(args: &LsArgs, client: &Client) {
-    let Some(word) = args.prefix.to_str().filter(|word| !word.is_empty() && !word.contains('/')) else {
-        return;
-    };
-    // An answer that does not come costs no more than the hint.
-    let is_collection = client
-        .collections()
-        .is_ok_and(|all| all.as_array().is_some_and(|all| all.iter().any(|c| c["name"].as_str() == Some(word))));
-    if is_collection {
+    if let Some(name) = namesake(client, args.prefix.as_bytes()) {
         out::tell(format!(
-            "herd: no names in collection 'default' begin with {word}; for the collection: herd ls {word}/"
+            "herd: nothing in collection 'default' starts with '{name}'; collection '{name}' is listed by `herd ls {name}/`"
         ));
     }
 }
@@ -121,7 +114,12 @@ impl<W: Write> Lines<'_, W> {
     }
 
     fn json(&self, item: &Item) -> serde_json::Value {
-        let mut line = json!({"collection": self.collection, "size_bytes": item.size_bytes, "version": item.version});
+        let mut line = json!({
+            "collection": self.collection,
+            "size_bytes": item.size_bytes,
+            "version": item.version,
+            "etag": item.version.to_string(),
+        });
         let (field, name) = json_name(&item.name);
         line[field] = name.into();
         line
@@ -132,10 +130,12 @@ impl<W: Write> Lines<'_, W> {
 pub(crate) fn json_name(name: &[u8]) -> (&'static str, String) {
     match std::str::from_utf8(name) {
         Ok(text) => ("name", text.into()),
-        Err(_) => {
-            let mut text = Vec::new();
-            put_base64(&mut text, name);
-            ("name_base64", String::from_utf8(text).expect("base64 is ASCII"))
-        }
+        Err(_) => ("name_base64", base64(name)),
     }
+}
+
+pub(crate) fn base64(bytes: &[u8]) -> String {
+    let mut text = Vec::new();
+    put_base64(&mut text, bytes);
+    String::from_utf8(text).expect("base64 is ASCII")
 }

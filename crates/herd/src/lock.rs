@@ -14,8 +14,10 @@ use crate::args::LockArgs;
 use crate::exit::{Failure, NOT_SO, Outcome};
 use crate::objects::client;
 use crate::{machine, out};
-use herd_client::blocking::Lock;
+use herd_client::blocking::{Client, Lock};
 use herd_client::{ErrorKind, LockOptions, Standing};
+use herd_core::limits::LOCK_LEASE_MAX_MS;
+use herd_core::method::lock::{Holder, read_holders};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper, test_kill_process_group,
@@ -30,7 +32,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// From SIGTERM to SIGKILL where the lock was lost.
 const GRACE: Duration = Duration::from_secs(5);
@@ -45,7 +47,7 @@ pub(crate) fn run(args: &LockArgs) -> Outcome {
     let options = LockOptions { shared: args.shared, lease: args.lease, label: label() };
     let wait = args.wait.unwrap_or(Duration::MAX);
     let Some(lock) = client.lock(args.name.as_bytes(), &options, wait)? else {
-        return Err(Failure::new(NOT_SO, format!("lock {name}: others hold it")));
+        return Err(Failure::new(NOT_SO, format!("lock {name}: {}", held(&client, args.name.as_bytes()))));
     };
     let token = lock.token().to_string();
     match hold(lock, &args.command, &token, GRACE)? {
@@ -53,6 +55,30 @@ pub(crate) fn run(args: &LockArgs) -> Outcome {
         End::Status(code) => Err(Failure::new(code, "")),
         End::Lost => Err(Failure::new(NOT_SO, format!("lock {name}: lost; the command was ended"))),
         End::LostMeanwhile => Err(Failure::new(NOT_SO, format!("lock {name}: was lost before the command ended"))),
+    }
+}
+
+/// By whom a lock is held and for how long, as far as it can be seen.
+fn held(client: &Client, key: &[u8]) -> String {
+    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+    let holders = client.get(key).ok().and_then(|object| read_holders(&object.value)).unwrap_or_default();
+    told(&holders, now_ms)
+}
+
+fn told(holders: &[Holder], now_ms: u64) -> String {
+    let Some(last) = holders.iter().max_by_key(|holder| holder.until_ms) else { return "others hold it".into() };
+    let others =
+        if last.label.is_empty() { "others hold it".into() } else { format!("held by {}", out::shown(&last.label)) };
+    let more = match holders.len() {
+        1 => String::new(),
+        all => format!(" and {} more", all - 1),
+    };
+    // By the node's clock and ours, which may differ: then nothing is said.
+    match last.until_ms.checked_sub(now_ms).filter(|left_ms| (1..=LOCK_LEASE_MAX_MS).contains(left_ms)) {
+        Some(left_ms) => {
+            format!("{others}{more}; the lease ends in {:.1} s if it is not renewed", left_ms as f64 / 1e3)
+        }
+        None => format!("{others}{more}"),
     }
 }
 
@@ -81,7 +107,7 @@ impl Hold for Lock {
             Err(error) if matches!(error.kind(), ErrorKind::ConditionFailed { .. } | ErrorKind::NotFound) => false,
             Err(error) => {
                 // It ends with its lease; what the command did was done under it.
-                out::tell(format!("herd: {error}"));
+                Failure::from(error).report();
                 true
             }
             Ok(()) => true,
@@ -267,6 +293,16 @@ mod tests {
         let begin = Instant::now();
         let ended = end_within(Fake { until: Some(ready), ..Fake::default() }, &script, grace);
         (ended, begin.elapsed(), dir)
+    }
+
+    #[test]
+    fn who_holds_a_lock_is_told_as_far_as_it_is_known() {
+        let holder = |label: &str, until_ms| Holder { shared: true, grant: 1, until_ms, label: label.into() };
+        assert_eq!(told(&[], 0), "others hold it");
+        let text = told(&[holder("vm 8489", 10_800)], 1_000);
+        assert_eq!(text, "held by vm 8489; the lease ends in 9.8 s if it is not renewed");
+        assert_eq!(told(&[holder("a 1", 5), holder("b 2\x1b[2J", 6)], 7), "held by b 2\\x1b[2J and 1 more");
+        assert_eq!(told(&[holder("", 0)], 0), "others hold it");
     }
 
     #[test]

@@ -16,9 +16,11 @@ mod show;
 mod target;
 mod values;
 
-use args::{Args, Command};
+use args::{Args, CollectionCommand, Command};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 use exit::{Failure, Outcome};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Version and commit, as `--version` shows them.
@@ -29,13 +31,58 @@ fn main() -> ExitCode {
     if let Some(failure) = args::not_in_version(&words) {
         return failure.report();
     }
-    match run(Args::parse_from(words).command) {
+    let literals = args::literals(&words);
+    match Args::try_parse_from(words).map_err(usage).and_then(|args| run(args.command, literals)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
 }
 
-fn run(command: Command) -> Outcome {
+/// Prints the help or version that was asked for, or what is wrong with the command line.
+fn usage(mut error: clap::Error) -> Failure {
+    // That an option could be meant as a value is seldom so, and noise elsewhere. Words of `exec` and `lock` may be.
+    let takes_words = std::env::args_os().nth(1).is_some_and(|verb| verb == "exec" || verb == "lock");
+    if error.kind() == ErrorKind::UnknownArgument
+        && !takes_words
+        && let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested)
+    {
+        tips.retain(|tip| !tip.to_string().contains("as a value"));
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+    }
+    match error.print().and_then(|()| std::io::stdout().flush()) {
+        Ok(()) => Failure::new(error.exit_code() as u8, ""),
+        Err(error) => out::failed(error),
+    }
+}
+
+/// The command's words, as errors speak of it.
+fn name(command: &Command) -> &'static str {
+    match command {
+        Command::Node(_) => "node",
+        Command::Put(_) => "put",
+        Command::Get(_) => "get",
+        Command::Rm(_) => "rm",
+        Command::Ls(_) => "ls",
+        Command::Stat(_) => "stat",
+        Command::Cp(_) => "cp",
+        Command::Exec(_) => "exec",
+        Command::Lock(_) => "lock",
+        Command::Collection(options) => match options.command {
+            CollectionCommand::Create { .. } => "collection create",
+            CollectionCommand::Ls(_) => "collection ls",
+            CollectionCommand::Rm { .. } => "collection rm",
+        },
+        Command::Ping(_) => "ping",
+        Command::Nodes(_) => "nodes",
+        Command::Status(_) => "status",
+        Command::Completion { .. } => "completion",
+        Command::Man => "man",
+    }
+}
+
+/// `literals`: how many of the last words are values as they stand, whatever they look like.
+fn run(command: Command, literals: usize) -> Outcome {
+    exit::begin(name(&command));
     match command {
         Command::Node(options) => node::run(&options),
         Command::Put(options) => objects::put(&options),
@@ -45,7 +92,7 @@ fn run(command: Command) -> Outcome {
         Command::Stat(options) => show::stat(&options),
         Command::Cp(options) => copy::run(&options),
         Command::Collection(options) => show::collection(&options),
-        Command::Exec(options) => exec::run(&options),
+        Command::Exec(options) => exec::run(&options, literals),
         Command::Lock(options) => lock::run(&options),
         Command::Ping(options) => objects::ping(&options),
         Command::Nodes(options) => show::nodes(&options),

@@ -12,6 +12,7 @@ use herd_client::blocking::Client;
 use herd_client::{Ack, Attributes, Condition, Config, ErrorKind, PutOptions, Range, Reply, Request, Token};
 use herd_core::key;
 use serde_json::{Value, json};
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -25,13 +26,32 @@ const PINGS: u32 = 5;
 
 /// A client of the herd that was named.
 pub(crate) fn client(herd: &HerdArgs) -> Result<Client, Failure> {
-    Ok(Client::new(&herd.nodes(), Config { timeout: herd.timeout, ..Config::default() })?)
+    Ok(Client::new(&herd.nodes()?, Config { timeout: herd.timeout, ..Config::default() })?)
 }
 
 /// The same as the holder of a lock, whose token it shows with each request.
 pub(crate) fn client_of(herd: &HerdArgs, token: Option<Token>) -> Result<Client, Failure> {
     let client = client(herd)?;
     Ok(token.map_or_else(|| client.clone(), |token| client.with_token(token)))
+}
+
+/// The collection that is called as the key is, where the key is a bare word: an object in `default`.
+pub(crate) fn namesake<'a>(client: &Client, key: &'a [u8]) -> Option<&'a str> {
+    let word =
+        std::str::from_utf8(key).ok().filter(|word| !word.is_empty() && !word.contains('/') && *word != "default")?;
+    // An answer that does not come costs no more than a hint.
+    let all = client.collections().ok()?;
+    all.as_array()?.iter().any(|c| c["name"].as_str() == Some(word)).then_some(word)
+}
+
+/// What an error of a request about `key` is told as: with a hint where a collection may have been meant.
+pub(crate) fn explained(client: &Client, key: &[u8], error: herd_client::Error) -> Failure {
+    let name = if error.kind() == ErrorKind::NotFound { namesake(client, key) } else { None };
+    let mut failure = Failure::from(error);
+    if let Some(name) = name {
+        write!(failure.text, "; collection '{name}' is listed by `herd ls {name}/`").expect("a string takes all");
+    }
+    failure
 }
 
 pub(crate) fn put(args: &PutArgs) -> Outcome {
@@ -67,6 +87,7 @@ fn ack_json(key: &[u8], ack: Ack) -> Value {
     let mut all = json!({
         "collection": String::from_utf8_lossy(collection),
         "version": ack.version,
+        "etag": ack.version.to_string(),
         "class": class_name(ack.class, ack.copies),
         "copies": ack.copies,
     });
@@ -105,7 +126,7 @@ pub(crate) fn get(args: &GetArgs) -> Outcome {
     let progress = Progress::new(false, 1, size_to_show(&client, key, args));
     let done = client.get_to(key, range, &mut progress.writer(&mut output));
     progress.finish(0);
-    done?;
+    done.map_err(|error| explained(&client, key, error))?;
     output.finish(None, None).map_err(Failure::local(path.display()))
 }
 
@@ -120,7 +141,7 @@ fn get_to_stdout(client: &Client, key: &[u8], range: Option<Range>) -> Outcome {
     match client.get_to(key, range, &mut out) {
         Ok(_) => out.flush().map_err(out::failed),
         Err(error) if error.kind() == ErrorKind::Local(io::ErrorKind::BrokenPipe) => Err(Failure::quiet()),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(explained(client, key, error)),
     }
 }
 
@@ -131,7 +152,7 @@ pub(crate) fn remove(args: &RmArgs) -> Outcome {
         let done =
             if args.recursive { remove_tree(&client, key.as_bytes()) } else { remove_one(&client, key.as_bytes()) };
         match done {
-            Ok(removed) if args.recursive => out::tell(format!("removed {removed}")),
+            Ok(removed) if args.recursive && !args.quiet => out::tell(format!("removed {removed}")),
             Ok(_) => {}
             Err(failure) if failure.code == NOT_SO => {
                 failure.report();
@@ -144,7 +165,7 @@ pub(crate) fn remove(args: &RmArgs) -> Outcome {
 }
 
 fn remove_one(client: &Client, key: &[u8]) -> Result<u64, Failure> {
-    client.remove(key, Condition::None)?;
+    client.remove(key, Condition::None).map_err(|error| explained(client, key, error))?;
     Ok(1)
 }
 
@@ -196,7 +217,7 @@ pub(crate) fn pipelined(
 
 /// Round trips to each node that was named.
 pub(crate) fn ping(args: &PingArgs) -> Outcome {
-    let nodes = args.herd.nodes();
+    let nodes = args.herd.nodes()?;
     let mut last = Ok(());
     for node in nodes.split(',').map(str::trim).filter(|node| !node.is_empty()) {
         match round_trip(node, args) {

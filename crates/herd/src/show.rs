@@ -3,7 +3,7 @@
 use crate::args::{CollectionArgs, CollectionCommand, ShowArgs, StatArgs};
 use crate::exit::{Failure, NOT_SO, Outcome};
 use crate::list::json_name;
-use crate::objects::client;
+use crate::objects::{client, explained};
 use crate::out;
 use crate::values::{date, permissions};
 use herd_client::{ErrorKind, Spec, Stat};
@@ -14,7 +14,8 @@ use std::os::unix::ffi::OsStrExt;
 
 pub(crate) fn stat(args: &StatArgs) -> Outcome {
     let key = args.key.as_bytes();
-    let stat = client(&args.herd)?.stat(key)?;
+    let client = client(&args.herd)?;
+    let stat = client.stat(key).map_err(|error| explained(&client, key, error))?;
     out::print(if args.json { format!("{}\n", stat_json(key, &stat)) } else { stat_text(key, &stat) })
 }
 
@@ -25,6 +26,7 @@ fn stat_json(key: &[u8], stat: &Stat) -> Value {
         "collection": String::from_utf8_lossy(collection),
         "size_bytes": stat.size_bytes,
         "version": stat.version,
+        "etag": stat.version.to_string(),
         "class": class_name(stat.class, stat.copies),
         "copies": stat.copies,
         "checksum": checksum(stat),
@@ -83,7 +85,8 @@ pub(crate) fn collection(args: &CollectionArgs) -> Outcome {
         }
         CollectionCommand::Rm { name, herd } => match client(herd)?.destroy_collection(name) {
             Err(error) if error.kind() == ErrorKind::NoCollection => {
-                Err(Failure::new(NOT_SO, format!("no collection '{name}': `herd collection ls` shows all")))
+                let text = format!("collection rm: no collection '{name}': `herd collection ls` shows all");
+                Err(Failure::new(NOT_SO, text))
             }
             done => Ok(done?),
         },

@@ -1,14 +1,38 @@
 //! Values as people write them on the command line, with errors in plain words. Pure.
 
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
+use clap::{Arg, Command};
 use herd_client::Token;
 use herd_core::door::http::civil;
 use herd_core::limits::{LOCK_LEASE_MAX_MS, LOCK_LEASE_MIN_MS};
+use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 /// Bytes: `512`, `64k`, `10m`, `2g`.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     herd_core::size::parse(text).ok_or_else(|| "write a size as 512, 64k, 10m or 2g".into())
+}
+
+/// Bytes, one at least.
+pub(crate) fn some_size(text: &str) -> Result<u64, String> {
+    size(text).ok().filter(|size| *size > 0).ok_or_else(|| "write a size above 0 as 512, 64k, 10m or 2g".into())
+}
+
+/// A word of which some are offered by shell completion; whether there are others is for the herd to say.
+#[derive(Clone)]
+pub(crate) struct Suggested(pub(crate) &'static [&'static str]);
+
+impl TypedValueParser for Suggested {
+    type Value = String;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.0.iter().map(PossibleValue::new)))
+    }
 }
 
 /// A span above zero: `30`, `0.5` (seconds), `500ms`, `10s`, `5m`, `1h`, `2d`.
@@ -65,7 +89,7 @@ pub(crate) fn count<const MOST: u16>(text: &str) -> Result<u16, String> {
 
 /// Bytes A to B, both included, B optional.
 pub(crate) fn range(text: &str) -> Result<(u64, Option<u64>), String> {
-    let bad = || "write a range as A-B or A-".to_string();
+    let bad = || "write A-B with A <= B, or A-".to_string();
     let (from, to) = text.split_once('-').ok_or_else(bad)?;
     let from = from.parse().map_err(|_| bad())?;
     let to = if to.is_empty() { None } else { Some(to.parse().map_err(|_| bad())?) };

@@ -45,9 +45,11 @@ pub enum Method<'a> {
 
 impl<'a> Method<'a> {
     /// The method of that name, if the arguments fit it.
-    pub(super) fn parse(name: &str, items: Vec<&'a [u8]>) -> Option<Self> {
-        Some(match (name, &items[..]) {
-            ("list-push" | "list-push-front", [_, ..]) => Method::Push { items, front: name == "list-push-front" },
+    pub(super) fn parse(name: &str, items: &[&'a [u8]]) -> Option<Self> {
+        Some(match (name, items) {
+            ("list-push" | "list-push-front", [_, ..]) => {
+                Method::Push { items: items.to_vec(), front: name == "list-push-front" }
+            }
             ("list-pop" | "list-pop-back", []) => Method::Pop { back: name == "list-pop-back" },
             ("list-range", [from, to]) => Method::Range { from: number::parse(from)?, to: number::parse(to)? },
             ("list-length", []) => Method::Length,

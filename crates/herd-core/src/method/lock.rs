@@ -88,12 +88,27 @@ impl<'a> Method<'a> {
 
 /// One who holds a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Holder {
-    shared: bool,
-    grant: u64,
+pub struct Holder {
+    /// Whether others may hold it too.
+    pub shared: bool,
+    /// Number of the hold, as in its token.
+    pub grant: u64,
     /// End of the lease, ms since 1970.
-    until_ms: u64,
-    label: Vec<u8>,
+    pub until_ms: u64,
+    /// Who it is, for people who look.
+    pub label: Vec<u8>,
+}
+
+/// The holders that a lock's value tells of, also those whose lease is over; `None`: it is no lock's.
+pub fn read_holders(value: &[u8]) -> Option<Vec<Holder>> {
+    let mut rest = value.strip_prefix(MAGIC)?;
+    let mut all = Vec::new();
+    while !rest.is_empty() {
+        let (holder, after) = Holder::decode(rest)?;
+        all.push(holder);
+        rest = after;
+    }
+    Some(all)
 }
 
 impl Holder {
@@ -127,13 +142,7 @@ fn holders<B: Large>(found: Option<&Found<'_, B>>, now_ms: u64) -> Result<Vec<Ho
     }
     let mut bytes = Vec::with_capacity(found.head.size_bytes as usize);
     found.value.copy(0, found.head.size_bytes, &mut bytes);
-    let mut rest = bytes.strip_prefix(MAGIC).ok_or_else(other)?;
-    let mut all = Vec::new();
-    while !rest.is_empty() {
-        let (holder, after) = Holder::decode(rest).ok_or_else(other)?;
-        all.push(holder);
-        rest = after;
-    }
+    let mut all = read_holders(&bytes).ok_or_else(other)?;
     all.retain(|holder| holder.until_ms > now_ms);
     Ok(all)
 }

@@ -17,6 +17,7 @@ pub use items::{items, push_item};
 
 use crate::change::{Circumstances, Decided, Given, Large};
 use crate::entry::{Fence, Found};
+use crate::error::quote;
 use crate::{Error, ErrorKind};
 use items::unsigned;
 
@@ -91,18 +92,21 @@ impl<'a, B> Method<'a, B> {
         let all = items(arguments).ok_or_else(|| Error::new(ErrorKind::BadRequest, "the arguments are cut short"))?;
         let method = match (name, &all[..]) {
             ("get-and-remove", []) => Method::Take,
-            ("fetch-and-add", [delta]) => Method::Add { delta: number::parse(delta).ok_or_else(|| usage(name))? },
+            ("fetch-and-add", [delta]) => Method::Add { delta: number::parse(delta).ok_or_else(|| usage(name, &all))? },
             ("append" | "prepend", [value]) => {
                 Method::Join { value: Given::Small(value, None), behind: name == "append", create: true }
             }
             ("set-if-absent", [value]) => Method::SetIfAbsent { value: Given::Small(value, None) },
             ("compare-and-set", [expected, new]) => Method::CompareAndSet { expected, new },
-            ("touch", [ttl]) => Method::Touch { ttl_ms: unsigned(ttl).ok_or_else(|| usage(name))? },
+            ("touch", [ttl]) => Method::Touch { ttl_ms: unsigned(ttl).ok_or_else(|| usage(name, &all))? },
             ("lock" | "renew" | "unlock" | "check", _) => {
-                Method::Lock(lock::Method::parse(name, &all).ok_or_else(|| usage(name))?)
+                Method::Lock(lock::Method::parse(name, &all).ok_or_else(|| usage(name, &all))?)
             }
-            _ if name.starts_with("list-") => Method::List(list::Method::parse(name, all).ok_or_else(|| usage(name))?),
-            _ => return Err(usage(name)),
+            _ if name.starts_with("list-") => {
+                let method = list::Method::parse(name, &all).ok_or_else(|| usage(name, &all))?;
+                Method::List(method)
+            }
+            _ => return Err(usage(name, &all)),
         };
         Ok(method)
     }
@@ -137,14 +141,20 @@ pub fn only_reads(name: &str) -> bool {
     matches!(name, "list-range" | "list-length" | "check")
 }
 
-/// How a method is used; for a name that is none, that.
+/// How a method is used, behind the word that must be a number and is none; for a name that is no method, that.
 #[cold]
-fn usage(name: &str) -> Error {
-    let text = match NAMES.iter().find(|(known, ..)| *known == name) {
-        Some((name, arguments, _)) => format!("usage: {name} {arguments}"),
-        None => "no such method".to_string(),
+fn usage(name: &str, all: &[&[u8]]) -> Error {
+    let Some((name, arguments, _)) = NAMES.iter().find(|(known, ..)| *known == name) else {
+        return Error::new(ErrorKind::BadRequest, "no such method");
     };
-    Error::new(ErrorKind::BadRequest, text.trim_end())
+    let is_number: fn(&[u8]) -> bool = match *name {
+        "fetch-and-add" | "list-range" => |word| number::parse(word).is_some(),
+        "touch" => |word| unsigned(word).is_some(),
+        _ => |_| true,
+    };
+    let wrong = all.iter().find(|word| !is_number(word)).filter(|_| all.len() == arguments.split(' ').count());
+    let wrong = wrong.map_or_else(String::new, |word| format!("'{}' is not a whole number in range; ", quote(word)));
+    Error::new(ErrorKind::BadRequest, format!("{wrong}usage: {name} {arguments}").trim_end())
 }
 
 /// Decides a method; see [`crate::op::decide`].

@@ -4,11 +4,13 @@
 use super::{DIRECTORY, Done, FILE, SMALL_BYTES, TYPE_BITS, Work, is_equal, is_stream, last_part, local, prefix_of};
 use crate::args::CpArgs;
 use crate::exit::{Failure, NOT_SO, Outcome, USAGE};
+use crate::objects::explained;
 use crate::out;
 use crate::target::{self, Directory, FILE_MODE_BITS, Output};
 use herd_client::blocking::Client;
 use herd_client::{Attributes, ErrorKind, Stat};
 use herd_core::key;
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Write};
@@ -49,7 +51,7 @@ pub(super) fn run(args: &CpArgs, client: &Client, keys: &[&[u8]], to: &Path) -> 
 
 /// One object to the path the user wrote, or into the directory there.
 fn single(args: &CpArgs, client: &Client, key: &[u8], to: &Path) -> Outcome {
-    let stat = client.stat(key)?;
+    let stat = client.stat(key).map_err(|error| explained(client, key, error))?;
     if to.is_dir() {
         let mut tree = Tree::default();
         tree.add(key.to_vec(), last_part(key), stat.size_bytes);
@@ -166,6 +168,20 @@ impl Tree {
         if is_directory { self.directories.push(job) } else { self.files.push(job) }
     }
 
+    /// A file is none where others are to lie below it: a directory must be there.
+    fn part_files_from_directories(&mut self) {
+        let mut directories = HashSet::new();
+        let above = self.files.iter().filter_map(|job| job.path.parent());
+        for path in above.chain(self.directories.iter().map(|job| job.path.as_path())) {
+            let new = path.ancestors().take_while(|path| !directories.contains(*path)).map(PathBuf::from);
+            directories.extend(new.collect::<Vec<_>>());
+        }
+        let (lost, files) = self.files.drain(..).partition(|job| directories.contains(&job.path));
+        self.files = files;
+        let text = "can't be a file, as there are others below it: `herd get` it";
+        self.lost.extend(Vec::<Job>::into_iter(lost).map(|job| (job.key, text.into())));
+    }
+
     /// Of those that mean one path only the first stays.
     fn part_namesakes(&mut self) {
         for jobs in [&mut self.directories, &mut self.files] {
@@ -186,8 +202,10 @@ impl Tree {
 
     fn out(mut self, args: &CpArgs, client: &Client, to: &Path) -> Outcome {
         self.part_namesakes();
+        self.part_files_from_directories();
         let is_new = !to.exists();
-        let work = Work::new(args, client, self.files.len() as u64, self.files.iter().map(|job| job.size_bytes).sum());
+        let files = self.files.len() + self.lost.len();
+        let work = Work::new(args, client, files as u64, self.files.iter().map(|job| job.size_bytes).sum());
         for (key, text) in &self.lost {
             work.fail(key, text);
         }
@@ -198,7 +216,12 @@ impl Tree {
         fs::create_dir_all(to).map_err(Failure::local(to.display()))?;
         let root = Directory::open(to).map_err(Failure::local(to.display()))?;
         let made = self.make_directories(&work, &root, is_new);
-        work.run(&self.files, |job| &job.key, |job| file(&work, &root, job));
+        // A fault of a local file is told with its path.
+        let named = |job: &Job, failure: Failure| match failure.code {
+            USAGE => Failure { text: format!("{}: {}", to.join(&job.path).display(), failure.text), ..failure },
+            _ => failure,
+        };
+        work.run(&self.files, |job| &job.key, |job| file(&work, &root, job).map_err(|failure| named(job, failure)));
         for (job, attributes) in made.iter().rev() {
             let mode = attributes.mode.filter(|mode| mode & TYPE_BITS == DIRECTORY);
             let set = root.below(&job.path).and_then(|dir| dir.set(mode, attributes.mtime_ns));
@@ -313,6 +336,14 @@ mod tests {
         assert_eq!((keys(&tree.files), keys(&tree.directories)), (vec!["c/a//b", "c/a/c"], vec!["c/d/"]));
         assert_eq!(tree.lost.len(), 3);
         assert!(tree.lost[0].1.contains("c/d/"), "{}", tree.lost[0].1);
+    }
+
+    #[test]
+    fn a_file_with_others_below_it_is_left_out() {
+        let mut tree = tree(&["a", "a/b", "d", "d/", "e/f"]);
+        tree.part_files_from_directories();
+        assert_eq!(keys(&tree.files), ["c/a/b", "c/e/f"]);
+        assert!(tree.lost[0].0 == b"c/a" && tree.lost[0].1.contains("below it"), "{}", tree.lost[0].1);
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod upload;
 
 use crate::args::CpArgs;
 use crate::exit::{Failure, NOT_SO, Outcome, USAGE};
-use crate::objects::client;
+use crate::objects::client_of;
 use crate::progress::Progress;
 use crate::{out, target};
 use herd_client::blocking::Client;
@@ -31,7 +31,7 @@ const SMALL_BYTES: u64 = 1 << 20;
 
 pub(crate) fn run(args: &CpArgs) -> Outcome {
     let (to, from) = args.paths.split_last().expect("the parser asks for two");
-    let client = client(&args.herd)?;
+    let client = client_of(&args.herd, args.token)?;
     target::prepare("interrupted; the same command again copies the rest").map_err(Failure::local("signals"))?;
     let keys: Vec<&[u8]> = from.iter().filter_map(|path| herd_key(path)).collect();
     match herd_key(to) {
@@ -74,6 +74,8 @@ struct Work<'a> {
     unchanged: AtomicU64,
     bytes: AtomicU64,
     failed: AtomicU64,
+    /// All there are.
+    files: u64,
     /// Set once nothing more is to be begun.
     stopped: AtomicBool,
     why: Mutex<Option<Failure>>,
@@ -97,6 +99,7 @@ impl<'a> Work<'a> {
             unchanged: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             failed: AtomicU64::new(0),
+            files,
             stopped: AtomicBool::new(false),
             why: Mutex::default(),
         }
@@ -151,9 +154,8 @@ impl<'a> Work<'a> {
         self.progress.tell(&format!("herd: {}", about(name, text)));
     }
 
-    /// Ends the copy; the first reason is the one told.
+    /// Ends the copy; the first reason is the one told. What others under way say then counts as not copied.
     fn stop(&self, name: &[u8], failure: Failure) {
-        self.failed.fetch_add(1, Relaxed);
         self.stopped.store(true, Relaxed);
         let mut why = self.why.lock().unwrap_or_else(PoisonError::into_inner);
         why.get_or_insert(Failure { text: about(name, &failure.text), ..failure });
@@ -171,8 +173,12 @@ impl<'a> Work<'a> {
             let size = herd_core::size::show(self.bytes.into_inner());
             let word = if self.args.dry_run { "would copy" } else { "copied" };
             let unchanged = self.unchanged.into_inner();
+            let rest = match self.files.saturating_sub(copied + unchanged + failed) {
+                files if files > 0 && why.is_some() => format!(", {files} not copied"),
+                _ => String::new(),
+            };
             let rate = if self.args.dry_run { String::new() } else { format!("; {rate}") };
-            out::tell(format!("{word} {copied} ({size}), {unchanged} unchanged, {failed} failed{rate}"));
+            out::tell(format!("{word} {copied} ({size}), {unchanged} unchanged, {failed} failed{rest}{rate}"));
         }
         match why {
             Some(failure) => Err(Failure { text: format!("{}; the copy ends here", failure.text), ..failure }),

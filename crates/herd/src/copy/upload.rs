@@ -4,6 +4,8 @@
 use super::{Done, SMALL_BYTES, Work, is_equal, is_stream, last_part, local, prefix_of};
 use crate::args::CpArgs;
 use crate::exit::{Failure, Outcome, USAGE};
+use crate::objects::namesake;
+use crate::out;
 use herd_client::blocking::Client;
 use herd_client::{Attributes, ErrorKind, PutOptions};
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -47,9 +49,17 @@ pub(super) fn run(args: &CpArgs, client: &Client, from: &[OsString], key: &[u8])
         plan.source(args, Path::new(path), key, from.len() > 1)?;
     }
     let files = plan.jobs.iter().filter(|job| !job.key.ends_with(b"/")).count() as u64;
-    let work = Work::new(args, client, files, plan.jobs.iter().map(|job| job.size_bytes).sum());
+    let work =
+        Work::new(args, client, files + plan.lost.len() as u64, plan.jobs.iter().map(|job| job.size_bytes).sum());
     for (path, text) in &plan.lost {
         work.fail(path.as_os_str().as_bytes(), text);
+    }
+    if let ([job], false) = (&plan.jobs[..], args.quiet)
+        && let Some(name) = namesake(client, &job.key)
+    {
+        out::tell(format!(
+            "herd: '{name}' is an object in collection 'default' here; collection '{name}' is herd:{name}/"
+        ));
     }
     work.run(&plan.jobs, |job| job.path.as_os_str().as_bytes(), |job| one(&work, job));
     work.finish()

@@ -26,6 +26,11 @@ fn signal(pid: u32, signal: &str) {
     Command::new("kill").args([signal, &pid.to_string()]).status().expect("kill runs");
 }
 
+fn host() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").expect("a host has a name");
+    name.trim().to_string()
+}
+
 fn soon(holds: impl FnMut() -> bool) {
     assert!(within(Duration::from_secs(10), holds), "it does not come true");
 }
@@ -75,7 +80,8 @@ fn the_exit_status_is_the_command_s_or_tells_that_others_hold_it() {
     let mut holder = lock(&node, &["l", "--shared", "--", "sleep", "60"]);
     soon(|| node.herd(&["stat", "l"]).status.success());
     let (code, told) = end(lock(&node, &["l", "--wait", "0", "--", "true"]));
-    assert!(code == Some(1) && told.contains("others hold it"), "{told}");
+    let label = format!("{} {}", host(), holder.id());
+    assert!(code == Some(1) && told.contains(&format!("held by {label}")) && told.contains("s if it is not"), "{told}");
     assert_eq!(end(lock(&node, &["l", "--wait", "300ms", "--", "true"])).0, Some(1));
     assert_eq!(end(lock(&node, &["l", "--shared", "--wait", "0", "--", "true"])).0, Some(0), "it may be shared");
     signal(holder.id(), "-TERM");

@@ -12,4 +12,5 @@ mod memcached;
 mod node;
 mod output;
 mod patience;
+mod usage;
 mod wire;

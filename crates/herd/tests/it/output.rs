@@ -113,7 +113,17 @@ fn a_reader_that_went_away_ends_every_command_quietly() {
 #[test]
 fn a_full_stdout_is_a_failure_and_no_panic() {
     let node = node_with("k", "value");
-    for args in [&["ls"][..], &["get", "k"], &["stat", "k"], &["status"], &["collection", "ls"], &["man"]] {
+    for args in [
+        &["ls"][..],
+        &["get", "k"],
+        &["stat", "k"],
+        &["status"],
+        &["collection", "ls"],
+        &["man"],
+        &["--help"],
+        &["put", "--help"],
+        &["--version"],
+    ] {
         let full = File::options().write(true).open("/dev/full").expect("a device");
         let output = herd().args(args).env("HERD_NODE", &node.addr).stdout(full).output().expect("runs");
         let told = text(&output.stderr);

@@ -15,8 +15,9 @@ pub(super) fn error_body(word: &str, text: &str) -> Vec<u8> {
 }
 
 /// Writes one page of a listing:
-/// `{"collection":"c","objects":[{"name":"n","size_bytes":1,"version":2}],"next":null}` and a line end.
+/// `{"collection":"c","objects":[{"name":"n","size_bytes":1,"version":2,"etag":"2"}],"next":null}` and a line end.
 ///
+/// Many readers of JSON round numbers above 2^53, so the version stands there as text too.
 /// A name that is not UTF-8 is told as `name_base64` (RFC 4648 §4) in place of `name`, and likewise `next_base64`.
 pub struct ListPage {
     is_empty: bool,
@@ -43,7 +44,9 @@ impl ListPage {
         put_decimal(out, size_bytes);
         out.extend_from_slice(b",\"version\":");
         put_decimal(out, version);
-        out.push(b'}');
+        out.extend_from_slice(b",\"etag\":\"");
+        put_decimal(out, version);
+        out.extend_from_slice(b"\"}");
     }
 
     /// Ends the page; `next` is the `after` that asks for the next one, `None` on the last page.
@@ -101,8 +104,10 @@ mod tests {
         page.object(&mut out, b"a\"\n", 3, 7);
         page.object(&mut out, b"\xff\xfe", 0, u64::MAX);
         page.finish(&mut out, Some(b"\xff\xfe"));
-        let text = r#"{"collection":"photos","objects":[{"name":"a\"\n","size_bytes":3,"version":7},"#.to_string()
-            + r#"{"name_base64":"//4=","size_bytes":0,"version":18446744073709551615}],"next_base64":"//4="}"#
+        let text = r#"{"collection":"photos","objects":[{"name":"a\"\n","size_bytes":3,"version":7,"etag":"7"},"#
+            .to_string()
+            + r#"{"name_base64":"//4=","size_bytes":0,"version":18446744073709551615,"etag":"18446744073709551615"}],"#
+            + r#""next_base64":"//4="}"#
             + "\n";
         assert_eq!(String::from_utf8(out).expect("UTF-8"), text);
     }
