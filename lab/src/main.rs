@@ -162,7 +162,7 @@ fn list(programs: &run::Programs) -> Result<()> {
         let lines = values.map(|value| format!("  {:<16} {}\n", value.get_name(), help(&value)));
         format!("{title}:\n{}", lines.collect::<String>())
     }
-    let programs: String = run::versions(programs).iter().map(|version| run::version_line(version)).collect();
+    let programs: String = run::versions(programs).iter().map(run::version_line).collect();
     let all = [
         lines::<bench::Line>("lines of herd-lab bench"),
         lines::<figure::Name>("figures of herd-lab figure"),
