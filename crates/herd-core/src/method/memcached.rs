@@ -209,7 +209,6 @@ fn arith<'a, B: Large>(
     let (digits, padded) = match found {
         None if !meta.has(b'N') => return Err(absent()),
         None => {
-            head.expires_ms = door::expires_ms(meta.vivify_exptime, at.now_ms);
             let mut digits = Vec::with_capacity(NUMBER_MAX_BYTES);
             door::decimal(meta.initial, &mut digits);
             (digits.clone(), digits)

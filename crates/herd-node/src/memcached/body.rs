@@ -2,11 +2,11 @@
 
 use super::lines::answer_error;
 use super::text::{self, Given};
-use super::{Session, State};
+use super::{Session, State, admin};
 use crate::context::{Context, Output};
 use crate::metrics::VerbName;
 use herd_core::Error;
-use herd_core::door::memcached::{self as proto, Command, reply};
+use herd_core::door::memcached::{self as proto, reply};
 use herd_net::{Next, Step};
 use herd_store::Upload;
 use std::io::IoSliceMut;
@@ -29,9 +29,9 @@ fn drop_old(cx: &Context, line: &[u8]) {
     }
 }
 
-/// Whether a command wants no answer.
+/// As `text::is_quiet`, of a line.
 fn is_quiet(line: &[u8]) -> bool {
-    matches!(proto::parse_line(line), Ok(Command::Store(store)) if store.quiet)
+    proto::parse_line(line).is_ok_and(|command| text::is_quiet(&command))
 }
 
 impl Session {
@@ -126,8 +126,7 @@ fn store(cx: &mut Context, receiving: Receiving, ended: bool, out: &mut Output<'
         return answer_error(cx, VerbName::Put, &error, quiet, out);
     }
     if !ended {
-        out.buf.extend_from_slice(reply::BAD_CHUNK);
-        return;
+        return admin::say(reply::BAD_CHUNK, quiet, out);
     }
     match receiving.upload.finish(cx.now) {
         Ok(body) => match proto::parse_line(&line) {

@@ -53,7 +53,7 @@ impl Session {
             return Step { used: 0, next: Next::Read };
         };
         if &body[bytes..] != b"\r\n" {
-            out.buf.extend_from_slice(reply::BAD_CHUNK);
+            admin::say(reply::BAD_CHUNK, text::is_quiet(command), out);
             return Step { used: len + bytes + 2, next: Next::Read };
         }
         text::dispatch(cx, command, Given::Small(&body[..bytes], None), out);

@@ -129,10 +129,9 @@ pub(super) fn arith(cx: &mut Context, meta: &Meta<'_>, decrement: bool, out: &mu
     match text::run(cx, key, &op, |outcome| outcome.done.map(|done| (done, outcome.before))) {
         Ok(_) if meta.is_quiet() => {}
         Ok(((version, answer), before)) => {
-            // The reply speaks of the new CAS value, and of the expiry as the flags change it.
+            // The reply speaks of the new CAS value, and of the expiry as the flags change it, one after the other.
             let memcached = Memcached { cas: meta.new_cas, ..Memcached::default() };
-            let made_ms = proto::expires_ms(meta.vivify_exptime, cx.now.unix_ms);
-            let expires_ms = before.map_or(made_ms, |head| head.expires_ms);
+            let expires_ms = before.map_or(0, |head| head.expires_ms);
             let mut head = Head { version, memcached, expires_ms, ..Head::default() };
             let value = number(&answer).unwrap_or_default();
             proto::meta_arith(meta, &mut head, before.is_none(), clock(cx), value, out.buf);

@@ -77,6 +77,11 @@ fn store_op<'a>(cx: &Context, store: &Store<'_>, value: Given<'a>) -> Op<'a, Arc
     Op { condition, else_remove: store.verb == StoreVerb::Set, ..Op::new(action, max_bytes) }
 }
 
+/// Whether a storage command wants no answer, an error neither; an `ms` wants its errors always.
+pub(super) fn is_quiet(command: &Command<'_>) -> bool {
+    matches!(command, Command::Store(store) if store.quiet)
+}
+
 /// A `set`, or an `ms` in its own mode that compares nothing, must not leave the old value where it fails: the client
 /// meant it to be gone. Every other command leaves what is there.
 pub(super) fn drop_old(cx: &Context, command: &Command<'_>) {

@@ -55,7 +55,7 @@ pub(super) fn stats(mut rest: &[u8]) -> Parsed<'_> {
 pub(super) fn parse(line: &[u8]) -> Parsed<'_> {
     let mut rest = line;
     let word = take_word(&mut rest).unwrap_or_default();
-    let quiet = ends_in_noreply(rest);
+    let quiet = ends_in_noreply(line);
     let refused = |reply| Err(ClientError::new(reply).quiet(quiet));
     match word {
         b"flush_all" => flush_all(rest, quiet),

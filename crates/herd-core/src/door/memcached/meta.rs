@@ -97,15 +97,34 @@ impl<'a> Meta<'a> {
         let mut count = 0;
         while let Some(word) = take_word(&mut rest) {
             count += 1;
-            if count > flags_max {
-                return Err(ClientError::new(reply::TOO_MANY_FLAGS));
+            if count > flags_max || meta.take_flag(word[0], &word[1..]).is_err() {
+                return Err(ClientError::new(Self::named_fault(key, words, flags_max)));
             }
-            meta.take_flag(word[0], &word[1..]).map_err(ClientError::new)?;
-        }
-        if meta.has(b'b') && decode(key, |_| ()).is_none() {
-            return Err(ClientError::new(reply::BAD_BASE64));
         }
         Ok(meta)
+    }
+
+    /// The fault that memcached names, of a line that has some: a word that is no flag; or else too many; or else the
+    /// first unknown or repeated flag; or else the last flag with a wrong token, `F` and `O` only if no other has one.
+    #[cold]
+    fn named_fault(key: &[u8], words: &[u8], flags_max: usize) -> &'static [u8] {
+        if has_no_flag(words) {
+            return reply::BAD_FORMAT;
+        }
+        let mut meta = Meta::bare(key, words);
+        if meta.flags().count() > flags_max {
+            return reply::TOO_MANY_FLAGS;
+        }
+        let mut named = reply::OPAQUE_TOO_LONG;
+        for word in meta.flags() {
+            match meta.take_flag(word[0], &word[1..]) {
+                Err(fault @ (reply::DUPLICATE_FLAG | reply::INVALID_FLAG)) => return fault,
+                Err(reply::BAD_FORMAT) if named != reply::OPAQUE_TOO_LONG => {}
+                Ok(()) | Err(reply::OPAQUE_TOO_LONG) => {}
+                Err(fault) => named = fault,
+            }
+        }
+        named
     }
 
     /// Without any flag.
@@ -134,8 +153,7 @@ impl<'a> Meta<'a> {
             return Err(reply::DUPLICATE_FLAG);
         }
         if !KNOWN.has(letter) {
-            let looks_like_one = matches!(letter, b'A'..=b'z' | b'0'..=b'9');
-            return Err(if looks_like_one { reply::INVALID_FLAG } else { reply::BAD_FORMAT });
+            return Err(reply::INVALID_FLAG);
         }
         self.given.0 |= 1 << (letter - b'A');
         let exptime = || number::signed(token).ok_or(reply::BAD_TOKEN);
@@ -151,6 +169,7 @@ impl<'a> Meta<'a> {
             b'J' => self.initial = number::unsigned(token).ok_or(reply::BAD_META_INITIAL)?,
             b'M' => self.mode = token.first().copied().unwrap_or(b' '),
             b'O' if token.len() >= OPAQUE_MAX_BYTES => return Err(reply::OPAQUE_TOO_LONG),
+            b'b' => decode(self.sent_key, |_| ()).ok_or(reply::BAD_BASE64)?,
             _ => {}
         }
         Ok(())
@@ -204,11 +223,12 @@ pub(super) fn parse_set(mut rest: &[u8]) -> Parsed<'_> {
     Ok(Command::MetaSet { meta, mode, bytes })
 }
 
-/// `ma <key> <flag>*`. Whatever is wrong with a flag, but for an opaque, has one reply.
+/// `ma <key> <flag>*`. Whatever is wrong with a flag, but for an opaque, has one reply; a word that is none has another.
 pub(super) fn parse_arith(mut rest: &[u8]) -> Parsed<'_> {
     let key = take_key(&mut rest).ok_or(BAD_FORMAT)?;
     let meta = Meta::parse_flags(key, rest, WORDS_MAX - 2).map_err(|error| match error.reply {
         reply::OPAQUE_TOO_LONG => error,
+        _ if has_no_flag(rest) => BAD_FORMAT,
         _ => ClientError::new(reply::INVALID_OR_DUPLICATE),
     })?;
     match meta.mode {
@@ -218,11 +238,16 @@ pub(super) fn parse_arith(mut rest: &[u8]) -> Parsed<'_> {
     }
 }
 
-/// `me <key> [b]`; other words are ignored, as in memcached.
+/// `me <key> [b]`; other words that could be flags are ignored, as in memcached.
 pub(super) fn parse_debug(mut rest: &[u8]) -> Parsed<'_> {
-    let key = take_key(&mut rest).ok_or(BAD_FORMAT)?;
+    let key = take_key(&mut rest).filter(|_| !has_no_flag(rest)).ok_or(BAD_FORMAT)?;
     let words: &[u8] = if take_word(&mut rest) == Some(b"b") { b"b" } else { b"" };
     Meta::parse_flags(key, words, 1).map(Command::MetaDebug).map_err(|_| BAD_FORMAT)
+}
+
+/// Whether some word cannot be a flag, by its first byte.
+fn has_no_flag(mut words: &[u8]) -> bool {
+    std::iter::from_fn(|| take_word(&mut words)).any(|word| !matches!(word[0], b'A'..=b'z' | b'0'..=b'9'))
 }
 
 /// Decodes base64 (RFC 4648 §4, padding required), handing on up to three bytes at a time; `None` if it is none.

@@ -239,6 +239,7 @@ fn what_herd_does_not_have_gets_memcacheds_errors() {
         assert_eq!(refused(line), plain(reply), "{line:?}");
     }
     assert_eq!(refused("bogus noreply"), plain(reply::ERROR).quiet(true));
+    assert_eq!(refused("noreply"), plain(reply::ERROR).quiet(true));
     for line in ["GET / HTTP/1.0", "PUT /asdf HTTP/1.1", "x y HTTP/2"] {
         assert_eq!(refused(line), plain(b"").close(), "{line}");
     }
@@ -306,6 +307,8 @@ fn meta_errors_without_a_body() {
         ("md ", reply::BAD_FORMAT),
         ("ma", reply::BAD_FORMAT),
         ("me", reply::BAD_FORMAT),
+        ("me foo v z", reply::OK),
+        ("me foo v -", reply::BAD_FORMAT),
         ("mg foo m o o o o o o o o o", reply::INVALID_FLAG),
         ("mg foo s s", reply::DUPLICATE_FLAG),
         ("mg foo \u{ff}", reply::BAD_FORMAT),
@@ -336,6 +339,30 @@ fn meta_errors_without_a_body() {
     let most = "mg foo c f h k l q s t u v x C1 D1 E1 F1 I J1 L";
     assert_eq!(meta(most).flags().count(), 18);
     assert_eq!(refused(&format!("{most} P")), plain(reply::TOO_MANY_FLAGS));
+}
+
+#[test]
+fn of_several_faults_in_a_meta_line_memcacheds_is_named() {
+    let long = format!("O{}", "o".repeat(32));
+    for (line, reply) in [
+        ("mg foo Tx N b", reply::BAD_BASE64),
+        ("mg foo b N", reply::BAD_TOKEN),
+        ("mg foo Tx F", reply::BAD_TOKEN),
+        ("mg foo F Tx", reply::BAD_TOKEN),
+        ("mg foo Tx s s", reply::DUPLICATE_FLAG),
+        ("mg foo s s z", reply::DUPLICATE_FLAG),
+        ("mg foo z s s", reply::INVALID_FLAG),
+        ("mg foo Tx Tx z", reply::DUPLICATE_FLAG),
+        ("mg foo s s -", reply::BAD_FORMAT),
+        ("mg foo z z z z z z z z z z z z z z z z z z z", reply::TOO_MANY_FLAGS),
+        ("mg foo F LONG", reply::BAD_FORMAT),
+        ("mg foo LONG F", reply::BAD_FORMAT),
+        ("mg foo LONG D", reply::BAD_META_DELTA),
+        ("ma foo s s -", reply::BAD_FORMAT),
+        ("ma foo LONG F", reply::INVALID_OR_DUPLICATE),
+    ] {
+        assert_eq!(refused(&line.replace("LONG", &long)), plain(reply), "{line}");
+    }
 }
 
 #[test]
@@ -514,6 +541,8 @@ fn deltas() {
         ("-1", 1, false, None),
         ("1 x", 1, false, None),
         ("18446744073709551616", 1, false, None),
+        ("0000000000000000000000000000000000041", 1, false, Some(42)),
+        ("00000000000000000000000000 ", 1, false, Some(1)),
     ] {
         assert_eq!(apply_delta(value.as_bytes(), delta, decrement), result, "{value:?}");
     }
