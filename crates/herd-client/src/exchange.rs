@@ -392,7 +392,8 @@ impl<'a, S: Socket> Exchange<'a, S> {
     fn silent(&mut self, now_ms: u64, id: u64) {
         let State::Open(link, _) = self.leave() else { unreachable!("checked by the caller") };
         self.pool.failed(link.node);
-        let text = format!("no answer in time from {}", self.pool.node(link.node));
+        let doubt = if link.is_known() { "" } else { ", which has not said that it is a Herd node" };
+        let text = format!("no answer in time from {}{doubt}", self.pool.node(link.node));
         let error = Error::new(ErrorKind::Unreachable, text);
         self.failed(now_ms, Failure::Lost { error, may_be_done: link.may_be_done(id) });
     }
@@ -404,7 +405,13 @@ impl<'a, S: Socket> Exchange<'a, S> {
             return self.failed(now_ms, Failure::Final(error));
         }
         self.pool.failed(link.node);
-        let error = if link.is_foreign() { not_a_node(self.pool.node(link.node)) } else { error };
+        let error = match (link.is_foreign(), link.is_known()) {
+            (true, _) => not_a_node(self.pool.node(link.node)),
+            (false, true) => error,
+            (false, false) => {
+                error.about(format_args!("{}, which has not said that it is a Herd node", self.pool.node(link.node)))
+            }
+        };
         // What moved before the loss counts as it does while a connection lasts.
         self.tries.moved(link.deadline(id).unwrap_or(0));
         self.failed(now_ms, Failure::Lost { error, may_be_done: link.may_be_done(id) });

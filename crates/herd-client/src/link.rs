@@ -192,7 +192,7 @@ impl<S: Socket> Link<S> {
 
     /// Why the connection is lost. What a stranger said before it closed tells more than that it did.
     fn last_words(&mut self, now_ms: u64, error: Error) -> Error {
-        if self.connection.is_welcomed() {
+        if self.connection.is_known() {
             return error;
         }
         self.read(now_ms).and_then(|_| self.drain()).err().unwrap_or(error)
@@ -207,6 +207,11 @@ impl<S: Socket> Link<S> {
     /// Whether what answers is no Herd node.
     pub(crate) fn is_foreign(&self) -> bool {
         self.connection.is_foreign()
+    }
+
+    /// Whether what answers is a Herd node.
+    pub(crate) fn is_known(&self) -> bool {
+        self.connection.is_known()
     }
 
     /// Whether the call is answered wholly.

@@ -202,7 +202,7 @@ pub(crate) struct RmArgs {
     /// Remove all below KEY/; a KEY without a slash is a collection, as for cp -r
     #[arg(short, long)]
     pub(crate) recursive: bool,
-    /// With -r: do not tell how many were removed
+    /// With -r: don't say how many were removed
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// Objects to remove
@@ -308,7 +308,7 @@ pub(crate) struct ExecArgs {
     /// The answer as one JSON object
     #[arg(long)]
     pub(crate) json: bool,
-    /// End the answer, or each item of a list, with a zero byte, and escape nothing
+    /// End the answer, or each item of a list, with a zero byte instead of a newline
     #[arg(long, conflicts_with = "json")]
     pub(crate) null: bool,
     /// Only if the object has this version

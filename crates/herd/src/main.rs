@@ -47,7 +47,9 @@ fn usage(mut error: clap::Error) -> Failure {
         && let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested)
     {
         tips.retain(|tip| !tip.to_string().contains("as a value"));
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+        if !tips.is_empty() {
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+        }
     }
     match error.print().and_then(|()| std::io::stdout().flush()) {
         Ok(()) => Failure::new(error.exit_code() as u8, ""),

@@ -168,7 +168,8 @@ pub struct Connection {
     /// Requests opened so far.
     sequence: u64,
     ended: bool,
-    welcomed: bool,
+    /// Whether what answers has sent a frame, and so is a Herd node.
+    known: bool,
     /// Whether what answers is no Herd node.
     foreign: bool,
     now_ms: u64,
@@ -203,7 +204,7 @@ impl Connection {
             session: 0,
             sequence: 0,
             ended: false,
-            welcomed: false,
+            known: false,
             foreign: false,
             now_ms,
             heard_ms: now_ms,
@@ -306,9 +307,9 @@ impl Connection {
         !self.foreign && self.open.get(&id).is_none_or(sent)
     }
 
-    /// Whether the node has answered the hello.
-    pub fn is_welcomed(&self) -> bool {
-        self.welcomed
+    /// Whether what answers is a Herd node: its first bytes are a frame.
+    pub fn is_known(&self) -> bool {
+        self.known
     }
 
     /// Whether what answers is no Herd node: its first bytes are no frame.
@@ -456,8 +457,9 @@ impl Connection {
 
     fn next_frame(&mut self) -> Result<Found> {
         let frame = parse_frame_head(self.input.unread());
-        self.foreign |= !self.welcomed && matches!(frame, Err(WireError::BadMagic(_)));
+        self.foreign |= !self.known && matches!(frame, Err(WireError::BadMagic(_)));
         let Some(frame) = frame? else { return Ok(Found::Starved) };
+        self.known = true;
         let (header, bytes) = (frame.header, frame.bytes());
         let checks = frame.checker();
         if matches!(header.kind, Kind::Reply | Kind::Data | Kind::Credit) {
@@ -466,7 +468,7 @@ impl Connection {
         let event = match header.kind {
             Kind::Welcome => {
                 let welcome = Welcome::from_wire(&frame.fields()?);
-                (self.session, self.welcomed) = (welcome.session, true);
+                self.session = welcome.session;
                 Found::Event(Event::Welcome(welcome))
             }
             Kind::Goodbye => {

@@ -156,3 +156,16 @@ fn a_node_that_went_away_while_a_pipe_was_silent_has_stored_nothing() {
     let (code, told) = end(put);
     assert_eq!(code, Some(3), "{told}");
 }
+
+#[test]
+fn a_server_that_says_nothing_is_told_as_one_that_may_be_no_herd_node() {
+    let closer = server(drop);
+    let kept = std::sync::Mutex::new(Vec::new());
+    let silent = server(move |socket| kept.lock().expect("no panic before").push(socket));
+    for addr in [closer, silent] {
+        let output = herd().args(["get", "x", "--timeout", "500ms", "--node", &addr]).output().expect("runs");
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{told}");
+        assert!(told.contains(&format!("{addr}, which has not said that it is a Herd node")), "{told}");
+    }
+}
