@@ -15,6 +15,7 @@ pub mod key;
 pub mod limits;
 pub mod method;
 pub mod op;
+pub mod place;
 pub mod size;
 pub mod wire;
 

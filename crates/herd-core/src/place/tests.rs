@@ -1,0 +1,63 @@
+//! Tests of placement, and the herds they are about.
+
+mod code;
+mod map;
+mod plan;
+
+use super::*;
+use crate::collection::Spec;
+use crate::key::CollectionId;
+use std::num::NonZeroU32;
+
+const HERD: HerdId = HerdId(*b"a herd of tests.");
+const GIB: u64 = 1 << 30;
+
+/// Numbers from a seed (splitmix64).
+struct Chance(u64);
+
+impl Chance {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}
+
+fn id(number: u32) -> NodeId {
+    NodeId(NonZeroU32::new(number).expect("nodes count from 1"))
+}
+
+/// A node on a host of its own.
+fn node(number: u32, memory_bytes: u64) -> Node {
+    Node {
+        id: id(number),
+        name: format!("node-{number}"),
+        addresses: vec![format!("10.0.{}.{}:7700", number / 256, number % 256)],
+        incarnation: 1,
+        host: format!("host-{number}"),
+        rack: String::new(),
+        memory_bytes,
+        state: NodeState::Up,
+    }
+}
+
+fn nodes(count: u32) -> Vec<Node> {
+    (1..=count).map(|number| node(number, 64 * GIB)).collect()
+}
+
+/// A herd of these nodes whose default spread group grows, at its first map.
+fn herd(nodes: Vec<Node>) -> Map {
+    let mut draft = Draft { nodes, ..Draft::empty(HERD) };
+    assert_eq!(draft.add_spread(Kind::Kept, 1, true), Some(0));
+    draft.collections.push(collection(CollectionId::DEFAULT, "default", "ram:1"));
+    Map::first(draft, 1).expect("a valid map")
+}
+
+fn collection(id: CollectionId, name: &str, class: &str) -> Collection {
+    Collection { id, name: name.into(), spec: Spec::of(class), generation: 1 }
+}
