@@ -92,9 +92,9 @@ impl Tries {
         self.deadline_ms
     }
 
-    /// How long the next try may be silent, ms, where its node is to wait `wait_ms` before it answers. A read leaves time
-    /// for the others of `nodes`; and for a new connection, if this one `was_idle`: a firewall may have forgotten it
-    /// without a word. None of that is taken from the wait.
+    /// How long the next try may be silent, ms, where its node is to wait `wait_ms` before it answers. A read leaves
+    /// time for the others of `nodes`; and for a new connection, if this one `was_idle`: a firewall may have forgotten
+    /// it without a word. None of that is taken from the wait.
     pub fn silence_ms(&self, now_ms: u64, nodes: usize, was_idle: bool, wait_ms: u64) -> u64 {
         let left_ms = self.deadline_ms.saturating_sub(now_ms);
         let untried = (nodes as u64).saturating_sub(u64::from(self.lost + self.missed)).max(1);

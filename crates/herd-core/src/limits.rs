@@ -164,8 +164,8 @@ pub const LOCK_LABEL_MAX_BYTES: usize = 64;
 /// How long a removed object remembers the highest token it was shown: longer than anybody is paused and goes on.
 pub const LEFT_FENCE_MS: u64 = 3600 * 1000;
 
-/// Names without an object that remember a token take at most one part in so many of the memory, beyond which the oldest
-/// is forgotten; each costs some 200 bytes and twice the name.
+/// Names without an object that remember a token take at most one part in so many of the memory, beyond which the
+/// oldest is forgotten; each costs some 200 bytes and twice the name.
 pub const LEFT_FENCES_PART: u64 = 64;
 
 /// Largest value that a method makes: it is rewritten by each change, while its loop serves nobody else.

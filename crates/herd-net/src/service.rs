@@ -64,8 +64,8 @@ pub trait Service {
     /// Those of other loops are told to them ([`Remote::resume`](crate::Remote::resume)).
     fn ready(&mut self, tickets: &mut Vec<Ticket>);
 
-    /// A deferred reply may be ready: this loop, another one or the clock said so. False: there is none of that ticket any
-    /// more, so that to ask cost next to nothing.
+    /// A deferred reply may be ready: this loop, another one or the clock said so. False: there is none of that ticket
+    /// any more, so that to ask cost next to nothing.
     fn resume(&mut self, session: &mut Self::Session, ticket: Ticket, out: &mut Output<'_, Self::Bulk>) -> bool;
 
     /// Whether the protocol has its own order of replies, so that requests are read while a body is being sent.

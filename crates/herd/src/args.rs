@@ -335,9 +335,9 @@ fn methods() -> String {
 
 #[derive(ClapArgs)]
 #[command(
-    after_help = "CMD finds the lock's token in HERD_LOCK_TOKEN. Pass it with --token to put, get, cp, rm and exec: then \
-nothing that a holder does too late can undo what the next one did. If the lock is lost, CMD gets SIGTERM, after 5 s \
-SIGKILL, and the exit status is 1; else it is CMD's.
+    after_help = "CMD finds the lock's token in HERD_LOCK_TOKEN. Pass it with --token to put, get, cp, rm and exec: \
+then nothing that a holder does too late can undo what the next one did. If the lock is lost, CMD gets SIGTERM, \
+after 5 s SIGKILL, and the exit status is 1; else it is CMD's.
 
 Examples:
   herd lock nightly -- ./backup.sh
@@ -383,7 +383,8 @@ pub(crate) enum CollectionCommand {
         /// Its name
         name: String,
         /// cache (evicts when full) or ram:1 (refuses when full)
-        #[arg(long, default_value = "ram:1", value_parser = Suggested(&["cache", "ram:1"]), hide_possible_values = true)]
+        #[arg(long, default_value = "ram:1", value_parser = Suggested(&["cache", "ram:1"]))]
+        #[arg(hide_possible_values = true)]
         class: String,
         /// Keep names sorted, for listings in order
         #[arg(long)]

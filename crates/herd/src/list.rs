@@ -54,7 +54,8 @@ pub(crate) fn run(args: &LsArgs) -> Outcome {
 fn hint(args: &LsArgs, client: &Client) {
     if let Some(name) = namesake(client, args.prefix.as_bytes()) {
         out::tell(format!(
-            "herd: nothing in collection 'default' starts with '{name}'; collection '{name}' is listed by `herd ls {name}/`"
+            "herd: nothing in collection 'default' starts with '{name}'; \
+             collection '{name}' is listed by `herd ls {name}/`"
         ));
     }
 }

@@ -223,7 +223,8 @@ pub(super) fn parse_set(mut rest: &[u8]) -> Parsed<'_> {
     Ok(Command::MetaSet { meta, mode, bytes })
 }
 
-/// `ma <key> <flag>*`. Whatever is wrong with a flag, but for an opaque, has one reply; a word that is none has another.
+/// `ma <key> <flag>*`. Whatever is wrong with a flag, but for an opaque, has one reply; a word that is none has
+/// another.
 pub(super) fn parse_arith(mut rest: &[u8]) -> Parsed<'_> {
     let key = take_key(&mut rest).ok_or(BAD_FORMAT)?;
     let meta = Meta::parse_flags(key, rest, WORDS_MAX - 2).map_err(|error| match error.reply {
