@@ -66,6 +66,13 @@ impl World {
         said
     }
 
+    /// One step of a loop with these bytes, and what it answered.
+    pub(crate) fn step(&mut self, peer: Peer, bytes: &[u8]) -> Vec<u8> {
+        self.wire(peer).input.extend_from_slice(bytes);
+        self.turn(peer);
+        self.wire(peer).sink.take()
+    }
+
     /// As `send`, but nothing of what is answered is taken: the bytes that wait.
     pub(crate) fn send_deaf(&mut self, peer: Peer, bytes: &[u8]) -> usize {
         self.wire(peer).input.extend_from_slice(bytes);

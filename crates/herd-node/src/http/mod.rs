@@ -111,11 +111,13 @@ impl Session {
             }
             Target::Metrics => {
                 cx.count(VerbName::Admin);
+                cx.was_dear();
                 let text = cx.shared.metrics_text(cx.now).into_bytes();
                 answer_text(cx, Form::of(request), &text, "text/plain; version=0.0.4", out);
             }
             Target::Status => {
                 cx.count(VerbName::Admin);
+                cx.was_dear();
                 let text = cx.shared.status_json(cx.now).into_bytes();
                 answer_text(cx, Form::of(request), &text, "application/json", out);
             }

@@ -219,6 +219,9 @@ impl Session {
     }
 }
 
+/// The checksum of so many blocks, 64 MiB, takes longer than most requests.
+const DEAR_BLOCKS: usize = 1024;
+
 /// Answers with what was found, under its lock; a large body is only taken hold of.
 #[inline]
 fn answer_get(
@@ -252,7 +255,12 @@ fn answer_get(
         value if request.has(FLAG_HEAD_ONLY) => {
             let checksum = match value {
                 Value::Inline(_, check) => check,
-                Value::Body(body) => checksum::of_blocks(body.checksums()),
+                Value::Body(body) => {
+                    if body.checksums().len() > DEAR_BLOCKS {
+                        cx.was_dear();
+                    }
+                    checksum::of_blocks(body.checksums())
+                }
             };
             write_frame(reply, &Fields { checksum: Some(checksum), ..fields }, &[], out);
         }
@@ -272,6 +280,7 @@ fn answer_get(
 
 /// Read-only objects about the node.
 fn get_system(cx: &Context, header: &Header, name: &[u8], out: &mut Output<'_>) -> Result<(), Error> {
+    cx.was_dear();
     let text = cx
         .shared
         .system_object(name, cx.now)
