@@ -16,6 +16,7 @@ pub mod limits;
 pub mod method;
 pub mod op;
 pub mod place;
+pub mod replica;
 pub mod size;
 pub mod wire;
 

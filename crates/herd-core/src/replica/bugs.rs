@@ -1,0 +1,58 @@
+//! Bugs that are planted in tests, for the checker to find: a check that finds none of them checks nothing.
+//!
+//! Outside tests [`has`] is false when the code is compiled. Callers: where they are planted, and `check.rs`.
+
+/// A bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bug {
+    /// A take-over forgets what is pending at home.
+    ForgottenPending,
+    /// A write is answered that fewer than k hold.
+    AckBelowK,
+    /// Acks of an epoch that is over are counted.
+    OldAck,
+    /// A take-over drops at members what it has committed itself.
+    DropCommitted,
+    /// A refusal is told before all members have dropped the write.
+    EarlyRefusal,
+    /// What is unread of an old link is served after something of the new one.
+    OldLink,
+    /// A copy is taken over something newer.
+    CopyOver,
+    /// A take-over gives what it prepares again another version.
+    NewVersion,
+    /// Nothing is resolved: a higher prepare commits what is pending.
+    HigherCommits,
+    /// A primary serves before its take-over is done.
+    EarlyOpen,
+    /// A member that is asked to be joining is not waited for until it is.
+    LateNeed,
+    /// After a link broke only what is under way goes again; what was settled meanwhile stays pending.
+    LostSettle,
+    /// A removal leaves no grave while a copy is under way.
+    NoGrave,
+}
+
+#[cfg(test)]
+std::thread_local! {
+    static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+}
+
+/// Plants one bug in this thread, instead of the one before.
+#[cfg(test)]
+pub(crate) fn plant(bug: Option<Bug>) {
+    PLANTED.set(bug);
+}
+
+/// Whether the bug is planted.
+#[cfg(test)]
+pub(crate) fn has(bug: Bug) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+/// Whether the bug is planted: never.
+#[cfg(not(test))]
+#[inline(always)]
+pub(crate) const fn has(_: Bug) -> bool {
+    false
+}

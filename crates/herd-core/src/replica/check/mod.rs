@@ -1,0 +1,192 @@
+//! The checker: drives whole groups of [`Part`]s through every order of events of small cases, and through random
+//! orders of larger ones, and holds each state against what a group promises.
+
+mod shared;
+mod store;
+mod world;
+
+use super::NodeId;
+use super::Standing::{Backup, Syncing};
+use super::bugs::{self, Bug};
+use std::collections::HashMap;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use world::{Action, Kind, Op, Turn, World, view};
+
+/// A state on the way down, and what has not been tried from it.
+struct Frame {
+    world: World,
+    hash: u64,
+    left: Vec<Action>,
+    tried: Option<Action>,
+}
+
+/// Goes through all orders of events from `world` on. The number of states, or what is wrong and how it came to it.
+fn explore(world: World) -> Result<usize, String> {
+    // Whether a state is on the way down to where we are: then the way is a circle.
+    let mut seen: HashMap<u64, bool> = HashMap::new();
+    let mut way: Vec<Frame> = Vec::new();
+    enter(world, &mut seen, &mut way)?;
+    while let Some(frame) = way.last_mut() {
+        let Some(action) = frame.left.pop() else {
+            seen.insert(frame.hash, false);
+            way.pop();
+            continue;
+        };
+        let mut world = frame.world.clone();
+        world.act(&action);
+        frame.tried = Some(action);
+        if let Some(fault) = world.fault {
+            return Err(told(&way, &fault));
+        }
+        enter(world, &mut seen, &mut way)?;
+    }
+    Ok(seen.len())
+}
+
+fn enter(mut world: World, seen: &mut HashMap<u64, bool>, way: &mut Vec<Frame>) -> Result<(), String> {
+    let mut hasher = DefaultHasher::new();
+    world.hash(&mut hasher);
+    let hash = hasher.finish();
+    match seen.get(&hash) {
+        Some(true) => return Err(told(way, "runs in a circle")),
+        Some(false) => return Ok(()),
+        None => seen.insert(hash, true),
+    };
+    let left = world.actions(true);
+    if world.actions(false).is_empty() {
+        world.check_quiet();
+        if let Some(fault) = &world.fault {
+            return Err(told(way, fault));
+        }
+    }
+    way.push(Frame { world, hash, left, tried: None });
+    Ok(())
+}
+
+fn told(way: &[Frame], fault: &str) -> String {
+    let steps: Vec<String> = way.iter().filter_map(|frame| frame.tried.as_ref()).map(|a| format!("{a:?}")).collect();
+    format!("{fault}\nafter:\n  {}", steps.join("\n  "))
+}
+
+fn op(id: u8, key: u8, kind: Kind) -> Op {
+    Op { id, key, kind }
+}
+
+/// A group of nodes 1, 2 and 3, node 1 its primary, k = 2, and what may befall it.
+#[derive(Clone, Default)]
+struct Case {
+    name: &'static str,
+    /// Asked of node 1 at once.
+    first: Vec<Op>,
+    /// Asked of node 2, should it become the primary.
+    then: Vec<Op>,
+    /// Asked of the primary one by one, at any time.
+    later: Vec<Op>,
+    turn: Option<Turn>,
+    breaks: u8,
+    /// This node refuses its so manieth prepare, or copy.
+    refuses: Option<(u32, u8)>,
+    /// Node 3 is syncing at first, and joins.
+    joins: bool,
+}
+
+impl Case {
+    fn world(&self) -> World {
+        let standing = if self.joins { Syncing } else { Backup };
+        let mut world = World::new(3, view(1, 1, 1, &[(2, Backup, 1), (3, standing, 1)], 2));
+        world.asks.insert(NodeId(1), self.first.clone());
+        world.asks.insert(NodeId(2), self.then.clone());
+        world.turns.extend(self.turn.clone());
+        world.later.extend(self.later.clone());
+        (world.breaks, world.grants) = (self.breaks, self.joins);
+        if let Some((id, at)) = self.refuses {
+            world.refuse(NodeId(id), at);
+        }
+        world
+    }
+}
+
+fn dies() -> Option<Turn> {
+    Some(Turn { kill: Some(NodeId(1)), view: view(2, 2, 2, &[(3, Backup, 1)], 2) })
+}
+
+fn deposed() -> Option<Turn> {
+    Some(Turn { kill: None, view: view(2, 2, 2, &[(1, Backup, 2), (3, Backup, 1)], 2) })
+}
+
+fn removed() -> Option<Turn> {
+    Some(Turn { kill: None, view: view(2, 1, 1, &[(2, Backup, 1)], 2) })
+}
+
+/// Small cases, the quick ones first.
+fn cases() -> Vec<Case> {
+    use Kind::{Put, Range, Remove};
+    let none = Case::default;
+    let three = vec![op(1, 1, Put), op(2, 1, Range(1)), op(3, 2, Put)];
+    let two = vec![op(1, 1, Put), op(2, 1, Range(1))];
+    let (one, after) = (vec![op(1, 1, Put)], vec![op(4, 1, Remove)]);
+    let line = vec![op(1, 1, Put), op(2, 1, Remove), op(3, 2, Put)];
+    vec![
+        Case { name: "quiet", first: three.clone(), ..none() },
+        Case { name: "refusal", first: three.clone(), refuses: Some((3, 2)), ..none() },
+        Case { name: "three in a row", later: three.clone(), ..none() },
+        Case { name: "three in a row, refusal", later: three.clone(), refuses: Some((3, 2)), ..none() },
+        Case { name: "three in a row, death", later: three.clone(), turn: dies(), ..none() },
+        Case { name: "removal", first: two.clone(), turn: removed(), ..none() },
+        Case { name: "death", first: two.clone(), then: after.clone(), turn: dies(), ..none() },
+        Case { name: "death and refusal", first: two.clone(), turn: dies(), refuses: Some((3, 2)), ..none() },
+        Case { name: "break", first: two.clone(), breaks: 1, ..none() },
+        Case { name: "break and refusal", first: one.clone(), breaks: 1, refuses: Some((3, 1)), ..none() },
+        Case { name: "deposed", first: one.clone(), then: after.clone(), turn: deposed(), ..none() },
+        Case { name: "deposed and refusal", first: one.clone(), turn: deposed(), refuses: Some((3, 1)), ..none() },
+        Case { name: "join", first: line.clone(), joins: true, ..none() },
+        Case { name: "put while joining", first: one.clone(), later: vec![op(2, 1, Put)], joins: true, ..none() },
+        Case {
+            name: "removal while joining",
+            first: one.clone(),
+            later: vec![op(2, 1, Remove)],
+            joins: true,
+            ..none()
+        },
+        Case { name: "join and break", first: one.clone(), joins: true, breaks: 1, ..none() },
+    ]
+}
+
+/// The order of events is the only thing left to chance in them, and each is tried.
+#[test]
+fn every_order_of_events_keeps_what_was_acknowledged() {
+    for case in cases() {
+        if let Err(fault) = explore(case.world()) {
+            panic!("{}: {fault}", case.name);
+        }
+    }
+}
+
+/// Each bug, and a case that finds it.
+const FOUND_BY: [(Bug, &str); 13] = [
+    (Bug::ForgottenPending, "death"),
+    (Bug::AckBelowK, "quiet"),
+    (Bug::OldAck, "removal"),
+    (Bug::DropCommitted, "three in a row, death"),
+    (Bug::EarlyRefusal, "deposed and refusal"),
+    (Bug::OldLink, "break and refusal"),
+    (Bug::CopyOver, "put while joining"),
+    (Bug::NewVersion, "death"),
+    (Bug::HigherCommits, "three in a row, death"),
+    (Bug::EarlyOpen, "death"),
+    (Bug::LateNeed, "join and break"),
+    (Bug::LostSettle, "break"),
+    (Bug::NoGrave, "removal while joining"),
+];
+
+#[test]
+fn planted_bugs_are_found() {
+    for (bug, name) in FOUND_BY {
+        let case = cases().into_iter().find(|case| case.name == name).expect("a case of that name");
+        bugs::plant(Some(bug));
+        let found = explore(case.world());
+        bugs::plant(None);
+        assert!(found.is_err(), "{bug:?} is not found by {name}");
+    }
+}

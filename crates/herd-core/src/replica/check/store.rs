@@ -1,0 +1,151 @@
+//! What the checker keeps of a group's entries at one node: values of two bytes, so that a range can go astray.
+
+use crate::entry::{COUNTER_BITS, Version};
+use crate::replica::{Change, Copies, GroupEpoch, NoRoom, Pending};
+use std::collections::BTreeMap;
+
+pub(super) type Key = u8;
+
+/// A change. Each byte names the operation it came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Val {
+    Whole([u8; 2]),
+    Range(usize, u8),
+    Gone,
+}
+
+impl Val {
+    /// The state after it.
+    pub(super) fn over(self, state: Option<[u8; 2]>) -> Option<[u8; 2]> {
+        match self {
+            Val::Gone => None,
+            Val::Whole(bytes) => Some(bytes),
+            Val::Range(at, byte) => {
+                let mut bytes = state.unwrap_or_default();
+                bytes[at] = byte;
+                Some(bytes)
+            }
+        }
+    }
+
+    fn of(state: Option<[u8; 2]>) -> Val {
+        state.map_or(Val::Gone, Val::Whole)
+    }
+}
+
+impl Change for Val {
+    fn removes(&self) -> bool {
+        *self == Val::Gone
+    }
+}
+
+#[derive(Clone, Debug, Default, Hash)]
+pub(super) struct Entry {
+    pub(super) version: Version,
+    pub(super) state: Option<[u8; 2]>,
+    pub(super) pending: Option<(Pending, Option<[u8; 2]>)>,
+    grave: Version,
+    /// The last write that was committed here, a removal too; the protocol does not see it.
+    pub(super) last: Version,
+}
+
+#[derive(Clone, Debug, Default, Hash)]
+pub(super) struct Store {
+    pub(super) entries: BTreeMap<Key, Entry>,
+    counter: u64,
+    /// The prepare so many from now on, or the copy, is refused; 0: none.
+    pub(super) refuse_at: u8,
+    pub(super) fault: Option<String>,
+}
+
+impl Store {
+    pub(super) fn entry(&self, key: Key) -> Entry {
+        self.entries.get(&key).cloned().unwrap_or_default()
+    }
+
+    fn room(&mut self) -> Result<(), NoRoom> {
+        let refuse = self.refuse_at == 1;
+        self.refuse_at = self.refuse_at.saturating_sub(1);
+        if refuse { Err(NoRoom) } else { Ok(()) }
+    }
+
+    fn set(&mut self, key: Key, version: Version, last: Version, state: Option<[u8; 2]>) {
+        let entry = self.entries.entry(key).or_default();
+        if last < entry.last {
+            self.fault = Some(format!("key {key} falls from {:x} to {last:x}", entry.last));
+        }
+        (entry.version, entry.last, entry.state) = (version, last, state);
+    }
+}
+
+impl Copies<Key, Val> for Store {
+    fn committed(&self, key: &Key) -> Version {
+        self.entry(*key).version
+    }
+
+    fn pending(&self, key: &Key) -> Option<Pending> {
+        self.entry(*key).pending.map(|(pending, _)| pending)
+    }
+
+    fn pendings(&self) -> Vec<(Key, Pending)> {
+        self.entries.iter().filter_map(|(key, entry)| entry.pending.map(|(pending, _)| (*key, pending))).collect()
+    }
+
+    fn next_version(&mut self, _: &Key, since: GroupEpoch) -> Version {
+        self.counter = (self.counter + 1).max((u64::from(since) << COUNTER_BITS) + 1);
+        self.counter
+    }
+
+    fn prepare(&mut self, key: &Key, write: Pending, change: &Val) -> Result<(), NoRoom> {
+        self.room()?;
+        let entry = self.entries.entry(*key).or_default();
+        assert!(entry.pending.is_none(), "one pending write");
+        entry.pending = Some((write, change.over(entry.state)));
+        Ok(())
+    }
+
+    fn commit(&mut self, key: &Key) {
+        let Some((write, state)) = self.entries.get_mut(key).and_then(|entry| entry.pending.take()) else { return };
+        self.set(*key, write.makes(), write.version, state);
+    }
+
+    fn drop_pending(&mut self, key: &Key) {
+        self.entries.entry(*key).or_default().pending = None;
+    }
+
+    fn whole(&self, key: &Key) -> Val {
+        let entry = self.entry(*key);
+        Val::of(entry.pending.map_or(entry.state, |(_, state)| state))
+    }
+
+    fn whole_committed(&self, key: &Key) -> Val {
+        Val::of(self.entry(*key).state)
+    }
+
+    fn next_key(&self, after: Option<&Key>) -> Option<Key> {
+        let is_there = |entry: &Entry| entry.version != 0 || entry.pending.is_some();
+        self.entries.iter().find(|(key, entry)| after.is_none_or(|after| *key > after) && is_there(entry)).map(|e| *e.0)
+    }
+
+    fn copy(&mut self, key: &Key, version: Version, state: &Val) -> Result<(), NoRoom> {
+        self.room()?;
+        self.set(*key, version, version, state.over(None));
+        Ok(())
+    }
+
+    fn grave(&self, key: &Key) -> Version {
+        self.entry(*key).grave
+    }
+
+    fn bury(&mut self, key: &Key, version: Version) {
+        self.entries.entry(*key).or_default().grave = version;
+    }
+
+    fn forget_graves(&mut self) {
+        self.entries.values_mut().for_each(|entry| entry.grave = 0);
+    }
+
+    fn clear(&mut self) {
+        self.entries.clear();
+    }
+}

@@ -1,0 +1,286 @@
+//! Replica groups: what is sent, what is checked, who may act. The rules and their reasons are in
+//! `docs/decisions/007-replica-groups.md`; this is their one text in code.
+//!
+//! Pure: a [`Part`] takes what happens (an operation, a message, a link that broke, a new view) and gives back
+//! [`Effect`]s. It opens nothing, waits for nothing, and no clock decides about a write. What is kept lies behind
+//! [`Copies`]. Callers: the node, one `Part` a loop and group; the checker in `check.rs`, which drives the same.
+//!
+//! # Who does what on which message
+//!
+//! | message | sent by | what it does | answer |
+//! |---|---|---|---|
+//! | adopt | primary, first on each link and in each view | obeys no lower epoch | adopted, with all pendings |
+//! | prepare | primary | `copies::prepare` | prepared, refused, need whole |
+//! | settle, also within prepare and abort | primary | commits what came up to a serial | none |
+//! | abort | primary, after a refusal | drops the pending write | aborted |
+//! | resolve | primary, for what only the member has pending | commits or drops it | resolved |
+//! | copy | primary, to who is syncing | `copies::copy` | copied, copy refused |
+//! | moved | anybody, to a lower epoch | takes the view in it | none |
+//!
+//! # What a primary does with a link
+//!
+//! down -> (`link_up`, or a new view) -> adopting -> (adopted) -> ready. Only a ready link gets prepares. When it
+//! becomes ready, each write under way is sent on it, and what the member has pending besides is resolved. So a link
+//! that broke, a view with other members, and a take-over are one and the same case.
+//!
+//! # A write
+//!
+//! decided -> prepared at home, sent -> every needed member has acked in this epoch -> committed, answered.
+//! One needed member refused -> aborting -> every needed member has aborted -> dropped, answered.
+
+pub(crate) mod bugs;
+mod copies;
+mod link;
+mod member;
+mod part;
+mod primary;
+mod target;
+pub mod window;
+mod write;
+
+#[cfg(test)]
+mod check;
+
+pub use copies::{Change, Copies, NoRoom};
+pub use part::Part;
+
+use crate::entry::Version;
+use std::collections::BTreeMap;
+
+/// Requests a slot remembers: at 100,000 writes a second on 4,096 slots those of the last 10 s.
+pub const WINDOW_MAX: usize = 256;
+
+/// A result up to here is kept for a retry: counters, versions, short values. A slot's window is then at most some
+/// 80 KiB.
+pub const RESULT_MAX_BYTES: usize = 256;
+
+/// Epoch of a group: rises with each of its views. The first is 1.
+pub type GroupEpoch = u32;
+
+/// A node in one of its lives: a node that lost its memory comes back under another id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u32);
+
+/// What a member is to its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Standing {
+    /// Its ack is needed, and counts to k.
+    Backup,
+    /// Its ack is needed, and does not count.
+    Joining,
+    /// Gets writes, and is not waited for.
+    Syncing,
+}
+
+/// A member of a group besides its primary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Member {
+    /// Its standing.
+    pub standing: Standing,
+    /// The epoch in which it came, or in which its copy began anew: one that is syncing since another epoch than it
+    /// knows of holds nothing of worth.
+    pub since: GroupEpoch,
+}
+
+/// A view of a group. Only the warden makes one; it makes a primary of nobody but a backup of the view before.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct View {
+    /// Its epoch.
+    pub epoch: GroupEpoch,
+    /// Who decides.
+    pub primary: NodeId,
+    /// The epoch from which on it does: one that does not know it yet takes over.
+    pub since: GroupEpoch,
+    /// The others.
+    pub members: BTreeMap<NodeId, Member>,
+    /// Copies a write needs, the primary's among them.
+    pub k: usize,
+}
+
+impl View {
+    /// Before any: nobody belongs to it, and every view is newer.
+    pub fn none() -> Self {
+        View { epoch: 0, primary: NodeId(0), since: 0, members: BTreeMap::new(), k: 1 }
+    }
+
+    /// Whether primary and backups are k.
+    pub fn is_enough(&self) -> bool {
+        let backups = self.members.values().filter(|member| member.standing == Standing::Backup).count();
+        backups + 1 >= self.k || bugs::has(bugs::Bug::AckBelowK)
+    }
+}
+
+/// A write that is prepared and neither committed nor dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pending {
+    /// Its version.
+    pub version: Version,
+    /// The committed version it was decided on; 0: absent.
+    pub base: Version,
+    /// Whether it removes the entry.
+    pub removes: bool,
+}
+
+impl Pending {
+    /// The version the entry has after it; 0: absent.
+    pub fn makes(&self) -> Version {
+        if self.removes { 0 } else { self.version }
+    }
+}
+
+/// What a prepare brings of its write.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Offer<C> {
+    /// Nothing: it asks whether the member has it.
+    Name,
+    /// The change of the base.
+    Change(C),
+    /// The whole new state, which follows whatever is there.
+    Whole(C),
+}
+
+/// What a member says of one entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// It holds the write.
+    Prepared,
+    /// It has no room for it, and holds nothing of it.
+    Refused,
+    /// It can't follow: it has not the base, or was sent the write's name alone.
+    NeedWhole,
+    /// It holds the write no more.
+    Aborted,
+    /// It has done with the write as it was told.
+    Resolved,
+    /// It has the entry, or a later one.
+    Copied,
+    /// It has no room for the copy.
+    CopyRefused,
+}
+
+/// A message of one node's part in a group to another's.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Message<K, C> {
+    /// The first of a link and of a view.
+    Adopt {
+        /// The view.
+        view: View,
+    },
+    /// The answer: what is pending at the member.
+    Adopted {
+        /// The epoch it obeys.
+        epoch: GroupEpoch,
+        /// By key; operations are bounded, so this is.
+        pending: Vec<(K, Pending)>,
+    },
+    /// A write.
+    Prepare {
+        /// Of the primary.
+        epoch: GroupEpoch,
+        /// Counts the prepares of this link since its adopt.
+        serial: u64,
+        /// All up to this serial is done with.
+        settled: u64,
+        /// The entry.
+        key: K,
+        /// The write.
+        write: Pending,
+        /// What it brings of it.
+        offer: Offer<C>,
+    },
+    /// The write will not be.
+    Abort {
+        /// Of the primary.
+        epoch: GroupEpoch,
+        /// As in a prepare.
+        settled: u64,
+        /// The entry.
+        key: K,
+        /// The write's version.
+        version: Version,
+    },
+    /// All up to a serial is done with.
+    Settle {
+        /// Of the primary.
+        epoch: GroupEpoch,
+        /// As in a prepare.
+        settled: u64,
+    },
+    /// What becomes of a write that the primary has not pending itself.
+    Resolve {
+        /// Of the primary.
+        epoch: GroupEpoch,
+        /// The entry.
+        key: K,
+        /// The write's version.
+        version: Version,
+        /// Whether it was committed.
+        commit: bool,
+    },
+    /// An entry as committed.
+    Copy {
+        /// Of the primary.
+        epoch: GroupEpoch,
+        /// The entry.
+        key: K,
+        /// Its version.
+        version: Version,
+        /// Its state.
+        state: C,
+    },
+    /// The answer to all that is about one entry.
+    Answer {
+        /// Of what is answered.
+        epoch: GroupEpoch,
+        /// The entry.
+        key: K,
+        /// The version it is about.
+        version: Version,
+        /// The answer.
+        verdict: Verdict,
+    },
+    /// The epoch is over.
+    Moved {
+        /// The view that holds.
+        view: View,
+    },
+}
+
+/// What became of operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// Done: all needed members have it.
+    Done(Version),
+    /// A member had no room; none has it.
+    Full,
+    /// Fewer members than k; nothing was sent.
+    TooFew,
+    /// Somebody else decides here now; nothing was begun.
+    Moved,
+    /// Somebody else decides here now, and finds out: asked again with its id it is answered, not done twice.
+    Unknown,
+}
+
+/// What a primary asks of the warden; all of it in a view that follows the one it is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Want {
+    /// The member has all, and from here on is waited for: it is to be joining.
+    Joining(NodeId),
+    /// The member has no room: its copy ended.
+    Removed(NodeId),
+}
+
+/// What is to be done, in order, before the next input.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Effect<K, C, O> {
+    /// A message to a member; what is for a link that is down is gone.
+    Send(NodeId, Message<K, C>),
+    /// Operations to decide, one after the other, on the committed state; what they come to goes to [`Part::begin`].
+    Decide(K, Vec<O>),
+    /// Operations are answered.
+    Answer(Vec<O>, Outcome),
+    /// The warden is asked.
+    Want(Want),
+    /// The peer broke the rules: its link is to be closed.
+    Close(NodeId),
+}
