@@ -279,6 +279,7 @@ impl Draft {
     /// An error if the parts do not go together.
     fn check(&self) -> Result<(), MapError> {
         hold(self.epoch >= 1 && self.epoch < EPOCHS_END, "no such epoch", self.epoch)?;
+        hold(self.revision < u64::MAX, "no such revision", self.revision)?;
         self.check_nodes()?;
         hold(self.spreads.len() <= SPREADS_MAX, "too many spread groups", self.spreads.len() as u64)?;
         hold(self.spreads.is_sorted_by(|a, b| a.id < b.id), "spread groups out of order", 0u32)?;

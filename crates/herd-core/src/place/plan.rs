@@ -34,13 +34,25 @@ const WEIGHT_BYTES_LOG2: u32 = 20;
 
 impl Draft {
     /// Adds a spread group, planned over the nodes that are up, and gives its id; `None`: there are too many. `copies`
-    /// are kept, and as many are needed for a write as [`needed_of`] says.
+    /// are kept (1 to 9), and as many are needed for a write as [`needed_of`] says.
     pub fn add_spread(&mut self, kind: Kind, copies: u8, grows: bool) -> Option<u16> {
         let id = self.spreads.last().map_or(Some(0), |last| last.id.checked_add(1))?;
         let mut spread = Spread { grows, ..Spread::new(id, kind, copies, needed_of(copies)) };
         spread.plan(&self.nodes);
         let fits = self.spreads.len() < super::SPREADS_MAX;
         fits.then(|| self.spreads.push(spread)).map(|()| id)
+    }
+
+    /// Takes a node in, or its new self. While the herd holds no object all is planned anew; else the node holds
+    /// nothing until slots are moved to it, and no more copies are kept than before.
+    pub fn join(&mut self, node: Node, holds_objects: bool) {
+        match self.nodes.binary_search_by_key(&node.id, |known| known.id) {
+            Ok(at) => self.nodes[at] = node,
+            Err(at) => self.nodes.insert(at, node),
+        }
+        if !holds_objects {
+            self.plan();
+        }
     }
 
     /// Plans all spread groups anew over the nodes that are up: only while the herd holds no object.
@@ -271,19 +283,25 @@ fn deal(nodes: usize, groups: &[Vec<usize>], columns: &[u16]) -> [u16; SLOTS] {
     std::array::from_fn(|slot| led[turns[slot]].pop().expect("each has as many turns as columns"))
 }
 
-/// Whose turn it is, slot by slot: each as often as its count says, evenly spread, and nobody twice in
-/// [`NEIGHBOURS`] turns where that can be. Smooth weighted round robin.
+/// Whose turn it is, slot by slot: each as often as its count says, evenly spread, and nobody twice within
+/// [`NEIGHBOURS`] turns, unless it is overdue. Smooth weighted round robin: each turn brings everybody credit by its
+/// count, and costs who takes it a round's credit. They begin as if in the midst of a round, so that slot 0 follows the
+/// last one as any slot follows another.
 fn turns(counts: &[usize]) -> Vec<usize> {
+    let (round, nodes) = (SLOTS as i64, counts.len() as i64);
+    let mut credit: Vec<i64> = (0..nodes).map(|node| round * (nodes - 1 - 2 * node) / (2 * nodes)).collect();
+    // Who leads more than every eighth slot comes again sooner.
+    let rest = (SLOTS / counts.iter().max().expect("there are nodes")).min(NEIGHBOURS) - 1;
     let mut left = counts.to_vec();
-    let mut credit = vec![0i64; counts.len()];
     let mut turns: Vec<usize> = Vec::with_capacity(SLOTS);
     for _ in 0..SLOTS {
         credit.iter_mut().zip(counts).for_each(|(credit, &count)| *credit += count as i64);
-        let recent = &turns[turns.len().saturating_sub(NEIGHBOURS - 1)..];
+        let recent = &turns[turns.len().saturating_sub(rest)..];
+        let rested = |node: usize| credit[node] > round || !recent.contains(&node);
         let may = (0..counts.len()).filter(|&node| left[node] > 0);
-        let next = may.max_by_key(|&node| (!recent.contains(&node), credit[node], Reverse(node)));
+        let next = may.max_by_key(|&node| (rested(node), credit[node], Reverse(node)));
         let next = next.expect("the counts make up all slots");
-        credit[next] -= SLOTS as i64;
+        credit[next] -= round;
         left[next] -= 1;
         turns.push(next);
     }

@@ -3,6 +3,9 @@
 use super::*;
 use crate::checksum::crc32c;
 
+/// Bytes before the first section.
+const HEAD_BYTES: usize = 56;
+
 /// A map that anything may have happened to.
 fn lived(seed: u64) -> (Map, Map) {
     let mut chance = Chance(seed);
@@ -184,6 +187,19 @@ fn what_a_reader_does_not_know_is_passed_over() {
     let end = bytes.len() - 4;
     bytes.splice(end..end, [200, 3, 0, 0, 0, 1, 2, 3]);
     assert_eq!(Map::decode(&sealed(bytes)), Ok(map));
+}
+
+/// Few bytes could else ask for much work: a spread group of 8 bytes has 4,096 groups.
+#[test]
+fn sections_that_come_twice_or_name_too_many_spread_groups_are_refused() {
+    let bytes = herd(nodes(2)).encode();
+    let end = bytes.len() - 4;
+    let (spreads, many) = ([4, 0, 0, 0, 0], [4, 136, 0, 0, 0]);
+    for (at, section) in [(end, &spreads[..]), (HEAD_BYTES, &[&many[..], &[0; 136]].concat()[..])] {
+        let mut other = bytes.clone();
+        other.splice(at..at, section.iter().copied());
+        assert_eq!(Map::decode(&sealed(other)), Err(MapError::Invalid("section out of order or too long", 4)));
+    }
 }
 
 /// These bytes are in stores and between releases.

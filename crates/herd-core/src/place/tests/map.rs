@@ -151,3 +151,9 @@ fn epochs_end_before_they_would_not_fit_a_version() {
     assert!(last.next(|draft| draft.nodes[0].memory_bytes += 1).is_err());
     assert!(Map::first(Draft::clone(&last), 0).is_err());
 }
+
+#[test]
+fn a_revision_that_could_not_rise_makes_no_map() {
+    let last = Map::new(Draft { revision: u64::MAX - 1, ..Draft::clone(&herd(nodes(1))) }).expect("valid");
+    assert!(last.next(|draft| draft.collections.clear()).is_err());
+}
