@@ -21,6 +21,10 @@ pub(super) struct Difference {
     pub(super) herd: Vec<u8>,
     /// The first line of each that differs.
     pub(super) lines: [Vec<u8>; 2],
+    /// Which line it is.
+    pub(super) at: usize,
+    /// Which words of it differ; none if one line has more of them.
+    pub(super) places: Vec<usize>,
 }
 
 impl Difference {
@@ -68,34 +72,37 @@ impl Tokens {
         let [first, second] = &both;
         for index in 0..first.len().max(second.len()) {
             let lines = [first, second].map(|lines| lines.get(index).copied().unwrap_or(b"(nothing)"));
-            if !self.same_line(lines, &key_of) {
+            if let Some(places) = self.differing(lines, &key_of) {
                 let lines = lines.map(<[u8]>::to_vec);
                 let (memcached, herd) = (memcached.to_vec(), herd.to_vec());
-                return Some(Difference { memcached, herd, lines, ..Difference::default() });
+                return Some(Difference { memcached, herd, lines, at: index, places, ..Difference::default() });
             }
         }
         None
     }
 
-    fn same_line(&mut self, lines: [&[u8]; 2], key_of: &impl Fn(Option<&[u8]>) -> Option<usize>) -> bool {
+    /// Which words of two lines differ, none if one has more of them; `None`: the lines say the same.
+    fn differing(&mut self, lines: [&[u8]; 2], key_of: &impl Fn(Option<&[u8]>) -> Option<usize>) -> Option<Vec<usize>> {
         let words = lines.map(|line| line.trim_ascii_end().split(|byte| *byte == b' ').collect::<Vec<_>>());
         let [first, second] = &words;
         if first.len() != second.len() {
-            return false;
+            return Some(Vec::new());
         }
-        let Some(head) = first.first() else { return lines[0] == lines[1] };
-        let is_value = *head == b"VALUE" && first.len() == 5;
-        let is_meta = matches!(*head, b"VA" | b"HD" | b"NF" | b"NS" | b"EX" | b"ME" | b"EN");
+        let head = first[0];
+        let is_value = head == b"VALUE" && first.len() == 5;
+        let is_meta = matches!(head, b"VA" | b"HD" | b"NF" | b"NS" | b"EX" | b"ME" | b"EN");
         let named = first.iter().skip(1).find_map(|word| is_meta.then(|| word.strip_prefix(b"k")).flatten());
         let key = key_of(if is_value { first.get(1).copied() } else { named });
-        (0..first.len()).all(|place| {
+        let mut same = |place: usize| {
             let pair = [first[place], second[place]];
             match pair.map(number) {
                 [Some(one), Some(other)] if is_value && place == 4 => self.same_token(one, other, key),
                 _ if is_meta && place > 0 => self.same_word(pair, key),
-                _ => pair[0] == pair[1],
+                _ => pair[0] == pair[1] || pair.iter().all(|word| place == 1 && head == b"VERSION" && !word.is_empty()),
             }
-        })
+        };
+        let places: Vec<usize> = (0..first.len()).filter(|place| !same(*place)).collect();
+        (!places.is_empty()).then_some(places)
     }
 
     /// A flag that a meta command gives back, or a fact of `me`.
@@ -118,6 +125,10 @@ impl Tokens {
     fn same_token(&mut self, one: u64, other: u64, key: Option<usize>) -> bool {
         if let Some(key) = key {
             self.last.insert(key, [one, other]);
+        }
+        // No server gives 0 of itself: it means that nothing was stored.
+        if one == 0 || other == 0 {
+            return one == other;
         }
         match [self.meanings[0].get(&one), self.meanings[1].get(&other)] {
             [Some(meaning), Some(other)] => meaning == other,

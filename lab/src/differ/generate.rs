@@ -8,9 +8,12 @@ use crate::values::Random;
 
 /// Names shared by all connections.
 const KEYS: usize = 10;
-/// Numbers of a name as long as may be, and of one that is longer.
+/// Numbers of a name as long as may be, of one that is longer, of one as short as may be, and of one with bytes that
+/// only base64 can tell.
 const LONGEST: usize = KEYS;
 const TOO_LONG: usize = KEYS + 1;
+const SHORTEST: usize = KEYS + 2;
+const BINARY: usize = KEYS + 3;
 
 /// A piece of what is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +31,8 @@ pub(super) struct Step {
     pub(super) conn: usize,
     /// Keys it names.
     pub(super) keys: Vec<usize>,
+    /// Where it is cut in two pieces, if it is: that many bytes behind its start, or behind its start again.
+    pub(super) cut: Option<usize>,
     commands: Vec<Vec<Part>>,
 }
 
@@ -41,7 +46,7 @@ impl Step {
                 keys.push(*key);
             }
         }
-        Self { conn, keys, commands }
+        Self { conn, keys, cut: None, commands }
     }
 
     /// How many commands are in it.
@@ -92,6 +97,8 @@ fn name(world: &str, key: usize) -> String {
     match key {
         LONGEST => format!("{world:n<250}"),
         TOO_LONG => format!("{world:n<251}"),
+        SHORTEST => "z".into(),
+        BINARY => format!("{world}\0 \n\u{e9}"),
         _ => format!("{world}k{key}"),
     }
 }
@@ -106,21 +113,83 @@ pub(super) struct Generator {
     random: Random,
 }
 
-const FLAGS: [&str; 6] = ["0", "0", "77777", "65535", "4294967295", "-1"];
-/// More than a client's flags can be: told apart by both, and kept by one.
-const WIDE: &str = "4294967296";
-const TIMES: [&str; 10] = ["0", "0", "0", "1000", "5000", "100000", "2000000000", "-1", "2592001", "abc"];
-const NUMBERS: [&str; 10] =
-    ["0", "1", "7", "99", "10", "18446744073709551615", "18446744073709551616", "-1", "007", "x"];
-const VALUES: [&str; 12] =
-    ["0", "5", "99", "18446744073709551615", "  7", "7  ", "12 junk", "-3", "", "00100", "123456789012345678901", "a"];
-const NOISE: [&str; 22] = [
+const FLAGS: [&str; 8] = ["0", "0", "0", "77777", "65535", "4294967295", "007", "0000000000009"];
+const TIMES: [&str; 19] = [
+    "0",
+    "0",
+    "0",
+    "0",
+    "0",
+    "1000",
+    "1000",
+    "5000",
+    "5000",
+    "100000",
+    "2000000000",
+    "-1",
+    "2592000",
+    "2592001",
+    "abc",
+    "2147483647",
+    "-2147483648",
+    "9223372036854775808",
+    "0010",
+];
+/// What one of the two takes for a number and the other does not, or takes for another: never where its answer would
+/// be kept back, or the two would go apart in silence.
+const ODD_FLAGS: [&str; 7] = ["4294967296", "4294967296", "+5", "\t5", "5\t", "18446744073709551616", "1x"];
+const ODD_TIMES: [&str; 9] =
+    ["2147483648", "4294967295", "4294967296", "-2147483649", "+1000", "\t9", "1.5", "-", "-0"];
+const NUMBERS: [&str; 20] = [
+    "0",
+    "1",
+    "1",
+    "7",
+    "99",
+    "10",
+    "18446744073709551615",
+    "18446744073709551616",
+    "-1",
+    "007",
+    "x",
+    "4294967295",
+    "4294967296",
+    "00000000001",
+    "0000000000000000000001",
+    "00000000000000000000001",
+    "+1",
+    "0x10",
+    "9223372036854775808",
+    "1x",
+];
+const LENGTHS: [&str; 7] = ["-1", "abc", "+3", "3x", "2147483646", "4294967296", "18446744073709551616"];
+const VALUES: [&str; 15] = [
+    "0",
+    "5",
+    "99",
+    "18446744073709551615",
+    "  7",
+    "7  ",
+    "12 junk",
+    "-3",
+    "",
+    "00100",
+    "123456789012345678901",
+    "a",
+    "10",
+    "+5",
+    "000000000000000000000000009",
+];
+const NOISE: [&str; 64] = [
     "",
     " ",
     "get",
     "set",
     "GET",
     "gets",
+    "gat",
+    "gats",
+    "gat 0",
     "mg",
     "ms",
     "md",
@@ -130,22 +199,126 @@ const NOISE: [&str; 22] = [
     "get  ",
     "delete",
     "incr",
+    "decr",
     "mn x",
+    "mn",
     "verbosity",
     "verbosity 1",
+    "verbosity 0 noreply",
+    "verbosity x",
+    "verbosity -1",
+    "verbosity 4294967296",
+    "verbosity 1 2",
     "stats nothing",
+    "stats reset",
     "slabs",
     "touch",
     "cas",
+    "add",
+    "replace",
+    "append",
+    "prepend",
+    "noreply",
+    "foo noreply",
+    "delete noreply",
+    "touch noreply",
+    "cache_memlimit",
+    "cache_memlimit 7",
+    "cache_memlimit x",
+    "cache_memlimit 1 noreply",
+    "cache_memlimit 4294967296",
+    "shutdown",
+    "shutdown noreply",
+    "shutdown graceful",
+    "debugtime 5",
+    "version",
+    "version x",
+    "lru",
+    "lru tune",
+    "lru_crawler",
+    "extstore",
+    "misbehave",
+    "ms z",
+    "mx z",
+    "m",
+    "\t",
+    "get\tz",
+    "  get z",
+    "verbosity noreply",
+];
+const FLUSHES: [&str; 9] = [
+    "flush_all",
+    "flush_all 0",
+    "flush_all noreply",
+    "flush_all 1000",
+    "flush_all 0 noreply",
+    "flush_all -1",
+    "flush_all x",
+    "flush_all noreply 0",
+    "flush_all 2147483648",
 ];
 /// Flags of meta commands, `#` standing for a number, `=` for a time, `?` for a token.
-const GET_FLAGS: [&str; 18] =
-    ["v", "k", "c", "f", "s", "t", "h", "l", "q", "b", "Oabc", "N=", "R#", "T=", "E#", "v", "x", "O12345678"];
-const SET_FLAGS: [&str; 20] =
-    ["T=", "F#", "C?", "I", "MS", "ME", "MA", "MP", "MR", "k", "c", "q", "b", "Oxy", "E#", "N=", "s", "MZ", "t", "S#"];
-const DELETE_FLAGS: [&str; 9] = ["q", "I", "C?", "T=", "x", "k", "b", "Oq", "E#"];
-const ARITHMETIC_FLAGS: [&str; 18] =
-    ["C0", "t", "c", "v", "q", "k", "D#", "J#", "N=", "T=", "C?", "MI", "MD", "M+", "E#", "b", "Oz", "v"];
+const GET_FLAGS: [&str; 25] = [
+    "v",
+    "k",
+    "c",
+    "f",
+    "s",
+    "t",
+    "h",
+    "l",
+    "q",
+    "b",
+    "Oabc",
+    "N=",
+    "R#",
+    "T=",
+    "E#",
+    "v",
+    "x",
+    "O12345678",
+    "u",
+    "C?",
+    "t",
+    "c",
+    "P",
+    "Lx",
+    "R=",
+];
+const SET_FLAGS: [&str; 25] = [
+    "T=", "F#", "C?", "I", "MS", "ME", "MA", "MP", "MR", "k", "c", "q", "b", "Oxy", "E#", "N=", "s", "MZ", "t", "S#",
+    "Ma", "c", "s", "T=", "M",
+];
+const DELETE_FLAGS: [&str; 12] = ["q", "I", "C?", "T=", "x", "k", "b", "Oq", "E#", "I", "C0", "F#"];
+const ARITHMETIC_FLAGS: [&str; 20] =
+    ["C0", "t", "c", "v", "q", "k", "D#", "J#", "N=", "T=", "C?", "MI", "MD", "M+", "E#", "b", "Oz", "v", "M-", "N0"];
+/// Flags that are none, that are known but lack what must follow, and that are too long.
+const BENT_FLAGS: [&str; 24] = [
+    "z",
+    "Z",
+    "A",
+    "1",
+    "-",
+    "_",
+    "!",
+    "\u{e9}",
+    "T",
+    "F",
+    "C",
+    "E",
+    "D",
+    "J",
+    "M",
+    "N",
+    "R",
+    "O",
+    "Tx",
+    "Cx",
+    "T-",
+    "O1234567890123456789012345678901",
+    "O12345678901234567890123456789012",
+    "b",
+];
 
 impl Generator {
     pub(super) fn new(seed: u64) -> Self {
@@ -157,7 +330,8 @@ impl Generator {
         let conn = self.below(CONNS);
         let count = if self.chance(10) { 1 + self.below(5) } else { 1 };
         let commands = (0..count).map(|_| self.command()).collect();
-        Step::new(conn, commands)
+        let cut = self.chance(5).then(|| 1 + self.below(200));
+        Step { cut, ..Step::new(conn, commands) }
     }
 
     fn below(&mut self, bound: usize) -> usize {
@@ -183,48 +357,84 @@ impl Generator {
             78..84 => (self.meta("md", &DELETE_FLAGS), None),
             84..92 => (self.meta("ma", &ARITHMETIC_FLAGS), None),
             92..94 => (self.meta("me", &["b", "v"]), None),
-            94..95 if self.chance(4) => {
-                (vec![text(self.one(&["flush_all", "flush_all 0", "flush_all noreply"]))], None)
-            }
+            94..95 if self.chance(6) => (vec![text(self.one(&FLUSHES))], None),
+            94..95 if self.chance(10) => (self.long_line(), None),
             95..96 if self.chance(10) => (vec![text("quit")], None),
             _ => (vec![text(self.one(&NOISE))], None),
         };
         // A large block that is not taken for one is a line that is too long: the end comes before all of it was read.
         let small = data.as_ref().is_none_or(|data: &Vec<u8>| data.len() < 1_000);
-        let plain = !words.contains(&text(WIDE)) && !words.iter().flatten().any(|part| matches!(part, Part::Cas(..)));
+        let flushes = words.first().is_some_and(|word| FLUSHES.iter().any(|flush| *word == text(flush)));
+        let plain = !is_odd(&words) && !has_token(&words) && !flushes;
         if self.chance(8) && small && plain {
             self.bend(&mut words);
         }
-        let mut parts = Vec::new();
+        // Where a block follows, a tab would make words of it others than they were.
+        let (tabs, mut parts) = (data.is_none() && !has_token(&words), Vec::new());
         for (index, word) in words.into_iter().enumerate() {
             if index > 0 {
-                parts.push(Part::Bytes(if self.chance(1) { b"  ".to_vec() } else { b" ".to_vec() }));
+                parts.extend(self.space(tabs));
             }
             parts.extend(word);
+        }
+        if self.chance(1) {
+            parts.extend(text(" "));
         }
         parts.push(Part::Bytes(if self.chance(2) { b"\n".to_vec() } else { b"\r\n".to_vec() }));
         parts.extend(data.map(Part::Bytes));
         parts
     }
 
+    fn space(&mut self, tabs: bool) -> Vec<Part> {
+        text(match self.below(300) {
+            0..3 => "  ",
+            3 if tabs => "\t",
+            4 if tabs => " \t ",
+            _ => " ",
+        })
+    }
+
     fn key(&mut self) -> Vec<Part> {
         match self.below(200) {
-            0 => vec![Part::Key(LONGEST, false)],
-            1 => vec![Part::Key(TOO_LONG, false)],
-            2 => text("\u{e9}\u{1}"),
+            0..2 => vec![Part::Key(LONGEST, false)],
+            2..4 => vec![Part::Key(TOO_LONG, false)],
+            4 => text("\u{e9}\u{1}"),
+            5..8 => vec![Part::Key(SHORTEST, false)],
+            8 => Vec::new(),
             _ => vec![Part::Key(self.below(KEYS), false)],
         }
+    }
+
+    /// A name in base64, or what only looks like one.
+    fn coded_key(&mut self, key: usize) -> Vec<Part> {
+        match self.below(40) {
+            0 => vec![Part::Key(key, true), Part::Bytes(b"=".to_vec())],
+            1 => vec![Part::Bytes(b"A".to_vec()), Part::Key(key, true)],
+            2 => vec![Part::Bytes(b"-_".to_vec()), Part::Key(key, true)],
+            3 => text("===="),
+            4 => vec![Part::Key(LONGEST, true)],
+            5 => vec![Part::Key(SHORTEST, true)],
+            6..14 => vec![Part::Key(BINARY, true)],
+            _ => vec![Part::Key(key, true)],
+        }
+    }
+
+    /// A line longer than any command may be; most are only keys.
+    fn long_line(&mut self) -> Vec<Vec<Part>> {
+        let verb = self.one(&["get", "gets", "gat 0", "gats 0", "mg", "set", "delete", "nothing"]);
+        let mut words = vec![text(verb)];
+        words.extend((0..300 + self.below(900)).map(|_| self.key()));
+        words
     }
 
     fn retrieval(&mut self) -> Vec<Vec<Part>> {
         let verb = self.one(&["get", "get", "gets", "gets", "gat", "gats"]);
         let mut words = vec![text(verb)];
         if verb.starts_with("gat") {
-            words.push(text(self.one(&TIMES)));
+            words.push(text(self.time()));
         }
-        for _ in 0..1 + self.below(3) * self.below(2) {
-            words.push(self.key());
-        }
+        let count = if self.chance(2) { 20 + self.below(40) } else { 1 + self.below(3) * self.below(2) };
+        words.extend((0..count).map(|_| self.key()));
         words
     }
 
@@ -249,14 +459,15 @@ impl Generator {
         let verb = self.one(&["set", "set", "set", "add", "replace", "append", "prepend", "cas"]);
         let (key, value) = (self.below(KEYS), self.value());
         let name = if self.chance(99) { vec![Part::Key(key, false)] } else { self.key() };
-        let flags = if self.chance(1) { WIDE } else { self.one(&FLAGS) };
-        let time = self.one(&TIMES);
+        let flags = if self.chance(1) { self.one(&ODD_FLAGS) } else { self.one(&FLAGS) };
+        let time = self.time();
         let (len, data) = self.data(value);
         let mut words = vec![text(verb), name, text(flags), text(time), text(&len)];
         if verb == "cas" {
             words.push(vec![self.token(key)]);
         }
-        if flags != WIDE && self.chance(6) {
+        // One of the two may refuse a value of nearly 1 MiB, in silence.
+        if !is_odd(&words) && data.len() < 1_000_000 && self.chance(6) {
             words.push(text("noreply"));
         }
         (words, Some(data))
@@ -272,13 +483,15 @@ impl Generator {
         // A large block that is no block is a line that is too long: the end comes before all was read of it.
         let len = match self.below(150) {
             0 if !value.is_empty() && value.len() < 1_000 => (value.len() - 1).to_string(),
-            1 if value.len() < 1_000 => "-1".into(),
-            2 if value.len() < 1_000 => "abc".into(),
+            1 if value.len() < 1_000 => (value.len() + 1).to_string(),
+            2 if value.len() < 1_000 => format!("00{}", value.len()),
+            3..5 if value.len() < 1_000 => self.one(&LENGTHS).into(),
             _ => value.len().to_string(),
         };
         value.extend_from_slice(b"\r\n");
         if value.len() < 1_000 && self.chance(1) {
-            value.splice(value.len() - 2.., *b"XX\r\n");
+            let end = self.one(&["XX\r\n", "\n", "\r", "\r\n\r\n", " \r\n"]);
+            value.splice(value.len() - 2.., end.bytes());
         }
         (len, value)
     }
@@ -288,14 +501,18 @@ impl Generator {
         let mut words = vec![text(verb), self.key()];
         match verb {
             "incr" | "decr" => words.push(text(self.one(&NUMBERS))),
-            "touch" => words.push(text(self.one(&TIMES))),
+            "touch" => words.push(text(self.time())),
             _ if self.chance(5) => words.push(text(self.one(&["0", "1", "x"]))),
             _ => (),
         }
-        if (verb != "delete" || words.len() == 2) && self.chance(6) {
+        if !is_odd(&words) && (verb != "delete" || words.len() == 2) && self.chance(6) {
             words.push(text("noreply"));
         }
         words
+    }
+
+    fn time(&mut self) -> &'static str {
+        if self.chance(1) { self.one(&ODD_TIMES) } else { self.one(&TIMES) }
     }
 
     fn meta(&mut self, verb: &str, flags: &[&str]) -> Vec<Vec<Part>> {
@@ -315,17 +532,19 @@ impl Generator {
     }
 
     fn add_flags(&mut self, words: &mut Vec<Vec<Part>>, flags: &[&str], key: usize) {
-        for _ in 0..self.below(5) {
-            let flag = self.one(flags);
-            let (letter, rest) = flag.split_at(1);
+        // More than twenty words are too many.
+        let count = if self.chance(1) { 16 + self.below(6) } else { self.below(5) };
+        for _ in 0..count {
+            let flag = if self.chance(4) { self.one(&BENT_FLAGS) } else { self.one(flags) };
+            let (letter, rest) = flag.split_at(flag.ceil_char_boundary(1));
             let word = match rest {
                 "#" => text(&format!("{letter}{}", self.one(&NUMBERS))),
-                "=" => text(&format!("{letter}{}", self.one(&TIMES))),
+                "=" => text(&format!("{letter}{}", self.time())),
                 "?" => vec![Part::Bytes(letter.as_bytes().to_vec()), self.token(key)],
                 _ => text(flag),
             };
             if flag == "b" && self.chance(90) {
-                words[1] = vec![Part::Key(key, true)];
+                words[1] = self.coded_key(key);
             }
             words.push(word);
         }
@@ -349,6 +568,19 @@ impl Generator {
             words.push(text(""));
         }
     }
+}
+
+/// Whether a word is taken otherwise by one of the two, if as a number: in a text command or behind a flag's letter.
+fn is_odd(words: &[Vec<Part>]) -> bool {
+    let odd = |bytes: &[u8]| ODD_FLAGS.iter().chain(&ODD_TIMES).any(|odd| odd.as_bytes() == bytes);
+    words
+        .iter()
+        .flatten()
+        .any(|part| matches!(part, Part::Bytes(bytes) if odd(bytes) || odd(&bytes[bytes.len().min(1)..])))
+}
+
+fn has_token(words: &[Vec<Part>]) -> bool {
+    words.iter().flatten().any(|part| matches!(part, Part::Cas(..)))
 }
 
 fn text(word: &str) -> Vec<Part> {

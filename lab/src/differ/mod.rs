@@ -19,7 +19,7 @@ use clap::Args;
 use crate::differ::allowed::ALLOWED;
 use crate::differ::compare::{Difference, Tokens};
 use crate::differ::generate::{Generator, Step};
-use crate::differ::talk::{Both, Heard};
+use crate::differ::talk::Both;
 use crate::error::{Error, Result};
 use crate::peers::server::{Server, Setup};
 use crate::peers::{Kind, Program, find_program, version};
@@ -194,18 +194,15 @@ impl Session {
     fn new(servers: &Servers, world: usize) -> Result<Self> {
         let mut both = Both::open(servers.memcached.addr, servers.herd.addr, world)?;
         // A bent command may have a name outside of any world.
-        both.exchange(0, &[b"flush_all\r\n".to_vec(), b"flush_all\r\n".to_vec()])?;
+        both.exchange(0, &[b"flush_all\r\n".to_vec(), b"flush_all\r\n".to_vec()], None)?;
         Ok(Self { both, tokens: Tokens::default(), history: BTreeMap::new() })
     }
 
     /// Sends a step to both; what differs in their replies, if anything does.
     fn send(&mut self, step: &Step) -> Result<Option<Difference>> {
         let requests = [0, 1].map(|side| step.bytes(self.both.world(), |key| self.tokens.last(key, side)));
-        let heard = self.both.exchange(step.conn, &requests)?;
-        let difference = match heard {
-            Heard::Both([memcached, herd]) => self.tokens.compare(&memcached, &herd, |name| step.key_of(name)),
-            Heard::Neither => None,
-        };
+        let [memcached, herd] = self.both.exchange(step.conn, &requests, step.cut)?;
+        let difference = self.tokens.compare(&memcached, &herd, |name| step.key_of(name));
         let past = step.keys.iter().filter_map(|key| self.history.get(key)).flatten().cloned().collect();
         for key in &step.keys {
             let history = self.history.entry(*key).or_default();

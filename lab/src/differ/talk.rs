@@ -10,8 +10,13 @@ use crate::error::{Context, Error, Result};
 pub(super) const CONNS: usize = 4;
 /// A server that has not answered the fence by then waits for more of a command, or hangs.
 const PATIENCE: Duration = Duration::from_millis(60);
+/// How much longer both are waited for.
+const MORE_PATIENCE: Duration = Duration::from_millis(150);
 /// How long one of them is waited for that is behind the other.
 const LONG_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Between two pieces of a request: time enough for most to be read one by one.
+const PAUSE: Duration = Duration::from_micros(500);
 
 /// One server's end.
 struct Side {
@@ -26,14 +31,6 @@ enum Said {
     Whole(Vec<u8>, bool),
     /// It waits for more.
     Waits,
-}
-
-/// What both said.
-pub(super) enum Heard {
-    /// Replies of the first and of the second; an end of the connection is told in words.
-    Both([Vec<u8>; 2]),
-    /// Both wait for more of a command: they agree, and their connections are made anew.
-    Neither,
 }
 
 /// Both servers, the one that is compared with first.
@@ -54,17 +51,34 @@ impl Both {
         &self.world
     }
 
-    /// Sends each its request and hears what both say.
-    pub(super) fn exchange(&mut self, conn: usize, requests: &[Vec<u8>; 2]) -> Result<Heard> {
+    /// Sends each its request, in pieces if it is to be cut. Gives the replies of both; an end of the connection is
+    /// told in words.
+    pub(super) fn exchange(
+        &mut self,
+        conn: usize,
+        requests: &[Vec<u8>; 2],
+        cut: Option<usize>,
+    ) -> Result<[Vec<u8>; 2]> {
         self.fences += 1;
         let fence = format!("md fence O{}\r\n", self.fences);
         let end = format!("NF O{}\r\n", self.fences);
         for (side, request) in self.sides.iter_mut().zip(requests) {
-            side.send(conn, &[request, fence.as_bytes()].concat())?;
+            let bytes = [request, fence.as_bytes()].concat();
+            let (first, rest) = bytes.split_at(cut.map_or(0, |cut| cut % request.len().max(1)));
+            if !first.is_empty() {
+                side.send(conn, first)?;
+                std::thread::sleep(PAUSE);
+            }
+            side.send(conn, rest)?;
         }
         let mut said = [Vec::new(), Vec::new()];
         let mut first = self.sides[0].hear(conn, end.as_bytes(), &mut said[0], PATIENCE)?;
         let mut second = self.sides[1].hear(conn, end.as_bytes(), &mut said[1], PATIENCE)?;
+        if first == Said::Waits && second == Said::Waits {
+            // So they agree, unless the machine is busy.
+            first = self.sides[0].hear(conn, end.as_bytes(), &mut said[0], MORE_PATIENCE)?;
+            second = self.sides[1].hear(conn, end.as_bytes(), &mut said[1], PATIENCE)?;
+        }
         if (first == Said::Waits) != (second == Said::Waits) {
             let late = usize::from(second == Said::Waits);
             let again = self.sides[late].hear(conn, end.as_bytes(), &mut said[late], LONG_PATIENCE)?;
@@ -82,8 +96,9 @@ impl Both {
             self.sides.iter_mut().for_each(|side| side.conns[conn] = None);
         }
         Ok(match told {
-            [None, None] => Heard::Neither,
-            told => Heard::Both(told.map(|bytes| bytes.unwrap_or_else(|| b"(waits)\r\n".to_vec()))),
+            // Both wait for more of a command, so they agree; memcached keeps back what came before it.
+            [None, None] => Default::default(),
+            told => told.map(|bytes| bytes.unwrap_or_else(|| b"(waits)\r\n".to_vec())),
         })
     }
 }
