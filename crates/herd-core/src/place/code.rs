@@ -177,6 +177,7 @@ fn write_groups(out: &mut Vec<u8>, old: Option<&Spread>, spread: &Spread) {
                 Standing::Joining => 1,
                 Standing::Syncing => 2,
             });
+            put_u32(out, member.since);
         }
         put_count(out, group.eligible.len());
         group.eligible.iter().for_each(|node| put_u32(out, node.0.get()));
@@ -399,7 +400,7 @@ fn read_member(items: &mut Reader<'_>) -> Result<Member, MapError> {
         2 => Standing::Syncing,
         other => return Err(MapError::Invalid("unknown standing of a member", other.into())),
     };
-    Ok(Member { node, standing })
+    Ok(Member { node, standing, since: items.u32()? })
 }
 
 fn read_slots(items: &mut Reader<'_>, draft: &mut Draft) -> Result<(), MapError> {

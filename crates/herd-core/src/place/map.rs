@@ -13,6 +13,7 @@ use super::{ADDRESSES_MAX, COPIES_MAX, EPOCHS_END, MEMBERS_MAX, MapError, NODES_
 use crate::collection::{Class, Spec};
 use crate::key::{CollectionId, ObjectId, collection_name_is_valid};
 use crate::limits::{COLLECTIONS_MAX, SLOTS};
+pub use crate::replica::Standing;
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::ops::Deref;
@@ -78,17 +79,6 @@ pub struct GroupId {
     pub number: u16,
 }
 
-/// What a member beside the primary is in its group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// Its ack is needed and counts to k.
-    Backup,
-    /// Its ack is needed and does not count.
-    Joining,
-    /// It gets writes and is not waited for.
-    Syncing,
-}
-
 /// A member beside the primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
@@ -96,6 +86,9 @@ pub struct Member {
     pub node: NodeId,
     /// What it is in the group.
     pub standing: Standing,
+    /// Map epoch at which it came, or at which what it holds became worthless: it started anew, or the primary that
+    /// brings it up to date is another.
+    pub since: u32,
 }
 
 /// A replica group: the nodes that hold the same slots.
@@ -173,10 +166,14 @@ impl Spread {
         for (number, group) in self.groups.iter_mut().enumerate() {
             let before = old.and_then(|old| old.groups.get(number));
             let same_primary = |old: &&Group| old.primary == group.primary && !group.primary.is_some_and(renewed);
-            let same_view =
-                |old: &&Group| needed_as_before && old.others == group.others && !group.members().any(renewed);
             let led = before.filter(same_primary);
-            let viewed = led.filter(same_view);
+            for member in &mut group.others {
+                let was = before.and_then(|old| old.others.iter().find(|was| was.node == member.node));
+                let syncs_on = led.is_some() && was.is_some_and(|was| was.standing == Standing::Syncing);
+                let stayed = |_: &&Member| !renewed(member.node) && (member.standing != Standing::Syncing || syncs_on);
+                member.since = was.filter(stayed).map_or(epoch, |was| was.since);
+            }
+            let viewed = led.filter(|old| needed_as_before && old.others == group.others);
             (group.primary_since, group.epoch) =
                 (led.map_or(epoch, |old| old.primary_since), viewed.map_or(epoch, |old| old.epoch));
         }
@@ -330,8 +327,8 @@ impl Draft {
         let backups = group.others.iter().filter(|member| member.standing == Standing::Backup);
         let holders = group.primary.into_iter().chain(backups.map(|member| member.node));
         hold(holders.into_iter().all(|node| eligible.contains(&node)), "primary or backup not eligible in group", id)?;
-        let epochs = [group.primary_since, group.epoch, self.epoch];
-        hold(epochs.is_sorted(), "epochs out of order in group", id)
+        let latest = group.others.iter().map(|member| member.since).max().unwrap_or(0).max(group.primary_since);
+        hold([latest, group.epoch, self.epoch].is_sorted(), "epochs out of order in group", id)
     }
 
     fn check_collections(&self) -> Result<(), MapError> {

@@ -44,8 +44,8 @@ pub const TEXT_MAX_BYTES: usize = 255;
 /// A collection's specification as JSON; those of today take some 80 bytes.
 pub const SPEC_MAX_BYTES: usize = 1024;
 
-/// Bytes of a map: with every limit above reached it takes some 14 MiB; one of 100 nodes takes some 45 KiB.
-pub const MAP_MAX_BYTES: usize = 16 << 20;
+/// Bytes of a map: with every limit above reached it takes some 18 MiB; one of 100 nodes takes some 50 KiB.
+pub const MAP_MAX_BYTES: usize = 32 << 20;
 
 /// Replica groups the planner makes for each node and spread group, about: what a dead node was primary of goes to as
 /// many others, and what moves is an eighth of a node at most.

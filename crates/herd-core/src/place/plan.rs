@@ -141,7 +141,7 @@ fn up(nodes: &[Node]) -> impl Iterator<Item = &Node> {
 /// A new group of these nodes, the primary first.
 fn group(members: &[usize], nodes: &[&Node]) -> Group {
     let eligible: Vec<NodeId> = members.iter().map(|&node| nodes[node].id).collect();
-    let others = eligible[1..].iter().map(|&node| Member { node, standing: Standing::Backup }).collect();
+    let others = eligible[1..].iter().map(|&node| Member { node, standing: Standing::Backup, since: 0 }).collect();
     Group { primary: Some(eligible[0]), others, eligible, ..Group::default() }
 }
 

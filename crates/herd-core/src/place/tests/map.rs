@@ -80,6 +80,26 @@ fn a_primary_that_started_anew_begins_a_new_prefix() {
     assert!(again.spreads[0].groups.iter().all(|group| group.epoch == again.epoch));
 }
 
+/// What a syncing member holds is worth something under the primary that copies to it, and in the life it began in.
+#[test]
+fn a_copy_begins_anew_under_another_primary_and_in_another_life() {
+    let standing = |map: &Map| map.spreads[0].groups[0].others.last().map(|it| (it.standing, it.since));
+    let stand = |draft: &mut Draft, standing| {
+        draft.spreads[0].groups[0].others.last_mut().expect("a backup").standing = standing;
+    };
+    let map = herd(nodes(3));
+    let syncing = next(&map, |draft| stand(draft, Standing::Syncing));
+    assert_eq!(standing(&syncing), Some((Standing::Syncing, 2)), "a backup that lost what it had");
+    let quiet = next(&syncing, |draft| draft.spreads[0].groups[1].others.rotate_left(1));
+    assert_eq!(standing(&quiet), Some((Standing::Syncing, 2)));
+    let other_primary = next(&quiet, |draft| fail_over(&mut draft.spreads[0].groups[0]));
+    assert_eq!(standing(&other_primary), Some((Standing::Syncing, 4)));
+    let joining = next(&other_primary, |draft| stand(draft, Standing::Joining));
+    assert_eq!(standing(&joining), Some((Standing::Joining, 4)), "its copy is whole");
+    let again = next(&joining, |draft| draft.nodes.iter_mut().for_each(|node| node.incarnation += 1));
+    assert_eq!(standing(&again), Some((Standing::Joining, 6)));
+}
+
 #[test]
 fn more_copies_needed_is_a_new_view_of_each_group() {
     let map = herd(nodes(3));

@@ -105,7 +105,7 @@ fn the_same_nodes_make_the_same_plan() {
 fn a_plan_is_the_same_everywhere() {
     let map = planned(&nodes(5), 3);
     let checksum = *map.encode().last_chunk().expect("a map ends with its checksum");
-    assert_eq!(u32::from_le_bytes(checksum), 0x9D77_9291);
+    assert_eq!(u32::from_le_bytes(checksum), 0x889F_208E);
 }
 
 #[test]
