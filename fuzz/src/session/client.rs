@@ -42,6 +42,9 @@ pub(super) struct Client {
     pub(super) sent: u64,
     /// What was read and is not understood yet.
     pub(super) got: Vec<u8>,
+    /// Less than so much of it need not be looked at again: a long answer that comes in small pieces is read from its
+    /// start each time.
+    enough_bytes: usize,
     /// It reads nothing by itself.
     pub(super) deaf: bool,
     /// It sent bytes that may mean anything.
@@ -117,6 +120,7 @@ impl Client {
             outgoing: VecDeque::new(),
             sent: 0,
             got: Vec::new(),
+            enough_bytes: 0,
             deaf: false,
             wild: false,
             strange: false,
@@ -156,6 +160,9 @@ impl Client {
         if self.strange {
             return self.got.clear();
         }
+        if self.got.len() < self.enough_bytes {
+            return;
+        }
         let mut used = 0;
         while !self.told_end || self.door == Door::Wire {
             let rest = &self.got[used..];
@@ -172,6 +179,15 @@ impl Client {
         let all = self.wild && self.open() == 0 && self.door != Door::Wire;
         self.got.drain(..if all { self.got.len() } else { used });
         assert!(all || self.open() > 0 || self.got.is_empty() || self.door == Door::Wire, "more than was asked for");
+        self.enough_bytes = self.got.len() + self.got.len() / 8;
+    }
+
+    /// As `hear`, of all there is: nothing more is to come for now.
+    pub(super) fn hear_out(&mut self, judge: &mut Judge<'_>) {
+        if self.enough_bytes > self.got.len() {
+            self.enough_bytes = 0;
+            self.hear(judge);
+        }
     }
 
     /// Gives up all that was asked for and not answered.

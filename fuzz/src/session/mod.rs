@@ -235,13 +235,15 @@ impl World {
     /// Reads up to so many bytes; how many there were.
     fn read(&mut self, client: &mut Client, max: usize) -> usize {
         let bytes = self.node.peer(client.number).read(max);
-        if bytes.is_empty() {
-            return 0;
-        }
-        client.got.extend_from_slice(&bytes);
         self.look();
         let may_be_full = self.node.may_be_full();
-        client.hear(&mut Judge { model: &mut self.model, outcomes: &mut self.outcomes, may_be_full });
+        let judge = &mut Judge { model: &mut self.model, outcomes: &mut self.outcomes, may_be_full };
+        client.got.extend_from_slice(&bytes);
+        if bytes.is_empty() {
+            client.hear_out(judge);
+        } else {
+            client.hear(judge);
+        }
         bytes.len()
     }
 
@@ -264,6 +266,8 @@ impl World {
     /// The connection is over: all that was owed must have come, or there is a reason why not.
     fn over(&mut self, mut client: Client) {
         self.look();
+        let may_be_full = self.node.may_be_full();
+        client.hear_out(&mut Judge { model: &mut self.model, outcomes: &mut self.outcomes, may_be_full });
         let shed = self.node.shed() > client.shed_before;
         if shed {
             self.outcomes.add("shed");
