@@ -116,7 +116,11 @@ fn compare_all(options: &Options, servers: &Servers) -> Result<(u64, BTreeMap<&'
         }
         past.push(step.clone());
         let Some(difference) = session.send(&step)? else {
-            if past.len() > PAST_MAX {
+            if session.is_blind {
+                past.clear();
+                world += 1;
+                session = Session::new(servers, world)?;
+            } else if past.len() > PAST_MAX {
                 past.drain(..PAST_MAX / 2);
             }
             continue;
@@ -185,6 +189,8 @@ struct Session {
     tokens: Tokens,
     /// What was sent since the world began, by key.
     history: BTreeMap<usize, Vec<Vec<u8>>>,
+    /// Both waited once, and what they had said before was not seen: what they hold may differ.
+    is_blind: bool,
 }
 
 /// Commands remembered for each key.
@@ -195,13 +201,16 @@ impl Session {
         let mut both = Both::open(servers.memcached.addr, servers.herd.addr, world)?;
         // A bent command may have a name outside of any world.
         both.exchange(0, &[b"flush_all\r\n".to_vec(), b"flush_all\r\n".to_vec()], None)?;
-        Ok(Self { both, tokens: Tokens::default(), history: BTreeMap::new() })
+        Ok(Self { both, tokens: Tokens::default(), history: BTreeMap::new(), is_blind: false })
     }
 
     /// Sends a step to both; what differs in their replies, if anything does.
     fn send(&mut self, step: &Step) -> Result<Option<Difference>> {
         let requests = [0, 1].map(|side| step.bytes(self.both.world(), |key| self.tokens.last(key, side)));
-        let [memcached, herd] = self.both.exchange(step.conn, &requests, step.cut)?;
+        let Some([memcached, herd]) = self.both.exchange(step.conn, &requests, step.cut)? else {
+            self.is_blind = true;
+            return Ok(None);
+        };
         let difference = self.tokens.compare(&memcached, &herd, |name| step.key_of(name));
         let past = step.keys.iter().filter_map(|key| self.history.get(key)).flatten().cloned().collect();
         for key in &step.keys {

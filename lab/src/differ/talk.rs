@@ -52,13 +52,13 @@ impl Both {
     }
 
     /// Sends each its request, in pieces if it is to be cut. Gives the replies of both; an end of the connection is
-    /// told in words.
+    /// told in words. `None`: both wait for more of a command, so they agree; memcached keeps back what came before.
     pub(super) fn exchange(
         &mut self,
         conn: usize,
         requests: &[Vec<u8>; 2],
         cut: Option<usize>,
-    ) -> Result<[Vec<u8>; 2]> {
+    ) -> Result<Option<[Vec<u8>; 2]>> {
         self.fences += 1;
         let fence = format!("md fence O{}\r\n", self.fences);
         let end = format!("NF O{}\r\n", self.fences);
@@ -96,9 +96,8 @@ impl Both {
             self.sides.iter_mut().for_each(|side| side.conns[conn] = None);
         }
         Ok(match told {
-            // Both wait for more of a command, so they agree; memcached keeps back what came before it.
-            [None, None] => Default::default(),
-            told => told.map(|bytes| bytes.unwrap_or_else(|| b"(waits)\r\n".to_vec())),
+            [None, None] => None,
+            told => Some(told.map(|bytes| bytes.unwrap_or_else(|| b"(waits)\r\n".to_vec()))),
         })
     }
 }
