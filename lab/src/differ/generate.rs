@@ -246,7 +246,7 @@ const NOISE: [&str; 64] = [
     "  get z",
     "verbosity noreply",
 ];
-const FLUSHES: [&str; 9] = [
+const FLUSHES: [&str; 10] = [
     "flush_all",
     "flush_all 0",
     "flush_all noreply",
@@ -255,6 +255,7 @@ const FLUSHES: [&str; 9] = [
     "flush_all -1",
     "flush_all x",
     "flush_all noreply 0",
+    "flush_all noreply x noreply",
     "flush_all 2147483648",
 ];
 /// Flags of meta commands, `#` standing for a number, `=` for a time, `?` for a token.

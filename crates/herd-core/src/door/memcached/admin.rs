@@ -87,7 +87,7 @@ pub(super) fn parse(line: &[u8]) -> Parsed<'_> {
 fn flush_all(mut rest: &[u8], quiet: bool) -> Parsed<'static> {
     let delay = match take_word(&mut rest) {
         None => 0,
-        Some(b"noreply") if quiet => 0,
+        Some(b"noreply") if quiet && rest.trim_ascii().is_empty() => 0,
         Some(word) => signed(word).ok_or(ClientError::new(reply::BAD_EXPTIME).quiet(quiet))?,
     };
     Ok(Command::FlushAll { delay, quiet })

@@ -184,6 +184,7 @@ fn commands_about_the_server() {
         assert_eq!(parsed(line), Command::FlushAll { delay, quiet }, "{line}");
     }
     assert_eq!(refused("flush_all invalid"), plain(reply::BAD_EXPTIME));
+    assert_eq!(refused("flush_all noreply x noreply"), plain(reply::BAD_EXPTIME).quiet(true));
     assert_eq!(parsed("debugtime 3"), Command::DebugTime(DebugTime::Move(3)));
     assert_eq!(parsed("debugtime -3"), Command::DebugTime(DebugTime::Move(-3)));
     assert_eq!(parsed("debugtime p"), Command::DebugTime(DebugTime::Pause));
