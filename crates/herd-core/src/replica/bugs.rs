@@ -31,6 +31,12 @@ pub(crate) enum Bug {
     LostSettle,
     /// A removal leaves no grave while a copy is under way.
     NoGrave,
+    /// What was removed, and is asked for again by a new primary, wants room; refused, it is there again.
+    RemovedTwice,
+    /// A removal is taken for committed where the put before it is still pending.
+    RemovedAhead,
+    /// The cursor of a copy waits for the write under way, and a group below k for the copy.
+    WaitingCursor,
 }
 
 #[cfg(test)]

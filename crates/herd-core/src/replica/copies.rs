@@ -86,6 +86,11 @@ pub(super) fn prepare<K, C: Change>(
             commit(copies, key, graves);
         }
     }
+    if write.removes && copies.committed(key) == 0 && !graves && !bugs::has(Bug::RemovedTwice) {
+        // It was removed already, and acknowledged: there is nothing to keep, and no room that could be wanting.
+        copies.drop_pending(key);
+        return Verdict::Prepared;
+    }
     let (change, whole) = match offer {
         Offer::Name => return Verdict::NeedWhole,
         Offer::Change(change) => (change, bugs::has(Bug::HigherCommits)),

@@ -149,7 +149,10 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         if bugs::has(Bug::HigherCommits) || bugs::has(Bug::LostSettle) {
             return;
         }
-        let commit = at.committed(key) == theirs.makes() && !bugs::has(Bug::DropCommitted);
+        // Absence alone says little: what is pending here may be what theirs removes.
+        let follows = at.pending(key).is_some_and(|mine| mine.version < theirs.version);
+        let commit = at.committed(key) == theirs.makes() && (!follows || bugs::has(Bug::RemovedAhead));
+        let commit = commit && !bugs::has(Bug::DropCommitted);
         let (epoch, version) = (self.view.epoch, theirs.version);
         if self.needs(peer) {
             self.resolving.insert((peer, key.clone(), version));

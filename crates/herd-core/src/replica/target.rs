@@ -86,7 +86,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
     pub(super) fn go_on<S: Copies<K, C>>(&mut self, at: &mut S) {
         let peers: Vec<NodeId> = self.targets.keys().copied().collect();
         for peer in peers {
-            while self.is_open && self.go_on_one(at, peer) {}
+            while self.go_on_one(at, peer) {}
         }
     }
 
@@ -98,10 +98,11 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         }
         let next = if target.is_at_end { None } else { at.next_key(target.at.as_ref()) };
         match next {
-            Some(key) if at.pending(&key).is_some() => false,
+            Some(key) if at.pending(&key).is_some() && bugs::has(Bug::WaitingCursor) => false,
             Some(key) => {
                 target.at = Some(key.clone());
                 self.send_copy(at, peer, &key);
+                self.send_under_way(at, peer, &key);
                 true
             }
             None => {
@@ -123,6 +124,15 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         if version != 0 {
             let (epoch, state) = (self.view.epoch, at.whole_committed(key));
             self.send(peer, Message::Copy { epoch, key: key.clone(), version, state });
+        }
+    }
+
+    /// A write that began before the cursor came goes to the target whole. Were the cursor to wait for its end, a group
+    /// below k, where no write ends, would stay there.
+    fn send_under_way<S: Copies<K, C>>(&mut self, at: &mut S, peer: NodeId, key: &K) {
+        if let Some(write) = self.writes.get(key).filter(|write| !write.is_aborting) {
+            let (pending, state) = (write.pending, at.whole(key));
+            self.send_prepare(peer, key, pending, Offer::Whole(state));
         }
     }
 

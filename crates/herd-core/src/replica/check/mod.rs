@@ -3,6 +3,7 @@
 
 mod shared;
 mod store;
+mod walk;
 mod world;
 
 use super::NodeId;
@@ -119,6 +120,11 @@ fn removed() -> Option<Turn> {
     Some(Turn { kill: None, view: view(2, 1, 1, &[(2, Backup, 1)], 2) })
 }
 
+/// Node 3 is syncing and nobody else is left.
+fn alone() -> Option<Turn> {
+    Some(Turn { kill: Some(NodeId(2)), view: view(2, 1, 1, &[(3, Syncing, 2)], 2) })
+}
+
 /// Small cases, the quick ones first.
 fn cases() -> Vec<Case> {
     use Kind::{Put, Range, Remove};
@@ -140,6 +146,16 @@ fn cases() -> Vec<Case> {
         Case { name: "break and refusal", first: one.clone(), breaks: 1, refuses: Some((3, 1)), ..none() },
         Case { name: "deposed", first: one.clone(), then: after.clone(), turn: deposed(), ..none() },
         Case { name: "deposed and refusal", first: one.clone(), turn: deposed(), refuses: Some((3, 1)), ..none() },
+        Case { name: "removal, death", first: one.clone(), later: vec![op(2, 1, Remove)], turn: dies(), ..none() },
+        Case {
+            name: "removal, death and refusal",
+            first: one.clone(),
+            later: vec![op(2, 1, Remove)],
+            turn: dies(),
+            refuses: Some((3, 3)),
+            ..none()
+        },
+        Case { name: "below k", first: one.clone(), later: vec![op(2, 1, Put)], turn: alone(), joins: true, ..none() },
         Case { name: "join", first: line.clone(), joins: true, ..none() },
         Case { name: "put while joining", first: one.clone(), later: vec![op(2, 1, Put)], joins: true, ..none() },
         Case {
@@ -164,7 +180,7 @@ fn every_order_of_events_keeps_what_was_acknowledged() {
 }
 
 /// Each bug, and a case that finds it.
-const FOUND_BY: [(Bug, &str); 13] = [
+const FOUND_BY: [(Bug, &str); 16] = [
     (Bug::ForgottenPending, "death"),
     (Bug::AckBelowK, "quiet"),
     (Bug::OldAck, "removal"),
@@ -178,6 +194,9 @@ const FOUND_BY: [(Bug, &str); 13] = [
     (Bug::LateNeed, "join and break"),
     (Bug::LostSettle, "break"),
     (Bug::NoGrave, "removal while joining"),
+    (Bug::RemovedTwice, "removal, death and refusal"),
+    (Bug::WaitingCursor, "below k"),
+    (Bug::RemovedAhead, "removal, death"),
 ];
 
 #[test]
@@ -188,5 +207,35 @@ fn planted_bugs_are_found() {
         let found = explore(case.world());
         bugs::plant(None);
         assert!(found.is_err(), "{bug:?} is not found by {name}");
+    }
+}
+
+/// What a walk must meet, or it tries nothing.
+const RARE: [&str; 11] = [
+    "write pending at who dies",
+    "prepare refused",
+    "copy refused",
+    "take-over with pendings",
+    "resolve commit",
+    "resolve drop",
+    "need whole",
+    "link replaced with unread bytes",
+    "abort",
+    "copy beside a prepare",
+    "joined",
+];
+
+#[test]
+fn larger_groups_keep_what_was_acknowledged() {
+    let seeds: u64 = std::env::var("HERD_REPLICA_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(200);
+    for seed in 0..seeds {
+        if let Err(fault) = walk::walk(seed, 600) {
+            panic!("{fault}");
+        }
+    }
+    let seen = walk::all_seen();
+    println!("{seen:?}");
+    for rare in RARE {
+        assert!(seen.contains_key(rare), "{rare}: never happened; {seen:?}");
     }
 }

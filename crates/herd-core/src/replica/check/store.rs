@@ -129,6 +129,9 @@ impl Copies<Key, Val> for Store {
 
     fn copy(&mut self, key: &Key, version: Version, state: &Val) -> Result<(), NoRoom> {
         self.room()?;
+        if self.entry(*key).pending.is_some() {
+            super::walk::seen("copy beside a prepare");
+        }
         self.set(*key, version, version, state.over(None));
         Ok(())
     }

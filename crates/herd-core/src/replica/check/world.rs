@@ -2,8 +2,9 @@
 
 use super::shared::Shared;
 use super::store::{Key, Store, Val};
+use super::walk::seen;
 use crate::entry::Version;
-use crate::replica::{Effect, Member, Message, NodeId, Outcome, Part, Standing, View, Want};
+use crate::replica::{Effect, Member, Message, NodeId, Outcome, Part, Standing, Verdict, View, Want};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// An operation: its number, from 1, is what it writes.
@@ -162,7 +163,7 @@ impl World {
         if !self.later.is_empty() {
             actions.push(Action::Ask);
         }
-        if !self.turns.is_empty() {
+        if self.turns.front().is_some_and(|turn| turn.view.epoch > self.view.epoch) {
             actions.push(Action::Warden);
         }
         if self.grants {
@@ -176,6 +177,12 @@ impl World {
             actions.extend(joining.map(|(id, _)| Action::Promote(*id)));
         }
         actions
+    }
+
+    /// What the action delivers.
+    pub(super) fn letter(&self, action: &Action) -> String {
+        let Action::Deliver(from, to, lane) = action else { return String::new() };
+        self.pipes.get(&(*from, *to, *lane)).and_then(|pipe| pipe.front()).map_or(String::new(), |l| format!("{l:x?}"))
     }
 
     pub(super) fn act(&mut self, action: &Action) {
@@ -202,6 +209,7 @@ impl World {
                 view.epoch += 1;
                 match want {
                     Want::Joining(id) => {
+                        seen("joined");
                         view.members.entry(*id).and_modify(|member| member.standing = Standing::Joining);
                     }
                     Want::Removed(id) => drop(view.members.remove(id)),
@@ -230,6 +238,11 @@ impl World {
     fn tell(&mut self, id: NodeId) {
         self.untold.remove(&id);
         let view = self.view.clone();
+        let takes_over = |node: &Node| view.primary == id && node.part.view().primary != id;
+        let has_pending = |node: &Node| node.store.entries.values().any(|entry| entry.pending.is_some());
+        if self.nodes.get(&id).is_some_and(|node| takes_over(node) && has_pending(node)) {
+            seen("take-over with pendings");
+        }
         self.with(id, |node| node.part.take(&mut node.store, view));
         if self.view.primary == id {
             let ops = self.asks.remove(&id).unwrap_or_default();
@@ -246,6 +259,9 @@ impl World {
     pub(super) fn kill(&mut self, id: NodeId) {
         let Some(node) = self.nodes.remove(&id) else { return };
         let mut node = node.take();
+        if node.store.entries.values().any(|entry| entry.pending.is_some()) {
+            seen("write pending at who dies");
+        }
         self.pipes.retain(|(_, to, _), _| *to != id);
         self.untold.remove(&id);
         // Its clients hear nothing any more.
@@ -272,6 +288,9 @@ impl World {
         let unread =
             [Lane::Old, Lane::Writes, Lane::Copies].into_iter().filter_map(|lane| self.pipes.remove(&(a, b, lane)));
         let unread: VecDeque<Letter> = unread.flat_map(Shared::take).collect();
+        if !unread.is_empty() {
+            seen("link replaced with unread bytes");
+        }
         let is_read = |letter: &Letter| self.nodes[&b].part.is_current(a, letter.0);
         let unread: VecDeque<Letter> = unread.into_iter().filter(is_read).collect();
         if !unread.is_empty() {
@@ -321,6 +340,7 @@ impl World {
     }
 
     fn post(&mut self, from: NodeId, to: NodeId, message: Message<Key, Val>) {
+        note(&message);
         let pair = (from.min(to), from.max(to));
         let wire = &self.wires[&pair];
         if wire.is_up && self.nodes.contains_key(&to) {
@@ -381,12 +401,12 @@ impl World {
     /// An acknowledged write is at every member that it needs, in the epoch it was acknowledged in, and at k.
     fn check_ack(&mut self, id: NodeId, node: &Node, key: Key, version: Version) {
         let view = node.part.view();
-        let holds = |peer: &&NodeId| {
-            self.nodes.get(*peer).is_none_or(|peer| {
-                let entry = peer.store.entry(key);
-                peer.part.view().epoch >= view.epoch
-                    && (entry.last >= version || entry.pending.is_some_and(|(write, _)| write.version == version))
-            })
+        let holds = |id: &&NodeId| {
+            let Some(peer) = self.nodes.get(*id) else { return true };
+            let (newer, entry) = (peer.part.view(), peer.store.entry(key));
+            let left = newer.primary != **id && newer.members.get(id).is_none_or(|member| member.since > view.epoch);
+            let has = entry.last >= version || entry.pending.is_some_and(|(write, _)| write.version == version);
+            newer.epoch >= view.epoch && (left || has)
         };
         let needed = view.members.iter().filter(|(_, member)| member.standing != Standing::Syncing).map(|(id, _)| id);
         if !needed.clone().all(|peer| holds(&peer)) {
@@ -428,8 +448,8 @@ impl World {
 
     fn lost(&self, id: NodeId, node: &Node, key: Key, acked: Version) -> Option<String> {
         let entry = node.store.entry(key);
-        let is_removal = self.begun.get(&(key, acked)).is_some_and(|begun| begun.removes);
-        let is_there = entry.last >= acked || is_removal && entry.version == 0;
+        let mut since = self.begun.range((key, acked)..(key + 1, 0)).map(|(_, begun)| begun);
+        let is_there = entry.last >= acked || entry.version == 0 && since.any(|begun| begun.removes && !begun.is_void);
         (!is_there).then(|| format!("{id:?} serves {:x} of key {key}, {acked:x} was acknowledged", entry.last))
     }
 
@@ -458,5 +478,21 @@ impl World {
             }
         }
         faults.into_iter().take(1).for_each(|fault| self.fail(fault));
+    }
+}
+
+/// Counts what is rare.
+fn note(message: &Message<Key, Val>) {
+    match message {
+        Message::Resolve { commit: true, .. } => seen("resolve commit"),
+        Message::Resolve { commit: false, .. } => seen("resolve drop"),
+        Message::Abort { .. } => seen("abort"),
+        Message::Answer { verdict, .. } => match verdict {
+            Verdict::Refused => seen("prepare refused"),
+            Verdict::CopyRefused => seen("copy refused"),
+            Verdict::NeedWhole => seen("need whole"),
+            _ => {}
+        },
+        _ => {}
     }
 }

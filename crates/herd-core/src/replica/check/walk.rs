@@ -1,0 +1,208 @@
+//! Larger groups, by chance: seven nodes, many views, joins with copies. A seed tells the whole run.
+
+use super::store::Key;
+use super::world::{Action, Kind, Op, World, view};
+use crate::replica::{Member, NodeId, Standing, View};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+const NODES: u32 = 7;
+const KEYS: u64 = 4;
+/// Nodes that may lose their memory in one run; the rest are enough for k = 2.
+const DEATHS_MAX: usize = 4;
+/// A run that has not come to its end after so many events hangs.
+const EVENTS_MAX: usize = 20_000;
+
+std::thread_local! {
+    static SEEN: RefCell<BTreeMap<&'static str, u32>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// A rare thing has happened.
+pub(super) fn seen(what: &'static str) {
+    SEEN.with_borrow_mut(|seen| *seen.entry(what).or_default() += 1);
+}
+
+/// How often what has happened in this thread.
+pub(super) fn all_seen() -> BTreeMap<&'static str, u32> {
+    SEEN.with_borrow(BTreeMap::clone)
+}
+
+/// SplitMix64.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+
+    fn one_of<T: Clone>(&mut self, of: &[T]) -> Option<T> {
+        if of.is_empty() { None } else { of.get(self.below(of.len() as u64) as usize).cloned() }
+    }
+}
+
+/// One run of so many events, and then on to its quiet end. What is wrong, and the last events before it.
+pub(super) fn walk(seed: u64, events: usize) -> Result<(), String> {
+    let backups: Vec<_> = (2..=5).map(|id| (id, Standing::Backup, 1)).collect();
+    let mut world = World::new(NODES, view(1, 1, 1, &backups, 2));
+    (world.grants, world.tells_all) = (true, true);
+    let mut run = Run { world, chance: Chance(seed), ops: 0, trace: Vec::new() };
+    for _ in 0..events {
+        match run.chance.below(12) {
+            0 => run.fault(),
+            _ => drop(run.go_on()),
+        }
+        run.judge(seed)?;
+    }
+    for _ in 0..NODES {
+        run.rest(seed)?;
+    }
+    if !run.world.view.is_enough() {
+        run.world.fault = Some(format!("stays below k: {:?}", run.world.view));
+    }
+    run.world.check_quiet();
+    run.judge(seed)
+}
+
+struct Run {
+    world: World,
+    chance: Chance,
+    ops: u8,
+    trace: Vec<String>,
+}
+
+impl Run {
+    /// What has to happen, in any order, until nothing is left; nobody stays a member too few.
+    fn rest(&mut self, seed: u64) -> Result<(), String> {
+        self.world.nodes.keys().copied().collect::<Vec<_>>().into_iter().for_each(|id| self.world.refuse(id, 0));
+        if !self.world.view.is_enough() {
+            self.comes();
+        }
+        for _ in 0..EVENTS_MAX {
+            if !self.go_on() {
+                return Ok(());
+            }
+            self.judge(seed)?;
+        }
+        self.world.fault = Some("comes to no end".into());
+        self.judge(seed)
+    }
+
+    fn judge(&self, seed: u64) -> Result<(), String> {
+        let last = self.trace.iter().rev().take(60).rev().cloned().collect::<Vec<_>>().join("\n  ");
+        self.world.fault.as_ref().map_or(Ok(()), |fault| Err(format!("seed {seed}: {fault}\nafter:\n  {last}")))
+    }
+
+    fn go_on(&mut self) -> bool {
+        let actions = self.world.actions(false);
+        let Some(action) = self.chance.one_of(&actions) else { return false };
+        self.act(&action);
+        true
+    }
+
+    fn act(&mut self, action: &Action) {
+        self.trace.push(format!("{action:?} {}", self.world.letter(action)));
+        self.world.act(action);
+    }
+
+    /// Something that need not happen.
+    fn fault(&mut self) {
+        match self.chance.below(16) {
+            0..8 => self.ask(),
+            8..11 => self.breaks(),
+            11 => {
+                let nodes: Vec<NodeId> = self.world.nodes.keys().copied().collect();
+                let Some(id) = self.chance.one_of(&nodes) else { return };
+                let at = 1 + self.chance.below(4) as u8;
+                self.trace.push(format!("{id:?} refuses its {at}th"));
+                self.world.refuse(id, at);
+            }
+            12 => self.leaves(),
+            13 => self.new_primary(),
+            _ => self.comes(),
+        }
+    }
+
+    fn ask(&mut self) {
+        self.ops = self.ops.wrapping_add(1).max(1);
+        let kind = self.chance.one_of(&[Kind::Put, Kind::Put, Kind::Range(0), Kind::Range(1), Kind::Remove]);
+        let op = Op { id: self.ops, key: self.chance.below(KEYS) as Key, kind: kind.unwrap_or(Kind::Put) };
+        let nodes: Vec<NodeId> = self.world.nodes.keys().copied().collect();
+        let at = if self.chance.below(8) == 0 { self.chance.one_of(&nodes) } else { None };
+        let at = at.unwrap_or(self.world.view.primary);
+        self.trace.push(format!("{at:?} is asked {op:?}"));
+        if self.world.nodes.contains_key(&at) {
+            self.world.ask(at, op);
+        }
+    }
+
+    fn breaks(&mut self) {
+        self.world.breaks = 1;
+        let is_break = |action: &Action| matches!(action, Action::Break(..));
+        let breaks: Vec<Action> = self.world.actions(true).into_iter().filter(is_break).collect();
+        if let Some(action) = self.chance.one_of(&breaks) {
+            self.act(&action);
+        }
+        self.world.breaks = 0;
+    }
+
+    fn next_view(&self) -> View {
+        View { epoch: self.world.view.epoch + 1, ..self.world.view.clone() }
+    }
+
+    fn new_view(&mut self, view: View) {
+        self.trace.push(format!("{view:?}"));
+        self.world.new_view(view);
+    }
+
+    /// Some of the nodes that leave lose their memory.
+    fn dies(&mut self, id: NodeId) {
+        let deaths = NODES as usize - self.world.nodes.len();
+        if deaths < DEATHS_MAX && self.chance.below(2) == 0 {
+            self.trace.push(format!("{id:?} dies"));
+            self.world.kill(id);
+        }
+    }
+
+    fn leaves(&mut self) {
+        let mut view = self.next_view();
+        let members: Vec<NodeId> = view.members.keys().copied().collect();
+        if let Some(id) = self.chance.one_of(&members) {
+            view.members.remove(&id);
+            self.dies(id);
+            self.new_view(view);
+        }
+    }
+
+    /// A backup takes over; the primary dies, or leaves, or stays as a backup.
+    fn new_primary(&mut self) {
+        let mut view = self.next_view();
+        let is_backup = |(_, member): &(&NodeId, &Member)| member.standing == Standing::Backup;
+        let backups: Vec<NodeId> = view.members.iter().filter(is_backup).map(|(id, _)| *id).collect();
+        let Some(next) = self.chance.one_of(&backups) else { return };
+        let old = std::mem::replace(&mut view.primary, next);
+        view.since = view.epoch;
+        view.members.remove(&next);
+        self.dies(old);
+        if self.world.nodes.contains_key(&old) && self.chance.below(2) == 0 {
+            view.members.insert(old, Member { standing: Standing::Backup, since: view.epoch });
+        }
+        for member in view.members.values_mut().filter(|member| member.standing == Standing::Syncing) {
+            member.since = view.epoch;
+        }
+        self.new_view(view);
+    }
+
+    fn comes(&mut self) {
+        let mut view = self.next_view();
+        let is_out = |id: &&NodeId| **id != view.primary && !view.members.contains_key(id);
+        let out: Vec<NodeId> = self.world.nodes.keys().filter(is_out).copied().collect();
+        if let Some(id) = self.chance.one_of(&out) {
+            view.members.insert(id, Member { standing: Standing::Syncing, since: view.epoch });
+            self.new_view(view);
+        }
+    }
+}
