@@ -35,6 +35,8 @@ pub(crate) enum Bug {
     RemovedTwice,
     /// A removal is taken for committed where the put before it is still pending.
     RemovedAhead,
+    /// What ends while a syncing member has no link never comes to it.
+    MissedTarget,
     /// The cursor of a copy waits for the write under way, and a group below k for the copy.
     WaitingCursor,
 }

@@ -45,6 +45,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         }
         let acks = Default::default();
         self.writes.insert(key.clone(), Write { pending, change: Some(change.clone()), ops, acks, is_aborting: false });
+        self.note_unacked(&key, version);
         for peer in self.receivers(&key) {
             self.send_prepare(peer, &key, pending, Offer::Change(change.clone()));
         }

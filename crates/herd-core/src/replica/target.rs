@@ -136,6 +136,13 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         }
     }
 
+    /// A write begins: a target whose link is not ready may get it only after it has ended.
+    pub(super) fn note_unacked(&mut self, key: &K, version: Version) {
+        for target in self.targets.values_mut().filter(|target| target.gets(key) && !bugs::has(Bug::MissedTarget)) {
+            target.unacked.insert((key.clone(), version));
+        }
+    }
+
     /// The target answered a copy.
     pub(super) fn copied<S: Copies<K, C>>(&mut self, at: &mut S, peer: NodeId) {
         if let Some(target) = self.targets.get_mut(&peer) {
