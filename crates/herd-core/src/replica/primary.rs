@@ -137,12 +137,12 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
                 self.resolve(at, from, key, *pending);
             }
         }
+        self.resume(at, from, theirs);
         let keys: Vec<K> = self.writes.keys().cloned().collect();
         for key in &keys {
             let there = theirs.iter().find(|(theirs, _)| theirs == key).map(|(_, pending)| pending.version);
             self.go_again(from, key, there);
         }
-        self.resume(at, from, theirs);
         self.end_all(at);
     }
 
@@ -211,6 +211,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
 
     fn acked<S: Copies<K, C>>(&mut self, at: &mut S, from: NodeId, about: (K, Version), aborted: bool) {
         let (key, version) = &about;
+        let is_live = self.writes.get(key).is_some_and(|write| write.pending.version == *version);
         if let Some(write) = self.writes.get_mut(key)
             && write.pending.version == *version
             && write.is_aborting == aborted
@@ -218,7 +219,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             write.acks.insert(from);
         }
         if let Some(target) = self.targets.get_mut(&from) {
-            target.unacked.remove(&about);
+            target.acked(key, *version, !is_live && !aborted);
         }
         self.end(at, &about.0);
         self.go_on(at);
@@ -323,6 +324,11 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             self.refuse(key, write.ops);
         } else {
             at.commit(key);
+            for target in self.targets.values_mut() {
+                if !target.unacked.contains(&(key.clone(), version)) {
+                    target.acked(key, version, true);
+                }
+            }
             self.tell(write.ops, Outcome::Done(version));
         }
         self.next(key);

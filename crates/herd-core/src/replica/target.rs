@@ -6,7 +6,7 @@
 use super::bugs::{self, Bug};
 use super::{Change, Copies, Effect, Message, NodeId, Offer, Part, Pending, Want};
 use crate::entry::Version;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A member that is syncing.
 #[derive(Clone, Debug, Hash)]
@@ -44,17 +44,30 @@ impl<K: Ord> Target<K> {
     }
 }
 
+impl<K: Ord + Clone> Target<K> {
+    /// It holds this write. Once that is committed, it needs none before it any more.
+    pub(super) fn acked(&mut self, key: &K, version: Version, is_committed: bool) {
+        if is_committed {
+            self.unacked.retain(|(other, older)| other != key || *older > version);
+        } else {
+            self.unacked.remove(&(key.clone(), version));
+        }
+    }
+}
+
 impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
     /// The target adopted the view on a link: what was lost with the one before goes again. `theirs`: what it has
     /// pending.
     pub(super) fn resume<S: Copies<K, C>>(&mut self, at: &mut S, peer: NodeId, theirs: &[(K, Pending)]) {
         let Some(target) = self.targets.get_mut(&peer) else { return };
-        let is_there = |key: &K, version| theirs.iter().any(|(k, p)| k == key && p.version == version);
-        target.unacked.retain(|(key, version)| !is_there(key, *version));
-        let is_lost = |(key, version): &&(K, Version)| {
-            self.writes.get(key).is_none_or(|write: &_| write.pending.version != *version)
-        };
-        let lost: Vec<_> = target.unacked.iter().filter(is_lost).cloned().collect();
+        let is_live = |key: &K, version| self.writes.get(key).is_some_and(|write| write.pending.version == version);
+        for (key, pending) in theirs {
+            let is_committed = !is_live(key, pending.version) && at.committed(key) == pending.makes();
+            target.acked(key, pending.version, is_committed);
+        }
+        // The state as it is now is sent once for a key, under its last version.
+        let lost = target.unacked.iter().filter(|(key, version)| !is_live(key, *version)).cloned();
+        let lost: BTreeMap<K, Version> = lost.collect();
         let copied = target.at.clone().filter(|_| target.is_copying);
         let stage = target.stage;
         lost.iter().for_each(|(key, version)| self.send_committed(at, peer, key, *version));

@@ -165,6 +165,14 @@ fn cases() -> Vec<Case> {
             joins: true,
             ..none()
         },
+        Case {
+            name: "put while joining, another view",
+            first: one.clone(),
+            later: vec![op(2, 1, Put)],
+            turn: Some(Turn { kill: None, view: view(2, 1, 1, &[(2, Backup, 1), (3, Syncing, 1)], 2) }),
+            joins: true,
+            ..none()
+        },
         Case { name: "join and break", first: one.clone(), joins: true, breaks: 1, ..none() },
     ]
 }
@@ -219,7 +227,7 @@ const FOUND_BY: [(Bug, &str); 17] = [
     (Bug::RemovedTwice, "removal, death and refusal"),
     (Bug::WaitingCursor, "below k"),
     (Bug::RemovedAhead, "removal, death"),
-    (Bug::MissedTarget, "put while joining and break"),
+    (Bug::MissedTarget, "put while joining, another view"),
 ];
 
 #[test]
