@@ -60,7 +60,7 @@ pub struct Engine<S: Service, M: System> {
     stopping_ms: Option<u64>,
     /// The service has work of its own left.
     pub(crate) upkeep_left: bool,
-    laps: Laps,
+    pub(crate) laps: Laps,
     /// Deferred replies to look at, kept for its memory.
     ready: Vec<Ticket>,
     /// Those whose turn has not come.

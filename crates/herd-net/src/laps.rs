@@ -2,9 +2,9 @@
 //! round, turn and tick. Whoever waits for the loop waits at least so long.
 //!
 //! The clock it has to look at anyway also runs while other threads have the core. So a lap that seems long is bounded
-//! by the processor time since that was last asked for, at the last tick or the last long lap: exact where laps are
-//! long one after the other or the loop rests between them, else too much, never too little. Asking costs a system
-//! call, which no small request pays.
+//! by the processor time since that was last asked for, at the last tick, the last long lap or the last turn of upkeep:
+//! exact for upkeep, and where laps are long one after the other or the loop rests between them, else too much, never
+//! too little. Asking costs a system call, which no small request pays.
 
 use crate::stats::LoopStats;
 use crate::system::System;
@@ -30,6 +30,11 @@ impl Laps {
     #[inline]
     pub(crate) fn begin(&mut self, now_ns: u64) {
         self.from_ns = now_ns;
+    }
+
+    /// Something begins that may take long, beside which a system call is little.
+    pub(crate) fn ask(&mut self, system: &impl System) {
+        self.cpu_ns = system.cpu_ns();
     }
 
     /// One thing was done.
