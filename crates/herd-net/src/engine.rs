@@ -60,7 +60,7 @@ pub struct Engine<S: Service, M: System> {
     stopping_ms: Option<u64>,
     /// The service has work of its own left.
     pub(crate) upkeep_left: bool,
-    pub(crate) laps: Laps,
+    laps: Laps,
     /// Deferred replies to look at, kept for its memory.
     ready: Vec<Ticket>,
     /// Those whose turn has not come.
@@ -128,7 +128,7 @@ impl<S: Service, M: System> Engine<S, M> {
     pub fn begin(&mut self) {
         let now_ns = self.system.now_ns();
         self.now_ms = now_ns / 1_000_000;
-        self.laps.begin(now_ns);
+        self.laps.begin(now_ns, &self.system);
         self.service.begin(now_ns);
     }
 
@@ -292,7 +292,7 @@ impl<S: Service, M: System> Engine<S, M> {
         self.resume_ready();
         self.shed();
         self.laps.lap(self.system.now_ns(), &self.system);
-        self.laps.tell(&self.stats, &self.system);
+        self.laps.tell(&self.stats);
     }
 
     /// Begins to stop: idle connections are closed at the next ticks, the others when they are idle or out of time.

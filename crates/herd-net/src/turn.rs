@@ -43,9 +43,6 @@ impl<S: Service, M: System> Engine<S, M> {
     /// Gives a turn to each connection that is in line now, and to the service, if it has work of its own left.
     pub fn turns(&mut self) {
         if self.upkeep_left {
-            // What came before is a lap of its own, so that this one is measured from here.
-            self.served();
-            self.laps.ask(&self.system);
             self.upkeep_left = self.service.upkeep();
             // Or what a turn of upkeep made ready would wait for the next event.
             self.resume_ready();
