@@ -34,6 +34,8 @@ pub enum ErrorKind {
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
+    /// The request it is of: its verb, and what it was about.
+    request: Option<(&'static str, String)>,
     context: String,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
@@ -44,7 +46,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// An error that says `context`, one line.
     pub fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
-        Self { kind, context: context.into(), source: None }
+        Self { kind, request: None, context: context.into(), source: None }
     }
 
     /// The same with what caused it.
@@ -64,7 +66,24 @@ impl Error {
         self
     }
 
-    /// The same error, told of `what` (a request or a node).
+    /// The same error, told of a request.
+    pub(crate) fn of(mut self, verb: &'static str, what: String) -> Self {
+        self.request = Some((verb, what));
+        self
+    }
+
+    /// What the request was about that failed, `COLLECTION/NAME` or a collection, if the error is of one.
+    pub fn subject(&self) -> Option<&str> {
+        self.request.as_ref().map(|(_, what)| what.as_str())
+    }
+
+    /// What it says, without the request it is of.
+    pub fn reason(&self) -> String {
+        let cause = self.source.as_ref().map_or_else(String::new, |source| format!(": {source}"));
+        format!("{}{cause}", self.context)
+    }
+
+    /// The same error, told of `what` besides.
     pub(crate) fn about(mut self, what: impl fmt::Display) -> Self {
         self.context = format!("{what}: {}", self.context);
         self
@@ -89,10 +108,9 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.context)?;
-        match &self.source {
-            Some(source) => write!(f, ": {source}"),
-            None => Ok(()),
+        match &self.request {
+            Some((verb, what)) => write!(f, "{verb} {what}: {}", self.reason()),
+            None => f.write_str(&self.reason()),
         }
     }
 }

@@ -432,7 +432,7 @@ impl<'a, S: Socket> Exchange<'a, S> {
         }
         match self.tries.after(failure, now_ms, self.pool.chance()) {
             Next::Fail(error) => {
-                let error = error.about(&self.request);
+                let error = error.of(self.request.verb.name(), self.request.subject());
                 self.end(Err(error));
             }
             Next::Again(pause_ms) => self.again(pause_ms),

@@ -309,6 +309,14 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// What it is about: `default/name`, or a collection.
+    pub(crate) fn subject(&self) -> String {
+        match self.name {
+            b"" => self.collection_name().into_owned(),
+            name => format!("{}/{}", self.collection_name(), Shown(name)),
+        }
+    }
+
     fn collection_name(&self) -> Cow<'_, str> {
         match self.collection {
             Place::Id(CollectionId::DEFAULT) => "default".into(),
@@ -322,11 +330,7 @@ impl<'a> Request<'a> {
 /// As people read it: `put default/name`.
 impl fmt::Display for Request<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.verb.name(), self.collection_name())?;
-        match self.name {
-            b"" => Ok(()),
-            name => write!(f, "/{}", Shown(name)),
-        }
+        write!(f, "{} {}", self.verb.name(), self.subject())
     }
 }
 

@@ -5,6 +5,8 @@
 
 pub mod attributes;
 pub mod bugs;
+#[cfg(test)]
+mod chance;
 mod change;
 pub mod checksum;
 pub mod collection;

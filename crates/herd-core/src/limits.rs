@@ -177,6 +177,41 @@ pub const LOCK_LEASE_MIN_MS: u64 = 100;
 /// Longest lease of a lock: nobody should have to wait longer for a holder that is gone.
 pub const LOCK_LEASE_MAX_MS: u64 = 24 * 3600 * 1000;
 
+/// Requests a slot remembers: at 100,000 writes a second on 4,096 slots those of the last 10 s.
+pub const WINDOW_REQUESTS_MAX: usize = 256;
+
+/// A result up to here is kept for a retry: counters, versions, short values. A slot's window is then at most some
+/// 80 KiB.
+pub const WINDOW_RESULT_MAX_BYTES: usize = 256;
+
+/// Map epochs end here: they are the high 24 bits of versions. At one change a second it takes half a year; changes
+/// are joins, deaths and moves.
+pub const MAP_EPOCHS_END: u32 = 1 << 24;
+
+/// Nodes of a herd: four slots a node in each spread group, below which shares grow coarse.
+pub const NODES_MAX: usize = 1024;
+
+/// Spread groups of a herd: one for each way to keep copies; a node keeps 24 KiB of tables for each.
+pub const SPREADS_MAX: usize = 16;
+
+/// Copies a spread group may keep, as the classes `ram:9` and `log:9` have it.
+pub const COPIES_MAX: u8 = 9;
+
+/// Members of one replica group: all copies, and some more that are on their way in while others leave.
+pub const GROUP_MEMBERS_MAX: usize = 16;
+
+/// Addresses of one node: some networks, and a local socket.
+pub const NODE_ADDRESSES_MAX: usize = 8;
+
+/// Name, address or label in a map: its length is one byte.
+pub const MAP_TEXT_MAX_BYTES: usize = 255;
+
+/// A collection's specification as JSON; those of today take some 80 bytes.
+pub const SPEC_MAX_BYTES: usize = 1024;
+
+/// Bytes of a map: with every limit above reached it takes some 18 MiB; one of 100 nodes takes some 50 KiB.
+pub const MAP_MAX_BYTES: usize = 32 << 20;
+
 const _: () = assert!(WIRE_FRAME_BODY_MAX_BYTES.is_multiple_of(BLOCK_BYTES));
 const _: () = assert!(WIRE_LIST_PAGE_MAX as usize * (NAME_MAX_BYTES + 18) <= WIRE_FRAME_BODY_MAX_BYTES);
 const _: () = assert!(NAME_MAX_BYTES + ATTRIBUTES_MAX_BYTES < WIRE_HEAD_MAX_BYTES);

@@ -128,7 +128,7 @@ impl<S: Service, M: System> Engine<S, M> {
     pub fn begin(&mut self) {
         let now_ns = self.system.now_ns();
         self.now_ms = now_ns / 1_000_000;
-        self.laps.begin(now_ns, &self.system);
+        self.laps.begin(now_ns, || self.system.cpu_ns());
         self.service.begin(now_ns);
     }
 
@@ -225,7 +225,7 @@ impl<S: Service, M: System> Engine<S, M> {
     #[inline]
     pub(crate) fn served(&mut self) {
         let now_ns = self.system.now_ns();
-        self.laps.lap(now_ns, &self.system);
+        self.laps.lap(now_ns, || self.system.cpu_ns());
         self.service.served(now_ns);
     }
 
@@ -291,7 +291,7 @@ impl<S: Service, M: System> Engine<S, M> {
         self.late.extend(due);
         self.resume_ready();
         self.shed();
-        self.laps.lap(self.system.now_ns(), &self.system);
+        self.laps.lap(self.system.now_ns(), || self.system.cpu_ns());
         self.laps.tell(&self.stats);
     }
 

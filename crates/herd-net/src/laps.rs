@@ -6,7 +6,6 @@
 //! it may be told too long by that much, and never too short. Asking costs a system call, which few requests pay.
 
 use crate::stats::LoopStats;
-use crate::system::System;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A lap from which on the processor's time is asked for, and how old its last answer may be.
@@ -29,33 +28,33 @@ pub(crate) struct Laps {
 impl Laps {
     /// The loop begins to work.
     #[inline]
-    pub(crate) fn begin(&mut self, now_ns: u64, system: &impl System) {
+    pub(crate) fn begin(&mut self, now_ns: u64, processor_ns: impl FnOnce() -> u64) {
         self.from_ns = now_ns;
         if now_ns - self.asked_ns > LONG_NS {
-            self.ask(system);
+            self.ask(processor_ns);
         }
     }
 
-    fn ask(&mut self, system: &impl System) {
-        (self.asked_ns, self.cpu_ns) = (self.from_ns, system.cpu_ns());
+    fn ask(&mut self, processor_ns: impl FnOnce() -> u64) {
+        (self.asked_ns, self.cpu_ns) = (self.from_ns, processor_ns());
     }
 
     /// One thing was done.
     #[inline]
-    pub(crate) fn lap(&mut self, now_ns: u64, system: &impl System) {
+    pub(crate) fn lap(&mut self, now_ns: u64, processor_ns: impl FnOnce() -> u64) {
         let lap_ns = now_ns - self.from_ns;
         self.from_ns = now_ns;
         if lap_ns > self.recent_ns[0] {
-            self.note(lap_ns, system);
+            self.note(lap_ns, processor_ns);
         }
     }
 
     #[cold]
-    fn note(&mut self, lap_ns: u64, system: &impl System) {
+    fn note(&mut self, lap_ns: u64, processor_ns: impl FnOnce() -> u64) {
         let mut lap_ns = lap_ns;
         if lap_ns > LONG_NS {
             let before_ns = self.cpu_ns;
-            self.ask(system);
+            self.ask(processor_ns);
             lap_ns = lap_ns.min(self.cpu_ns - before_ns);
         }
         self.recent_ns[0] = self.recent_ns[0].max(lap_ns);
@@ -70,5 +69,40 @@ impl Laps {
             self.window_ns = self.from_ns;
             self.recent_ns = [0, self.recent_ns[0]];
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The longest lap, us, of a loop that begins at 0: after each lap, the time and the processor time so far, us.
+    fn longest_us(laps: &[(u64, u64)]) -> u64 {
+        let (mut all, stats) = (Laps::default(), LoopStats::default());
+        all.begin(0, || 0);
+        laps.iter().for_each(|(now_us, cpu_us)| all.lap(now_us * 1_000, || cpu_us * 1_000));
+        all.tell(&stats);
+        stats.longest_ns.load(Relaxed) / 1_000
+    }
+
+    #[test]
+    fn what_a_loop_waits_for_its_core_is_none_of_its_work() {
+        assert_eq!(longest_us(&[(3_000, 3_000), (4_000, 4_000)]), 3_000);
+        assert_eq!(longest_us(&[(2_000, 2_000), (30_000, 3_000)]), 2_000, "it had its core for 1 ms of the 28");
+        assert_eq!(longest_us(&[(2_000, 2_000), (30_000, 30_000)]), 28_000);
+    }
+
+    #[test]
+    fn what_a_loop_worked_long_before_does_not_count_for_a_lap_that_waited() {
+        let (mut all, stats, mut cpu_ns) = (Laps::default(), LoopStats::default(), 0);
+        for ms in 1..=100 {
+            all.begin(ms * 1_000_000, || cpu_ns);
+            cpu_ns += 400_000;
+            all.lap(ms * 1_000_000 + 400_000, || cpu_ns);
+        }
+        all.begin(101_000_000, || cpu_ns);
+        all.lap(140_000_000, || cpu_ns + 400_000);
+        all.tell(&stats);
+        assert_eq!(stats.longest_ns.load(Relaxed), 400_000);
     }
 }

@@ -79,7 +79,7 @@ impl From<Error> for Failure {
             ErrorKind::Refused(_) | ErrorKind::Unreachable | ErrorKind::BadReply => REFUSED,
             ErrorKind::OutcomeUnknown => UNKNOWN,
         };
-        let mut text = typed(COMMAND.get().copied(), &plain(&error.to_string()));
+        let mut text = typed(COMMAND.get().copied(), error.subject(), &plain(&error.reason()));
         if code == UNKNOWN {
             text.push_str("; the outcome is unknown: it may have been done");
         }
@@ -102,17 +102,14 @@ fn is_everywhere(kind: io::ErrorKind) -> bool {
     matches!(kind, StorageFull | QuotaExceeded | ReadOnlyFilesystem | OutOfMemory)
 }
 
-/// What the client says of a request, with the command in place of its verb.
-fn typed(command: Option<&str>, text: &str) -> String {
-    const VERBS: [&str; 8] = ["get", "stat", "put", "remove", "execute", "create", "destroy", "list"];
-    let (Some(command), Some((verb, rest))) = (command, text.split_once(' ')) else { return text.into() };
-    if !VERBS.contains(&verb) {
-        return text.into();
-    }
-    // Documents of the node itself: nobody asked for them by name.
-    match rest.split_once(": ").filter(|(what, _)| what.starts_with("system/")) {
-        Some((_, rest)) => format!("{command}: {rest}"),
-        None => format!("{command} {rest}"),
+/// What went wrong with a request, told of the command that was typed.
+fn typed(command: Option<&str>, subject: Option<&str>, reason: &str) -> String {
+    match (command, subject) {
+        // Documents of the node itself: nobody asked for them by name.
+        (Some(command), Some(subject)) if subject.starts_with("system/") => format!("{command}: {reason}"),
+        (Some(command), Some(subject)) => format!("{command} {subject}: {reason}"),
+        (None, Some(subject)) => format!("{subject}: {reason}"),
+        (_, None) => reason.into(),
     }
 }
 
@@ -136,14 +133,14 @@ mod tests {
 
     #[test]
     fn an_error_speaks_of_the_command_that_was_typed() {
-        for (command, text, told) in [
-            ("exec", "execute default/n: no such method", "exec default/n: no such method"),
-            ("rm", "list photos: no such collection", "rm photos: no such collection"),
-            ("collection rm", "destroy c: no", "collection rm c: no"),
-            ("status", "get system/status: no node answers at h:1", "status: no node answers at h:1"),
-            ("put", "no node answers at h:1", "no node answers at h:1"),
+        for (command, subject, reason, told) in [
+            ("exec", Some("default/n"), "no such method", "exec default/n: no such method"),
+            ("rm", Some("photos"), "no such collection", "rm photos: no such collection"),
+            ("collection rm", Some("c"), "no", "collection rm c: no"),
+            ("status", Some("system/status"), "no node answers at h:1", "status: no node answers at h:1"),
+            ("put", None, "no node answers at h:1", "no node answers at h:1"),
         ] {
-            assert_eq!(typed(Some(command), text), told);
+            assert_eq!(typed(Some(command), subject, reason), told);
         }
     }
 

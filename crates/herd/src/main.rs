@@ -20,6 +20,7 @@ use args::{Args, CollectionCommand, Command};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 use exit::{Failure, Outcome};
+use std::ffi::OsStr;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -32,16 +33,18 @@ fn main() -> ExitCode {
         return failure.report();
     }
     let literals = args::literals(&words);
-    match Args::try_parse_from(words).map_err(usage).and_then(|args| run(args.command, literals)) {
+    let verb = words.get(1).cloned().unwrap_or_default();
+    match Args::try_parse_from(words).map_err(|error| usage(error, &verb)).and_then(|args| run(args.command, literals))
+    {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
 }
 
 /// Prints the help or version that was asked for, or what is wrong with the command line.
-fn usage(mut error: clap::Error) -> Failure {
+fn usage(mut error: clap::Error, verb: &OsStr) -> Failure {
     // That an option could be meant as a value is seldom so, and noise elsewhere. Words of `exec` and `lock` may be.
-    let takes_words = std::env::args_os().nth(1).is_some_and(|verb| verb == "exec" || verb == "lock");
+    let takes_words = verb == "exec" || verb == "lock";
     if error.kind() == ErrorKind::UnknownArgument
         && !takes_words
         && let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested)

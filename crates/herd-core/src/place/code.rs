@@ -4,12 +4,12 @@
 //! A reader takes bytes from anybody: it is bounded by their number and by the limits of a map, never panics, and what
 //! it gives has passed all checks.
 
+use super::MapError;
 use super::map::{Collection, Draft, Group, HerdId, Kind, Map, Member, Node, NodeId, NodeState, Spread, Standing};
-use super::{MAP_MAX_BYTES, MapError, NODES_MAX, SPEC_MAX_BYTES, SPREADS_MAX};
 use crate::checksum::crc32c;
 use crate::collection::Spec;
 use crate::key::CollectionId;
-use crate::limits::{COLLECTIONS_MAX, SLOTS};
+use crate::limits::{COLLECTIONS_MAX, MAP_MAX_BYTES, NODES_MAX, SLOTS, SPEC_MAX_BYTES, SPREADS_MAX};
 use std::num::NonZeroU32;
 
 const MAGIC: [u8; 7] = *b"HERDMAP";

@@ -9,10 +9,13 @@
 //! * **since** of a slot: the epoch at which its group, or the primary of its group, last changed. It is the high part
 //!   of the versions made there; as it comes from the one epoch of the map, it never falls, wherever a slot moves.
 
-use super::{ADDRESSES_MAX, COPIES_MAX, EPOCHS_END, MEMBERS_MAX, MapError, NODES_MAX, SPREADS_MAX, TEXT_MAX_BYTES};
+use super::MapError;
 use crate::collection::{Class, Spec};
 use crate::key::{CollectionId, ObjectId, collection_name_is_valid};
-use crate::limits::{COLLECTIONS_MAX, SLOTS};
+use crate::limits::{
+    COLLECTIONS_MAX, COPIES_MAX, GROUP_MEMBERS_MAX, MAP_EPOCHS_END, MAP_TEXT_MAX_BYTES, NODE_ADDRESSES_MAX, NODES_MAX,
+    SLOTS, SPREADS_MAX,
+};
 pub use crate::replica::Standing;
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -275,7 +278,7 @@ impl Draft {
 
     /// An error if the parts do not go together.
     fn check(&self) -> Result<(), MapError> {
-        hold(self.epoch >= 1 && self.epoch < EPOCHS_END, "no such epoch", self.epoch)?;
+        hold(self.epoch >= 1 && self.epoch < MAP_EPOCHS_END, "no such epoch", self.epoch)?;
         hold(self.revision < u64::MAX, "no such revision", self.revision)?;
         self.check_nodes()?;
         hold(self.spreads.len() <= SPREADS_MAX, "too many spread groups", self.spreads.len() as u64)?;
@@ -293,7 +296,7 @@ impl Draft {
             let texts = [&node.name, &node.host, &node.rack].into_iter().chain(&node.addresses);
             hold(texts.clone().all(|text| is_text(text)), "text of node too long or not printable", id)?;
             hold(!node.name.is_empty() && !node.host.is_empty(), "node without name or host", id)?;
-            hold(node.addresses.len() <= ADDRESSES_MAX, "too many addresses of node", id)?;
+            hold(node.addresses.len() <= NODE_ADDRESSES_MAX, "too many addresses of node", id)?;
             hold(names.insert(&node.name), "two nodes of one name, the second is", id)?;
         }
         Ok(())
@@ -321,7 +324,7 @@ impl Draft {
         hold(group.members().count() == members.len(), "a node twice in group", id)?;
         hold(group.eligible.len() == eligible.len(), "a node twice eligible in group", id)?;
         let most = members.len().max(eligible.len());
-        hold(most <= MEMBERS_MAX, "too many members of group", id)?;
+        hold(most <= GROUP_MEMBERS_MAX, "too many members of group", id)?;
         let known = |&node: &NodeId| self.node(node).is_some();
         hold(members.iter().chain(&eligible).all(known), "unknown node in group", id)?;
         let backups = group.others.iter().filter(|member| member.standing == Standing::Backup);
@@ -392,5 +395,5 @@ fn hold(holds: bool, what: &'static str, which: impl Into<u64>) -> Result<(), Ma
 
 /// Whether it may stand in a map: short, and nothing that a terminal would obey.
 fn is_text(text: &str) -> bool {
-    text.len() <= TEXT_MAX_BYTES && !text.chars().any(char::is_control)
+    text.len() <= MAP_TEXT_MAX_BYTES && !text.chars().any(char::is_control)
 }

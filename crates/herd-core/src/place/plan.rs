@@ -19,7 +19,7 @@
 
 use super::map::{Draft, Group, Kind, Member, Node, NodeId, NodeState, Spread, Standing};
 use super::{GROUPS_PER_NODE, NEIGHBOURS};
-use crate::limits::SLOTS;
+use crate::limits::{SLOTS, SPREADS_MAX};
 use siphasher::sip::SipHasher13;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +39,7 @@ impl Draft {
         let id = self.spreads.last().map_or(Some(0), |last| last.id.checked_add(1))?;
         let mut spread = Spread { grows, ..Spread::new(id, kind, copies, needed_of(copies)) };
         spread.plan(&self.nodes);
-        let fits = self.spreads.len() < super::SPREADS_MAX;
+        let fits = self.spreads.len() < SPREADS_MAX;
         fits.then(|| self.spreads.push(spread)).map(|()| id)
     }
 

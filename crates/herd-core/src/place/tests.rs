@@ -5,28 +5,14 @@ mod map;
 mod plan;
 
 use super::*;
+use crate::chance::Chance;
 use crate::collection::Spec;
 use crate::key::CollectionId;
+use crate::limits::{MAP_EPOCHS_END, MAP_MAX_BYTES, NODES_MAX};
 use std::num::NonZeroU32;
 
 const HERD: HerdId = HerdId(*b"a herd of tests.");
 const GIB: u64 = 1 << 30;
-
-/// Numbers from a seed (splitmix64).
-struct Chance(u64);
-
-impl Chance {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-}
 
 fn id(number: u32) -> NodeId {
     NodeId(NonZeroU32::new(number).expect("nodes count from 1"))

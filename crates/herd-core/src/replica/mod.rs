@@ -47,13 +47,6 @@ pub use part::Part;
 use crate::entry::Version;
 use std::collections::BTreeMap;
 
-/// Requests a slot remembers: at 100,000 writes a second on 4,096 slots those of the last 10 s.
-pub const WINDOW_MAX: usize = 256;
-
-/// A result up to here is kept for a retry: counters, versions, short values. A slot's window is then at most some
-/// 80 KiB.
-pub const RESULT_MAX_BYTES: usize = 256;
-
 /// Epoch of a group: rises with each of its views. The first is 1.
 pub type GroupEpoch = u32;
 

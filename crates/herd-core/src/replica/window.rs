@@ -5,8 +5,8 @@
 //! answer also after a take-over. Time comes in as a value: milliseconds of the node's own steady clock. Callers: the
 //! node, under the lock of the slot.
 
-use super::{RESULT_MAX_BYTES, WINDOW_MAX};
 use crate::entry::Version;
+use crate::limits::{WINDOW_REQUESTS_MAX, WINDOW_RESULT_MAX_BYTES};
 use std::collections::VecDeque;
 
 /// A request, the same however often and wherever it is asked.
@@ -84,13 +84,13 @@ impl Window {
         self.under_way.retain(|other| *other != id);
     }
 
-    /// It was done: its write is committed. The window keeps the last `WINDOW_MAX`.
+    /// It was done: its write is committed. The window keeps the last `WINDOW_REQUESTS_MAX`.
     pub fn end(&mut self, id: RequestId, version: Version, result: &[u8], now_ms: u64) {
         self.forget(id);
-        let result = (result.len() <= RESULT_MAX_BYTES).then(|| result.into());
+        let result = (result.len() <= WINDOW_RESULT_MAX_BYTES).then(|| result.into());
         let ended_ms = self.done.back().map_or(now_ms, |last| last.ended_ms.max(now_ms));
         self.done.push_back(Done { id, version, result, ended_ms });
-        if self.done.len() > WINDOW_MAX
+        if self.done.len() > WINDOW_REQUESTS_MAX
             && let Some(oldest) = self.done.pop_front()
         {
             self.forgotten_ms = self.forgotten_ms.max(Some(oldest.ended_ms));
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn a_retry_that_is_older_than_the_window_is_unknown_and_a_younger_one_is_new() {
         let mut window = Window::default();
-        for sequence in 0..=WINDOW_MAX as u64 {
+        for sequence in 0..=WINDOW_REQUESTS_MAX as u64 {
             window.end(id(sequence), 1 + sequence, b"", 100 + sequence);
         }
         assert_eq!(window.find(id(0), 90), Known::Unknown, "it ended and was forgotten");
@@ -134,9 +134,9 @@ mod tests {
     #[test]
     fn a_result_too_long_to_keep_is_unknown_and_not_done_again() {
         let mut window = Window::default();
-        window.end(id(1), 5, &[0; RESULT_MAX_BYTES], 1);
-        window.end(id(2), 6, &[0; RESULT_MAX_BYTES + 1], 2);
-        assert!(matches!(window.find(id(1), 0), Known::Done(5, result) if result.len() == RESULT_MAX_BYTES));
+        window.end(id(1), 5, &[0; WINDOW_RESULT_MAX_BYTES], 1);
+        window.end(id(2), 6, &[0; WINDOW_RESULT_MAX_BYTES + 1], 2);
+        assert!(matches!(window.find(id(1), 0), Known::Done(5, result) if result.len() == WINDOW_RESULT_MAX_BYTES));
         assert_eq!(window.find(id(2), 0), Known::Unknown);
     }
 
@@ -151,7 +151,7 @@ mod tests {
     fn a_clock_that_stands_or_falls_makes_nothing_forgotten_look_new() {
         let mut window = Window::default();
         window.end(id(0), 1, b"", 100);
-        for sequence in 1..=WINDOW_MAX as u64 {
+        for sequence in 1..=WINDOW_REQUESTS_MAX as u64 {
             window.end(id(sequence), 1, b"", 50);
         }
         assert_eq!(window.find(id(0), 100), Known::Unknown);

@@ -6,32 +6,18 @@ use super::chunked::tests::decode;
 use super::tests::{encoded, object, piecewise, understood};
 use super::*;
 use crate::attributes::Attributes;
+use crate::chance::Chance as Random;
 
 const CASES: u64 = 5_000;
 
-/// A random source (SplitMix64).
-struct Random(u64);
-
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// A number below `bound`.
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())]
+        from[self.index(from.len())]
     }
 
     /// Up to `most` bytes of `alphabet`, or any bytes where it is empty.
     fn bytes(&mut self, most: usize, alphabet: &[u8]) -> Vec<u8> {
-        let length = self.below(most + 1);
+        let length = self.index(most + 1);
         (0..length).map(|_| if alphabet.is_empty() { self.next() as u8 } else { self.pick(alphabet) }).collect()
     }
 }
@@ -63,15 +49,15 @@ const STARTS: &[&str] = &["", "\r\n", "GET / HTTP/1.1\r\nHost: h\r\n", "PUT /o/c
 fn head(random: &mut Random) -> Vec<u8> {
     let pieces = random.pick(&[LINES, FRAGMENTS]);
     let mut text = random.pick(STARTS).to_string();
-    for _ in 0..random.below(8) {
+    for _ in 0..random.index(8) {
         text.push_str(random.pick(pieces));
     }
-    if random.below(8) > 0 {
+    if random.index(8) > 0 {
         text.push_str("\r\n");
     }
     let mut bytes = text.into_bytes();
-    if !bytes.is_empty() && random.below(4) == 0 {
-        let at = random.below(bytes.len());
+    if !bytes.is_empty() && random.index(4) == 0 {
+        let at = random.index(bytes.len());
         bytes[at] = random.next() as u8;
     }
     bytes
@@ -81,7 +67,7 @@ fn head(random: &mut Random) -> Vec<u8> {
 fn arbitrary_bytes_never_panic() {
     for (seed, mut random) in cases() {
         let bytes = random.bytes(300, &[]);
-        assert_eq!(piecewise(&bytes, 1 + random.below(4)), parse_head(&bytes), "seed {seed}");
+        assert_eq!(piecewise(&bytes, 1 + random.index(4)), parse_head(&bytes), "seed {seed}");
     }
 }
 
@@ -92,7 +78,7 @@ fn heads_byte_by_byte_are_heads_at_once() {
         let bytes = head(&mut random);
         let at_once = parse_head(&bytes);
         assert_eq!(piecewise(&bytes, 1), at_once, "seed {seed}");
-        assert_eq!(piecewise(&bytes, 2 + random.below(5)), at_once, "seed {seed}");
+        assert_eq!(piecewise(&bytes, 2 + random.index(5)), at_once, "seed {seed}");
         whole += u64::from(matches!(at_once, Ok(Some(_))));
         refused += u64::from(at_once.is_err());
     }
@@ -134,8 +120,8 @@ fn attributes_come_back_as_they_were_told() {
 #[test]
 fn a_range_selects_the_bytes_a_model_selects() {
     for (seed, mut random) in cases() {
-        let (size, first, last) = (random.below(20) as u64, random.below(25) as u64, random.below(25) as u64);
-        let (text, selects): (String, &dyn Fn(u64) -> bool) = match random.below(3) {
+        let (size, first, last) = (random.index(20) as u64, random.index(25) as u64, random.index(25) as u64);
+        let (text, selects): (String, &dyn Fn(u64) -> bool) = match random.index(3) {
             0 => (format!("bytes={first}-{last}"), &|at| at >= first && at <= last),
             1 => (format!("bytes={first}-"), &|at| at >= first),
             _ => (format!("bytes=-{last}"), &|at| at + last >= size),
@@ -176,9 +162,9 @@ fn arbitrary_chunks_never_panic_and_the_cut_does_not_matter() {
             " ",
             "\0",
         ];
-        let bytes = (0..random.below(8)).map(|_| random.pick(&pieces)).collect::<String>().into_bytes();
+        let bytes = (0..random.index(8)).map(|_| random.pick(&pieces)).collect::<String>().into_bytes();
         let at_once = decode(&bytes, usize::MAX);
-        assert_eq!(decode(&bytes, 1 + random.below(8)), at_once, "seed {seed}");
+        assert_eq!(decode(&bytes, 1 + random.index(8)), at_once, "seed {seed}");
         ended += u64::from(matches!(at_once.1, Ok(Some(_))));
     }
     assert!(ended > CASES / 50, "{ended} of the bodies end");
@@ -188,7 +174,7 @@ fn arbitrary_chunks_never_panic_and_the_cut_does_not_matter() {
 fn what_was_cut_into_chunks_comes_back() {
     for (seed, mut random) in cases() {
         let (mut body, mut bytes) = (Vec::new(), Vec::new());
-        for _ in 0..random.below(6) {
+        for _ in 0..random.index(6) {
             let mut piece = random.bytes(299, &[]);
             piece.push(b'\n');
             bytes.extend_from_slice(format!("{:x}\r\n", piece.len()).as_bytes());
@@ -199,6 +185,6 @@ fn what_was_cut_into_chunks_comes_back() {
         bytes.extend_from_slice(b"0\r\n\r\n");
         let used = bytes.len();
         bytes.extend_from_slice(b"GET / HTTP/1.1\r\n");
-        assert_eq!(decode(&bytes, 1 + random.below(64)), (body, Ok(Some(used))), "seed {seed}");
+        assert_eq!(decode(&bytes, 1 + random.index(64)), (body, Ok(Some(used))), "seed {seed}");
     }
 }

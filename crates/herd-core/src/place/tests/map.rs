@@ -166,8 +166,8 @@ fn parts_that_do_not_go_together_make_no_map() {
 
 #[test]
 fn epochs_end_before_they_would_not_fit_a_version() {
-    let last = Map::first(Draft::clone(&herd(nodes(2))), EPOCHS_END - 1).expect("the last epoch");
-    assert_eq!(last.next(|draft| draft.term += 1).expect("no new epoch").epoch, EPOCHS_END - 1);
+    let last = Map::first(Draft::clone(&herd(nodes(2))), MAP_EPOCHS_END - 1).expect("the last epoch");
+    assert_eq!(last.next(|draft| draft.term += 1).expect("no new epoch").epoch, MAP_EPOCHS_END - 1);
     assert!(last.next(|draft| draft.nodes[0].memory_bytes += 1).is_err());
     assert!(Map::first(Draft::clone(&last), 0).is_err());
 }

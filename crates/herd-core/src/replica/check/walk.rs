@@ -2,6 +2,7 @@
 
 use super::store::Key;
 use super::world::{Action, Kind, Op, World, view};
+use crate::chance::Chance;
 use crate::replica::{Member, NodeId, Standing, View};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -25,23 +26,6 @@ pub(super) fn seen(what: &'static str) {
 /// How often what has happened in this thread.
 pub(super) fn all_seen() -> BTreeMap<&'static str, u32> {
     SEEN.with_borrow(BTreeMap::clone)
-}
-
-/// SplitMix64.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
-
-    fn one_of<T: Clone>(&mut self, of: &[T]) -> Option<T> {
-        if of.is_empty() { None } else { of.get(self.below(of.len() as u64) as usize).cloned() }
-    }
 }
 
 /// One run of so many events, and then on to its quiet end. What is wrong, and the last events before it.

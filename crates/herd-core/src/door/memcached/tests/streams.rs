@@ -1,6 +1,7 @@
 //! Key lists that arrive in pieces, and lines made from a seed.
 
 use super::*;
+use crate::chance::Chance as Numbers;
 use crate::limits::{MEMCACHED_COMMAND_MAX_BYTES, MEMCACHED_LINE_MAX_BYTES};
 
 /// What a line of keys came to.
@@ -108,22 +109,7 @@ fn a_line_is_bounded() {
     }
 }
 
-/// Numbers from a seed (splitmix64).
-struct Numbers(u64);
-
 impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ z >> 31
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-
     /// A line of words that commands are made of, with some bytes changed.
     fn line(&mut self) -> Vec<u8> {
         const WORDS: &str = "get gets gat gats set add replace append prepend cas delete incr decr touch mg ms md ma \
@@ -131,13 +117,13 @@ impl Numbers {
             99999999999999999999 key b v T30 N5 MA Oopaque 44OG44K544OI q k HTTP/1.1 C7";
         let words: Vec<&str> = WORDS.split(' ').collect();
         let mut line = Vec::new();
-        for _ in 0..self.below(9) {
-            line.extend_from_slice(words[self.below(words.len())].as_bytes());
-            line.resize(line.len() + self.below(3), b' ');
+        for _ in 0..self.index(9) {
+            line.extend_from_slice(words[self.index(words.len())].as_bytes());
+            line.resize(line.len() + self.index(3), b' ');
         }
-        for _ in 0..self.below(3) {
+        for _ in 0..self.index(3) {
             if !line.is_empty() {
-                let at = self.below(line.len());
+                let at = self.index(line.len());
                 line[at] = self.next() as u8;
             }
         }
@@ -208,7 +194,7 @@ fn every_meta_command_can_be_answered() {
         answered += 1;
         assert!(!meta.key(&mut buffer).is_empty());
         let mut out = Vec::new();
-        meta_get(&meta, &mut HEAD.clone(), numbers.below(2) == 0, NOW, &mut out);
+        meta_get(&meta, &mut HEAD.clone(), numbers.index(2) == 0, NOW, &mut out);
         meta_arith(&meta, &mut HEAD.clone(), false, NOW, numbers.next(), &mut out);
         meta_status(&meta, b"HD", numbers.next(), 3, &mut out);
         meta_miss(&meta, b"EN", &mut out);
@@ -223,12 +209,12 @@ fn a_stream_serves_what_a_whole_line_serves() {
     let mut numbers = Numbers(13);
     for _ in 0..20_000 {
         let mut line = b"get ".to_vec();
-        for _ in 0..numbers.below(12) {
-            let length = if numbers.below(20) == 0 { 240 + numbers.below(14) } else { 1 + numbers.below(9) };
+        for _ in 0..numbers.index(12) {
+            let length = if numbers.index(20) == 0 { 240 + numbers.index(14) } else { 1 + numbers.index(9) };
             line.resize(line.len() + length, b'k');
-            line.resize(line.len() + 1 + numbers.below(3), b' ');
+            line.resize(line.len() + 1 + numbers.index(3), b' ');
         }
-        let streamed = serve(&[&line[..], b"\r\n"].concat(), 4, 1 + numbers.below(300));
+        let streamed = serve(&[&line[..], b"\r\n"].concat(), 4, 1 + numbers.index(300));
         match parse_line(&line) {
             Ok(Command::Get(get)) => {
                 assert_eq!(streamed.keys, get.keys.map(<[u8]>::to_vec).collect::<Vec<_>>());
