@@ -7,6 +7,7 @@ pub mod http_chunked;
 pub mod http_field;
 pub mod http_head;
 pub mod key;
+pub mod map;
 pub mod memcached_delta;
 pub mod memcached_line;
 pub mod memcached_stream;
@@ -60,6 +61,8 @@ impl Target {
 
 /// Memory of a parser besides a multiple of its input.
 const PARSER_BYTES: usize = 1 << 20;
+/// Memory of a map, 16 spread groups of 4,096 slots and groups, several times.
+const MAP_BYTES: usize = 64 << 20;
 /// Memory of a node's loops, clients and model, with all values of a script several times; its store's arena is mapped,
 /// not allocated.
 const SESSION_BYTES: usize = 96 << 20;
@@ -94,6 +97,9 @@ targets! {
         collection,
         key,
         size,
+    }
+    MAP_BYTES {
+        map,
     }
     SESSION_BYTES {
         session_memcached,
