@@ -48,8 +48,8 @@ pub(super) const ALLOWED: [Allowed; 29] = [
     },
     Allowed {
         name: "digits and junk",
-        sentence: "`incr`, `decr` and `ma` refuse a value that is more than digits with spaces around them: \
-                   memcached takes the digits it begins with, and drops the rest.",
+        sentence: "`incr`, `decr` and `ma` refuse a value that is more than digits, a plus before them and spaces \
+                   around: memcached takes the digits it begins with, and drops the rest.",
         is: |it| {
             let quiet =
                 |words: &[&[u8]]| is_count(words) && (has_flag(words, b'q') || words.last() == Some(&&b"noreply"[..]));
