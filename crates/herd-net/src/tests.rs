@@ -24,7 +24,7 @@ impl Chunks for Same {
 
 /// Requests are lines: `p` a reply of 1,000 bytes, `b` a body of 1 MiB, `w` a reply that comes when `ready` is told,
 /// `t` one that comes in no order, `r` makes all of those ready, `l` a reply that takes turns of upkeep, `d` a short
-/// reply that is dear, so that what follows is put off, `q` the end.
+/// reply that is dear, so that what follows is put off, `n` none, `q` the end.
 /// Anything else is never whole.
 #[derive(Default)]
 struct Words {
@@ -34,6 +34,8 @@ struct Words {
     /// Replies that take turns, and how many turns the next of them still takes.
     long: VecDeque<Ticket>,
     turns: usize,
+    /// Requests without a reply, so far.
+    quiet: usize,
     /// Replies are to come of which nothing is queued.
     owes: bool,
     held_bytes: i64,
@@ -78,6 +80,7 @@ impl Service for Words {
                     out.buf.extend_from_slice(b"dear");
                     return Step { used: used + 2, next: Next::Again };
                 }
+                b"n\n" => self.quiet += 1,
                 b"q\n" => return Step { used: used + 2, next: Next::Close },
                 _ => {}
             }
@@ -243,6 +246,22 @@ fn one_turn_of_many_small_requests_is_bounded_while_others_are_about() {
         assert_eq!(world.peers[other].read(usize::MAX), REPLY);
     }
     assert_eq!(world.read_all(greedy, 1 << 20).len() % REPLY.len(), 0);
+}
+
+#[test]
+fn one_turn_of_many_requests_without_replies_is_bounded_though_nobody_else_is_about() {
+    let mut world = World::new();
+    let at = world.connect(1 << 20);
+    world.settle();
+    world.peers[at].write(&b"n\n".repeat(400_000));
+    let (mut before, mut iterations) = (0, 0);
+    while before < 400_000 {
+        world.work();
+        let served = world.engine.service.quiet - before;
+        assert!((1..=TURN_SMALL_BYTES).contains(&served), "{served} requests in one iteration");
+        (before, iterations) = (before + served, iterations + 1);
+    }
+    assert!(iterations >= 10);
 }
 
 #[test]
