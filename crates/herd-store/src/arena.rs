@@ -16,6 +16,7 @@
 //! Pages in use never exceed the budget less what others charged; memory is touched in order, so resident memory
 //! follows use.
 
+use crate::collection::Generation;
 pub(crate) use crate::pool::{GRANULE_BYTES, PAGE_BYTES, Piece};
 use crate::pool::{Memory, Pool, REGION_PAGES};
 use crate::sync::atomic::{AtomicU32 as Shared32, AtomicU64};
@@ -46,7 +47,7 @@ pub(crate) struct PageNote {
     /// Queue within the collection.
     pub(crate) queue: u8,
     /// Generation of the collection when the page was begun.
-    pub(crate) generation: u32,
+    pub(crate) generation: Generation,
     /// Bytes of entries, dead ones included.
     pub(crate) used_bytes: u32,
     /// Bytes of live entries.

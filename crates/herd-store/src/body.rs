@@ -6,7 +6,7 @@
 
 use crate::arena::{Arena, GRANULE_BYTES, PAGE_BYTES, Piece};
 use herd_core::Chunks;
-use herd_core::checksum::crc32c;
+use herd_core::checksum::{self, crc32c};
 use herd_core::limits::BLOCK_BYTES;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -82,6 +82,7 @@ pub struct Body {
     arena: Arc<Arena>,
     blocks: Vec<Arc<Block>>,
     checksums: Box<[u32]>,
+    checksum: u32,
     len: u64,
     charged: u64,
     memory_bytes: u64,
@@ -102,7 +103,8 @@ impl Body {
         let charged = BODY_OVERHEAD_BYTES + blocks.iter().map(|block| block.overhead_bytes()).sum::<u64>();
         let memory_bytes = charged + blocks.iter().map(|block| block.memory_bytes()).sum::<u64>();
         arena.charge(charged);
-        Self { arena, blocks, checksums: checksums.into(), len, charged, memory_bytes }
+        let checksum = checksum::of_blocks(&checksums);
+        Self { arena, blocks, checksums: checksums.into(), checksum, len, charged, memory_bytes }
     }
 
     /// Gives up to `max` blocks back before the body goes, the last one first, so that the next value takes them in
@@ -131,6 +133,11 @@ impl Body {
     /// CRC-32C of each block of 64 KiB, the last one over what it holds.
     pub fn checksums(&self) -> &[u32] {
         &self.checksums
+    }
+
+    /// Checksum of the whole value, as the wire has it.
+    pub fn checksum(&self) -> u32 {
+        self.checksum
     }
 
     /// The bytes from `at` (below `len`) to the end of their block.

@@ -5,7 +5,7 @@
 
 use crate::arena::Arena;
 use crate::names::{self, Names};
-use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
+use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use crate::sync::{Rank, RwLock};
 use herd_core::collection::{Class, Spec};
 use herd_core::key::{self, CollectionId, HashKey, ObjectId};
@@ -18,6 +18,9 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Collection(pub(crate) Arc<State>);
 
+/// Counts all flushes, removals and makings of collections. 64 bits: whoever flushes without end must not come to it.
+pub(crate) type Generation = u64;
+
 /// What all shards share of a collection.
 pub(crate) struct State {
     pub(crate) id: CollectionId,
@@ -28,9 +31,9 @@ pub(crate) struct State {
     /// Bytes of live entries and bodies; shards report changes in steps, see [`State::report`].
     used_bytes: AtomicI64,
     /// Entries written under an earlier generation are gone: removing all is one addition.
-    generation: AtomicU32,
+    generation: AtomicU64,
     /// The last generation of any collection, so that no two share one.
-    generations: Arc<AtomicU32>,
+    generations: Arc<AtomicU64>,
     /// When to begin the next generation, ms since 1970; 0: never.
     flush_at_ms: AtomicU64,
     /// Set once, when it is destroyed.
@@ -92,7 +95,7 @@ impl State {
             name: name.to_string(),
             class: spec.check()?,
             used_bytes: AtomicI64::new(0),
-            generation: AtomicU32::new(generation),
+            generation: AtomicU64::new(generation),
             generations: shared.generations.clone(),
             flush_at_ms: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -104,7 +107,7 @@ impl State {
 
     /// The generation at `now_ms`; begins a new one if a flush is due.
     #[inline]
-    pub(crate) fn generation(&self, now_ms: u64) -> u32 {
+    pub(crate) fn generation(&self, now_ms: u64) -> Generation {
         let due = self.flush_at_ms.load(Relaxed);
         if due != 0 && due <= now_ms && self.flush_at_ms.compare_exchange(due, 0, Relaxed, Relaxed).is_ok() {
             self.begin_generation();
@@ -112,7 +115,7 @@ impl State {
         self.generation.load(Relaxed)
     }
 
-    pub(crate) fn begin_generation(&self) {
+    fn begin_generation(&self) {
         let next = self.generations.fetch_add(1, Relaxed) + 1;
         self.generation.fetch_max(next, Relaxed);
         if let Some(names) = &self.names {
@@ -120,8 +123,12 @@ impl State {
         }
     }
 
-    pub(crate) fn flush_at(&self, at_ms: u64) {
-        self.flush_at_ms.store(at_ms, Relaxed);
+    /// Begins a new generation now, which ends what was to come later, or at `at_ms`.
+    pub(crate) fn flush(&self, at_ms: Option<u64>) {
+        self.flush_at_ms.store(at_ms.map_or(0, |at_ms| at_ms.max(1)), Relaxed);
+        if at_ms.is_none() {
+            self.begin_generation();
+        }
     }
 
     pub(crate) fn destroy(&self) {
@@ -154,7 +161,7 @@ impl State {
 
     /// Adds the name of an entry of `generation`, if it keeps names in order.
     #[inline]
-    pub(crate) fn add_name(&self, generation: u32, name: &[u8]) {
+    pub(crate) fn add_name(&self, generation: Generation, name: &[u8]) {
         if let Some(names) = &self.names {
             names.insert(generation, name);
         }
@@ -162,7 +169,7 @@ impl State {
 
     /// Takes the name of an entry of `generation` out.
     #[inline]
-    pub(crate) fn remove_name(&self, generation: u32, name: &[u8]) {
+    pub(crate) fn remove_name(&self, generation: Generation, name: &[u8]) {
         if let Some(names) = &self.names {
             names.remove(generation, name);
         }
@@ -247,20 +254,20 @@ impl Collection {
 /// The collections of a node.
 pub(crate) struct Registry {
     inner: RwLock<Inner>,
-    generations: Arc<AtomicU32>,
+    generations: Arc<AtomicU64>,
 }
 
 struct Inner {
     /// By index; a destroyed one keeps its place until another may have it.
     all: Vec<Arc<State>>,
     next_serial: u64,
-    generations: Arc<AtomicU32>,
+    generations: Arc<AtomicU64>,
     arena: Arc<Arena>,
 }
 
 impl Registry {
     pub(crate) fn new(arena: Arc<Arena>) -> Self {
-        let generations = Arc::<AtomicU32>::default();
+        let generations = Arc::<AtomicU64>::default();
         let inner = Inner {
             all: Vec::new(),
             next_serial: CollectionId::DEFAULT.serial(),
@@ -325,7 +332,7 @@ impl Registry {
     }
 
     /// How many flushes and removals there were: another number, and memory may be had again.
-    pub(crate) fn generations(&self) -> u32 {
+    pub(crate) fn generations(&self) -> Generation {
         self.generations.load(Relaxed)
     }
 

@@ -8,7 +8,7 @@
 
 use crate::arena::{PAGE_BYTES, PageId};
 use crate::body::Body;
-use crate::collection::State;
+use crate::collection::{Generation, State};
 use crate::index::{Addr, Tag};
 use crate::left::Cause;
 use crate::record::{self, Draft, Stored};
@@ -33,7 +33,7 @@ pub struct Entry<'s> {
     pub(crate) tag: Tag,
     pub(crate) slot: usize,
     pub(crate) now: Now,
-    pub(crate) generation: u32,
+    pub(crate) generation: Generation,
     /// Position in the index and address, if there is an object.
     pub(crate) place: Option<(usize, Addr)>,
 }

@@ -9,7 +9,7 @@
 
 use crate::arena::{PAGE_BYTES, PageId};
 use crate::collection::State;
-use crate::index::Addr;
+use crate::index::{Addr, Tag};
 use crate::left::Cause;
 use crate::record;
 use crate::shard::{MAIN, SMALL, Shard};
@@ -68,13 +68,14 @@ impl Shard {
             self.stale.pop();
         }
         let all: Vec<Addr> = self.records(page, 0).collect();
-        for addr in &all {
-            let (dead, body) = (self.record(*addr).is_dead(), self.record(*addr).body());
-            if !dead {
-                let at = self.position(&c, *addr);
-                self.index.remove(at);
-                body.into_iter().for_each(|number| self.drop_body(number));
-            }
+        let live = all.iter().filter(|addr| !self.record(**addr).is_dead());
+        let live: Vec<(Addr, Tag)> = live.map(|addr| (*addr, self.tag(&c, *addr))).collect();
+        // Their places in the index lie far apart: they are fetched all at once.
+        live.iter().for_each(|(_, tag)| self.index.foresee(*tag));
+        for (addr, tag) in live {
+            let at = self.index.find(tag, |there| there == addr).expect("a live entry is in the index").0;
+            self.index.remove(at);
+            self.record(addr).body().into_iter().for_each(|number| self.drop_body(number));
         }
         self.give_page(page);
         Some(all.len())

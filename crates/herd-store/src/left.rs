@@ -8,6 +8,7 @@
 //! Who may call: the shard they lie in, and its entries.
 
 use crate::arena::Arena;
+use crate::collection::Generation;
 use herd_core::entry::Fence;
 use herd_core::limits::LEFT_FENCE_MS;
 use std::collections::BTreeMap;
@@ -17,7 +18,9 @@ const OVERHEAD_BYTES: u64 = 192;
 
 /// The fences of a shard, by generation and name.
 pub(crate) struct Left {
-    generations: BTreeMap<u32, BTreeMap<Box<[u8]>, Kept>>,
+    generations: BTreeMap<Generation, BTreeMap<Box<[u8]>, Kept>>,
+    /// Generations that are over, whose fences are not all freed yet.
+    ended: Vec<Generation>,
     /// By [`Cause`], then by when they end, and in which order they came.
     by_time: [BTreeMap<(u64, u64), Of>; 2],
     serial: u64,
@@ -26,7 +29,7 @@ pub(crate) struct Left {
 }
 
 /// A generation and a name in it.
-type Of = (u32, Box<[u8]>);
+type Of = (Generation, Box<[u8]>);
 
 /// Why a fence is left; at the bound the first goes before the second.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,12 +50,19 @@ struct Kept {
 impl Left {
     /// None, and never more than cost `most_bytes`.
     pub(crate) fn new(most_bytes: u64) -> Self {
-        Self { generations: BTreeMap::new(), by_time: Default::default(), serial: 0, bytes: 0, most_bytes }
+        Self {
+            generations: BTreeMap::new(),
+            ended: Vec::new(),
+            by_time: Default::default(),
+            serial: 0,
+            bytes: 0,
+            most_bytes,
+        }
     }
 
     /// The fence that was left at a name.
     #[inline]
-    pub(crate) fn get(&self, generation: u32, name: &[u8], now_ms: u64) -> Option<Fence> {
+    pub(crate) fn get(&self, generation: Generation, name: &[u8], now_ms: u64) -> Option<Fence> {
         if self.generations.is_empty() {
             return None;
         }
@@ -61,7 +71,7 @@ impl Left {
     }
 
     /// Leaves a fence at a name of a generation.
-    pub(crate) fn leave(&mut self, arena: &Arena, of: (u32, &[u8]), cause: Cause, fence: Fence, now_ms: u64) {
+    pub(crate) fn leave(&mut self, arena: &Arena, of: (Generation, &[u8]), cause: Cause, fence: Fence, now_ms: u64) {
         let (generation, name) = of;
         let before = self.take(arena, generation, name);
         let cause = before.map_or(cause, |before| before.max(cause));
@@ -78,7 +88,7 @@ impl Left {
 
     /// There is an object again, which keeps its own; gives why there was one, if there was.
     #[inline]
-    pub(crate) fn take(&mut self, arena: &Arena, generation: u32, name: &[u8]) -> Option<Cause> {
+    pub(crate) fn take(&mut self, arena: &Arena, generation: Generation, name: &[u8]) -> Option<Cause> {
         if self.generations.is_empty() {
             return None;
         }
@@ -91,10 +101,10 @@ impl Left {
         Some(kept.cause)
     }
 
-    /// Drops those of a generation that is over.
-    pub(crate) fn end(&mut self, arena: &Arena, generation: u32) {
-        for (name, kept) in self.generations.remove(&generation).into_iter().flatten() {
-            self.forget_one(arena, &name, &kept);
+    /// A generation is over: nobody asks for its fences any more. They go in turns, as they may be many.
+    pub(crate) fn end(&mut self, generation: Generation) {
+        if self.generations.contains_key(&generation) {
+            self.ended.push(generation);
         }
     }
 
@@ -104,14 +114,33 @@ impl Left {
         self.bytes -= cost_bytes(name);
     }
 
-    /// Drops those whose hour is over.
-    pub(crate) fn forget(&mut self, arena: &Arena, now_ms: u64) {
-        for at in 0..self.by_time.len() {
-            while let Some(first) = self.by_time[at].first_entry().filter(|first| first.key().0 <= now_ms) {
-                let (generation, name) = first.get().clone();
-                self.take(arena, generation, &name);
+    /// Drops up to `max` of those whose generation, or whose hour, is over; gives how many.
+    pub(crate) fn forget(&mut self, arena: &Arena, now_ms: u64, max: usize) -> usize {
+        (0..max).take_while(|_| self.forget_ended(arena) || self.forget_late(arena, now_ms)).count()
+    }
+
+    /// Drops one whose generation is over. False: there is none.
+    fn forget_ended(&mut self, arena: &Arena) -> bool {
+        while let Some(generation) = self.ended.last() {
+            let first = self.generations.get_mut(generation).and_then(BTreeMap::pop_first);
+            if let Some((name, kept)) = first {
+                self.forget_one(arena, &name, &kept);
+                return true;
             }
+            self.generations.remove(generation);
+            self.ended.pop();
         }
+        false
+    }
+
+    /// Drops one whose hour is over. False: there is none.
+    fn forget_late(&mut self, arena: &Arena, now_ms: u64) -> bool {
+        let mut firsts = self.by_time.iter().filter_map(|of| of.first_key_value());
+        let Some((generation, name)) = firsts.find(|(time, _)| time.0 <= now_ms).map(|(_, of)| of.clone()) else {
+            return false;
+        };
+        self.take(arena, generation, &name);
+        true
     }
 
     /// Drops the oldest that gets showed, or else the oldest.

@@ -154,12 +154,9 @@ impl Store {
         collection.0.destroy();
     }
 
-    /// Removes all objects of a collection, now or at `at_ms` (ms since 1970).
+    /// Removes all objects of a collection, now or at `at_ms` (ms since 1970); the last word counts.
     pub fn flush(&self, collection: &Collection, at_ms: Option<u64>) {
-        match at_ms {
-            Some(at_ms) => collection.0.flush_at(at_ms.max(1)),
-            None => collection.0.begin_generation(),
-        }
+        collection.0.flush(at_ms);
     }
 
     /// The collection of that name.
@@ -198,17 +195,18 @@ impl Store {
 
     /// What a collection holds and counted.
     pub fn counts(&self, collection: &Collection) -> Counts {
-        let mut sum = Counts { refusals: collection.0.refused.load(Relaxed), ..Counts::default() };
+        self.counts_of(std::slice::from_ref(collection))[0]
+    }
+
+    /// What each of these collections holds and counted; each shard is locked once.
+    pub fn counts_of(&self, collections: &[Collection]) -> Vec<Counts> {
+        let refused = |c: &Collection| Counts { refusals: c.0.refused.load(Relaxed), ..Counts::default() };
+        let mut sums: Vec<Counts> = collections.iter().map(refused).collect();
         for at in 0..self.shards.len() {
             let shard = self.lock(at);
-            if let Some(Some(logs)) = shard.logs.get(usize::from(collection.0.index))
-                && logs.c.id == collection.id()
-            {
-                let current = logs.generation == collection.0.generation(0);
-                sum += if current { logs.counts } else { Counts { objects: 0, bytes: 0, ..logs.counts } };
-            }
+            sums.iter_mut().zip(collections).for_each(|(sum, c)| *sum += shard.counts(&c.0));
         }
-        sum
+        sums
     }
 
     /// Counts a change of what the node holds outside the store, in buffers of its connections, against the budget.

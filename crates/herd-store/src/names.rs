@@ -8,6 +8,7 @@
 //! Who may call: `State`, for a shard that is locked, and listings and upkeep with no lock at all.
 
 use crate::arena::Arena;
+use crate::collection::Generation;
 use crate::sync::{Mutex, Rank};
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -26,7 +27,7 @@ pub(crate) struct Names {
 }
 
 struct Inner {
-    generation: u32,
+    generation: Generation,
     sorted: BTreeSet<Name>,
     /// Names of older generations, not yet freed.
     aside: Vec<BTreeSet<Name>>,
@@ -38,18 +39,18 @@ pub(crate) fn cost_bytes(len_bytes: usize) -> u64 {
 }
 
 impl Names {
-    pub(crate) fn new(arena: Arc<Arena>, generation: u32) -> Self {
+    pub(crate) fn new(arena: Arc<Arena>, generation: Generation) -> Self {
         let inner = Inner { generation, sorted: BTreeSet::new(), aside: Vec::new() };
         Self { arena, inner: Mutex::new(Rank::Names, inner) }
     }
 
     /// Puts the names of generations before this one aside.
-    pub(crate) fn begin(&self, generation: u32) {
+    pub(crate) fn begin(&self, generation: Generation) {
         self.inner.lock().begin(generation);
     }
 
     /// Adds the name of an entry of `generation`.
-    pub(crate) fn insert(&self, generation: u32, name: &[u8]) {
+    pub(crate) fn insert(&self, generation: Generation, name: &[u8]) {
         let mut inner = self.inner.lock();
         inner.begin(generation);
         if generation == inner.generation && inner.sorted.insert(name.into()) {
@@ -58,7 +59,7 @@ impl Names {
     }
 
     /// Takes out the name of an entry of `generation`.
-    pub(crate) fn remove(&self, generation: u32, name: &[u8]) {
+    pub(crate) fn remove(&self, generation: Generation, name: &[u8]) {
         let mut inner = self.inner.lock();
         if generation == inner.generation && inner.sorted.remove(name) {
             self.arena.discharge(cost_bytes(name.len()));
@@ -106,7 +107,7 @@ impl Names {
 }
 
 impl Inner {
-    fn begin(&mut self, generation: u32) {
+    fn begin(&mut self, generation: Generation) {
         if generation <= self.generation {
             return;
         }
@@ -119,7 +120,7 @@ impl Inner {
 
 impl Drop for Names {
     fn drop(&mut self) {
-        self.begin(u32::MAX);
+        self.begin(Generation::MAX);
         self.free(usize::MAX);
     }
 }

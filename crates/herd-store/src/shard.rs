@@ -12,7 +12,7 @@
 
 use crate::arena::{Arena, Owner, PAGE_BYTES, PageId, PageNote, prefetch};
 use crate::body::Body;
-use crate::collection::{Counts, State};
+use crate::collection::{Counts, Generation, State};
 use crate::index::{Addr, Index, Tag};
 use crate::left::{Cause, Left};
 use crate::record::{self, Draft, Record};
@@ -70,7 +70,7 @@ pub(crate) struct Stale {
 pub(crate) struct Logs {
     pub(crate) c: Arc<State>,
     pub(crate) queues: [Queue; 2],
-    pub(crate) generation: u32,
+    pub(crate) generation: Generation,
     pub(crate) counts: Counts,
     /// Change of bytes not yet reported to the collection.
     unreported: i64,
@@ -123,19 +123,19 @@ impl Shard {
     }
 
     /// Leaves a token behind at a name.
-    pub(crate) fn leave(&mut self, generation: u32, name: &[u8], cause: Cause, fence: Fence, now_ms: u64) {
+    pub(crate) fn leave(&mut self, generation: Generation, name: &[u8], cause: Cause, fence: Fence, now_ms: u64) {
         self.left.leave(&self.arena, (generation, name), cause, fence, now_ms);
     }
 
     /// There is an object of that name again.
     #[inline]
-    pub(crate) fn forget_left(&mut self, generation: u32, name: &[u8]) {
+    pub(crate) fn forget_left(&mut self, generation: Generation, name: &[u8]) {
         self.left.take(&self.arena, generation, name);
     }
 
-    /// Forgets the tokens whose time is over.
-    pub(crate) fn forget_all_left(&mut self, now_ms: u64) {
-        self.left.forget(&self.arena, now_ms);
+    /// Forgets up to `max` of the tokens whose time or generation is over; gives how many.
+    pub(crate) fn forget_old_left(&mut self, now_ms: u64, max: usize) -> usize {
+        self.left.forget(&self.arena, now_ms, max)
     }
 
     /// The next version of a slot.
@@ -146,7 +146,7 @@ impl Shard {
 
     /// Makes the logs of a collection those of its generation; gives it.
     #[inline]
-    pub(crate) fn begin(&mut self, c: &Arc<State>, now_ms: u64) -> u32 {
+    pub(crate) fn begin(&mut self, c: &Arc<State>, now_ms: u64) -> Generation {
         let at = usize::from(c.index);
         let generation = c.generation(now_ms);
         let current = self.logs.get(at).and_then(Option::as_ref).is_some_and(|logs| logs.generation == generation);
@@ -163,7 +163,7 @@ impl Shard {
     }
 
     #[cold]
-    fn renew(&mut self, c: &Arc<State>, generation: u32) {
+    fn renew(&mut self, c: &Arc<State>, generation: Generation) {
         let at = usize::from(c.index);
         if at >= self.logs.len() {
             self.logs.resize_with(at + 1, || None);
@@ -176,7 +176,7 @@ impl Shard {
     /// Takes the logs at an index out; their pages are stale then. Gives what they counted that lasts.
     fn retire(&mut self, at: usize) -> Counts {
         let Some(old) = self.logs[at].take() else { return Counts::default() };
-        self.left.end(&self.arena, old.generation);
+        self.left.end(old.generation);
         old.c.report_now(old.unreported - old.counts.bytes as i64);
         let stale = old.queues.into_iter().map(|queue| queue.pages).filter(|pages| !pages.is_empty());
         self.stale.extend(stale.map(|pages| Stale { c: old.c.clone(), pages }));
@@ -197,6 +197,15 @@ impl Shard {
         }
     }
 
+    /// What a collection has here, and counted.
+    pub(crate) fn counts(&self, c: &State) -> Counts {
+        match self.logs.get(usize::from(c.index)) {
+            Some(Some(logs)) if logs.c.id == c.id && logs.generation == c.generation(0) => logs.counts,
+            Some(Some(logs)) if logs.c.id == c.id => Counts { objects: 0, bytes: 0, ..logs.counts },
+            _ => Counts::default(),
+        }
+    }
+
     /// The collections that have logs here.
     pub(crate) fn collections(&self) -> Vec<Arc<State>> {
         self.logs.iter().flatten().map(|logs| logs.c.clone()).collect()
@@ -204,7 +213,7 @@ impl Shard {
 
     /// Position and address of an entry.
     #[inline]
-    pub(crate) fn find(&self, c: &State, generation: u32, tag: Tag, name: &[u8]) -> Option<(usize, Addr)> {
+    pub(crate) fn find(&self, c: &State, generation: Generation, tag: Tag, name: &[u8]) -> Option<(usize, Addr)> {
         self.index.find(tag, |addr| {
             self.arena.fetch(&self.owner, PageId(addr.page()), addr.offset(), FETCH_BYTES);
             let note = self.arena.note(&self.owner, PageId(addr.page()));

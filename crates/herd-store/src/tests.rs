@@ -251,6 +251,11 @@ fn flush_and_destroy_remove_everything_at_once() {
     put(&store, &c, b"later", b"v", at(101)).expect("fits");
     upkeep(&store, at(102));
     assert_eq!(get(&store, &c, b"later", at(103)), Some(b"v".to_vec()));
+    store.flush(&c, Some(150));
+    store.flush(&c, None);
+    assert!(get(&store, &c, b"later", at(104)).is_none());
+    put(&store, &c, b"later", b"v", at(104)).expect("fits");
+    assert!(get(&store, &c, b"later", at(200)).is_some(), "a flush at once ends one that was to come");
     store.destroy(&c);
     assert!(get(&store, &c, b"later", at(103)).is_none());
     assert_eq!(put(&store, &c, b"x", b"v", at(1)).err().map(|e| e.kind), Some(ErrorKind::NoCollection));

@@ -13,6 +13,8 @@ use crate::{Now, Store};
 
 /// Pages that upkeep keeps free while something can be evicted, so that puts rarely make room themselves.
 const SPARE_PAGES: u32 = 32;
+/// Tokens that are forgotten under one lock.
+const LEFT_AT_ONCE: usize = 256;
 /// Logs looked at for flushes and pages for expired entries in one turn: some 0.3 ms where there is nothing to do. All
 /// pages of a TiB are seen in 4,096 turns.
 const TURN_LOOKS: usize = 4096;
@@ -63,7 +65,7 @@ impl Store {
     fn visit(&self, at: usize, now: Now, turn: &mut Turn) {
         let mut shard = self.lock(at);
         shard.retire_old(None, now.unix_ms);
-        shard.forget_all_left(now.unix_ms);
+        turn.records -= shard.forget_old_left(now.unix_ms, turn.records.min(LEFT_AT_ONCE));
         turn.looks = turn.looks.saturating_sub(shard.logs.len());
         drop(shard);
         while turn.records > 0 {
@@ -158,7 +160,7 @@ impl Store {
     /// A number that changes whenever memory may be had where there was none: records died or were flushed, or time
     /// went on by which some expire.
     fn freeable(&self, now: Now) -> u64 {
-        let events = self.arena.freeable().wrapping_add(self.registry.generations());
+        let events = self.arena.freeable().wrapping_add(self.registry.generations() as u32);
         u64::from(events) << 32 | now.unix_ms >> 6 & u64::from(u32::MAX)
     }
 
