@@ -122,11 +122,15 @@ pub const HELD_STEP_BYTES: usize = 8 * 1024;
 /// must not be able to push all objects out.
 pub const HELD_PART: u64 = 4;
 
-/// Bytes of one bulk transfer moved in one turn while other connections are waiting: about 10 us of copying.
+/// Bytes of a body moved in one turn while other connections are waiting: about 10 us of copying. A byte of requests
+/// counts as [`TURN_REQUEST_COSTS`] of a body.
 pub const TURN_SMALL_BYTES: usize = BLOCK_BYTES;
 
 /// The same while nobody waits.
 pub const TURN_LARGE_BYTES: usize = 1 << 20;
+
+/// A byte of requests takes as long as so many of a body, about: puts of 64 bytes some 1 us each.
+pub const TURN_REQUEST_COSTS: usize = 16;
 
 /// Deferred replies (waits) of one connection.
 pub const DEFERRED_MAX: usize = 1024;

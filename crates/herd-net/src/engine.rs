@@ -175,7 +175,9 @@ impl<S: Service, M: System> Engine<S, M> {
         self.fresh = fresh;
         self.fresh.clear();
         // Not before: it may close any connection, also one that waits for its round.
-        self.resume_ready();
+        if self.resume_ready() {
+            self.served();
+        }
     }
 
     /// Reads up to [`ROUND`] connections, serves them, and answers them.
@@ -240,7 +242,7 @@ impl<S: Service, M: System> Engine<S, M> {
 
     /// Has the service make the replies of this loop that what was served just now made ready.
     #[inline]
-    pub(crate) fn resume_ready(&mut self) {
+    pub(crate) fn resume_ready(&mut self) -> bool {
         self.service.ready(&mut self.ready);
         self.late.extend(self.ready.drain(..));
         let mut left = RESUMES;
@@ -255,6 +257,7 @@ impl<S: Service, M: System> Engine<S, M> {
         }
         // After those that were resumed, which may want another turn.
         self.upkeep_left |= self.service.wants_upkeep();
+        left < RESUMES
     }
 
     /// Has a deferred reply looked at when its turn comes.

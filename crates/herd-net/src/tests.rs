@@ -24,7 +24,7 @@ impl Chunks for Same {
 
 /// Requests are lines: `p` a reply of 1,000 bytes, `b` a body of 1 MiB, `w` a reply that comes when `ready` is told,
 /// `t` one that comes in no order, `r` makes all of those ready, `l` a reply that takes turns of upkeep, `d` a short
-/// reply that is dear, so that what follows is put off, `n` none, `q` the end.
+/// reply that is dear, so that what follows is put off, `n` none, `i` is followed by a body of one byte, `q` the end.
 /// Anything else is never whole.
 #[derive(Default)]
 struct Words {
@@ -36,6 +36,8 @@ struct Words {
     turns: usize,
     /// Requests without a reply, so far.
     quiet: usize,
+    /// Where a body goes.
+    body: [u8; 1],
     /// Replies are to come of which nothing is queued.
     owes: bool,
     held_bytes: i64,
@@ -80,7 +82,9 @@ impl Service for Words {
                     out.buf.extend_from_slice(b"dear");
                     return Step { used: used + 2, next: Next::Again };
                 }
-                b"n\n" => self.quiet += 1,
+                // Behind an `i`, the body that had come already.
+                b"n\n" | b"bn\n" => self.quiet += 1,
+                b"i\n" if used + 2 == input.len() => return Step { used: used + 2, next: Next::Bulk(1) },
                 b"q\n" => return Step { used: used + 2, next: Next::Close },
                 _ => {}
             }
@@ -93,11 +97,11 @@ impl Service for Words {
     }
 
     fn space<'a>(&'a mut self, _session: &'a mut (), _max: usize) -> Vec<IoSliceMut<'a>> {
-        Vec::new()
+        vec![IoSliceMut::new(&mut self.body)]
     }
 
     fn filled(&mut self, _session: &mut (), _n: usize, _out: &mut Output<'_, Same>) -> Step {
-        unreachable!("it has no bodies")
+        Step { used: 0, next: Next::Read }
     }
 
     fn ready(&mut self, tickets: &mut Vec<Ticket>) {
@@ -262,6 +266,22 @@ fn one_turn_of_many_requests_without_replies_is_bounded_though_nobody_else_is_ab
         (before, iterations) = (before + served, iterations + 1);
     }
     assert!(iterations >= 10);
+}
+
+#[test]
+fn requests_behind_bodies_count_as_requests() {
+    let mut world = World::new();
+    let at = world.connect(1 << 20);
+    world.settle();
+    let behind_a_body = [b"b", &b"n\n".repeat(2047)[..], b"i\n"].concat();
+    world.peers[at].write(&[b"i\n", &behind_a_body.repeat(100)[..], b"b"].concat());
+    let mut before = 0;
+    while before < 2047 * 100 {
+        world.work();
+        let served = world.engine.service.quiet - before;
+        assert!((1..=41_000).contains(&served), "{served} requests in one iteration");
+        before += served;
+    }
 }
 
 #[test]

@@ -10,15 +10,15 @@ use crate::output::{Output, Piece, ticket_id};
 use crate::service::Service;
 use crate::stats::add;
 use crate::system::System;
-use herd_core::limits::{LINGER_MS, OUTPUT_HIGH_BYTES, STALLED_TIMEOUT_MS, TURN_LARGE_BYTES, TURN_SMALL_BYTES};
+use herd_core::limits::{
+    LINGER_MS, OUTPUT_HIGH_BYTES, STALLED_TIMEOUT_MS, TURN_LARGE_BYTES, TURN_REQUEST_COSTS, TURN_SMALL_BYTES,
+};
 use std::io::{self, ErrorKind, IoSliceMut};
 
 /// A transfer is alone if nobody else was served for this long.
 const ALONE_MS: u64 = 20;
 /// Most bytes of a body in one read: they are checksummed right after it, while they are still in the core's cache.
 const BULK_READ_BYTES: usize = 256 * 1024;
-/// A byte of requests takes as long as so many of a body, about: puts of 64 bytes some 1 us each.
-const SMALL_COSTS: usize = 16;
 /// The kernel tells of a long body when it has so much of it: fewer wake-ups, and little waiting for the first of them.
 const LOW_WATER_BYTES: usize = 64 * 1024;
 /// Read behind the end of a body in the same call: the next frame's header.
@@ -39,6 +39,14 @@ pub(crate) struct Turn<'a, S: Service, M: System> {
     now_ms: u64,
     read_bytes: usize,
     written_bytes: usize,
+}
+
+impl<S: Service, M: System> Turn<'_, S, M> {
+    /// So many bytes of a body were read, and of requests.
+    fn has_read(&mut self, body: usize, requests: usize) {
+        self.read_bytes += body + requests;
+        self.budget = self.budget.saturating_sub(body + requests * TURN_REQUEST_COSTS);
+    }
 }
 
 impl<S: Service, M: System> Engine<S, M> {
@@ -89,8 +97,9 @@ impl<S: Service, M: System> Engine<S, M> {
             Ok(again) if again => self.stand_in_line(at),
             Ok(_) => {}
         }
-        self.served();
+        // Before the time is taken: what it does is part of this turn.
         self.resume_ready();
+        self.served();
     }
 }
 
@@ -103,10 +112,11 @@ impl<S: Service, M: System> Conn<S, M> {
         }
         self.flush(turn)?;
         while self.wants_to_read(turn.service) && turn.budget > 0 {
-            let (n, each) =
-                if self.bulk > 0 { (self.read_bulk(turn)?, 1) } else { (self.read_small(turn)?, SMALL_COSTS) };
-            turn.read_bytes += n;
-            turn.budget = turn.budget.saturating_sub(n * each);
+            if self.bulk > 0 {
+                self.read_bulk(turn)?
+            } else {
+                self.read_small(turn)?
+            }
             self.flush(turn)?;
         }
         self.set_low_water(turn.system);
@@ -157,16 +167,17 @@ impl<S: Service, M: System> Conn<S, M> {
         (self.writable && has_more) || self.wants_to_read(turn.service)
     }
 
-    fn read_small(&mut self, turn: &mut Turn<'_, S, M>) -> io::Result<usize> {
+    fn read_small(&mut self, turn: &mut Turn<'_, S, M>) -> io::Result<()> {
         let (len, new) = self.receive(turn.system, turn.input)?;
+        turn.has_read(0, new);
         if len > 0 {
             self.serve(turn.service, turn.id, &turn.input[..len], turn.replies);
         }
-        Ok(new)
+        Ok(())
     }
 
     /// Reads body bytes to where the service wants them, and a little beyond.
-    fn read_bulk(&mut self, turn: &mut Turn<'_, S, M>) -> io::Result<usize> {
+    fn read_bulk(&mut self, turn: &mut Turn<'_, S, M>) -> io::Result<()> {
         assert!(self.input.is_empty(), "what arrived before a body was consumed");
         let max = self.bulk.min(turn.budget.min(BULK_READ_BYTES) as u64) as usize;
         let mut slices = turn.service.space(&mut self.session, max);
@@ -185,14 +196,15 @@ impl<S: Service, M: System> Conn<S, M> {
             Ok(0) => {
                 drop(slices);
                 self.end();
-                return Ok(0);
+                return Ok(());
             }
             Ok(n) => n,
-            Err(error) => return self.not_now(error).map(|()| 0),
+            Err(error) => return self.not_now(error),
         };
         drop(slices);
         self.arrived(n == asked);
         let body = n.min(space);
+        turn.has_read(body, n - body);
         self.bulk -= body as u64;
         let step =
             turn.service.filled(&mut self.session, body, &mut Output::new(turn.replies, &mut self.queue, turn.id));
@@ -200,7 +212,7 @@ impl<S: Service, M: System> Conn<S, M> {
         if n > body {
             self.serve(turn.service, turn.id, &turn.input[..n - body], turn.replies);
         }
-        Ok(n)
+        Ok(())
     }
 
     /// Has the kernel tell of a long body in large steps; of all else, and of a body's end, at once.
