@@ -8,6 +8,9 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
+/// Checksums of blocks that are summed up at once.
+const PIECE: usize = 256;
+
 /// The checksum of a value made of blocks with these checksums: that of its one block, else that of their list
 /// (each 4 bytes, little-endian).
 pub fn of_blocks(checksums: &[u32]) -> u32 {
@@ -15,9 +18,13 @@ pub fn of_blocks(checksums: &[u32]) -> u32 {
         [] => 0,
         [one] => *one,
         many => {
-            let mut list = Vec::with_capacity(many.len() * 4);
-            many.iter().for_each(|crc| list.extend_from_slice(&crc.to_le_bytes()));
-            crc32c(&list)
+            let mut sum = Crc32c::default();
+            for some in many.chunks(PIECE) {
+                let mut list = [0; 4 * PIECE];
+                list.chunks_exact_mut(4).zip(some).for_each(|(bytes, crc)| bytes.copy_from_slice(&crc.to_le_bytes()));
+                sum.update(&list[..4 * some.len()]);
+            }
+            sum.value()
         }
     }
 }

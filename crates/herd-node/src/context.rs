@@ -7,7 +7,7 @@ use crate::watch::{Waiter, Watch};
 use herd_core::key::CollectionId;
 use herd_core::{Error, ErrorKind, quote};
 use herd_net::{LoopHandle, Ticket};
-use herd_store::{Body, Collection, Now, Store};
+use herd_store::{Body, Collection, Now, Store, Upload};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -108,6 +108,11 @@ impl Context {
     /// A request is served that takes much longer than its bytes tell: others come before the connection's next.
     pub(crate) fn was_dear(&self) {
         self.dear.set(true);
+    }
+
+    /// Room for a large value ([`Store::admit`]). Who is refused has had all of the memory looked through.
+    pub(crate) fn admit(&self, c: &Collection, name: &[u8], expected: Option<u64>) -> Result<Upload, Error> {
+        self.shared.store.admit(c, name, expected).inspect_err(|_| self.was_dear())
     }
 
     /// Whether such a request was served since the last time this was asked.

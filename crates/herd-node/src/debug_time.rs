@@ -4,6 +4,9 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
 
+/// The clock is moved no further: a thousand years.
+const MOVED_MAX_MS: i64 = 1_000 * 365 * 86_400_000;
+
 /// How requests' time differs from that of the loops.
 pub(crate) struct DebugTime {
     used: AtomicBool,
@@ -27,7 +30,8 @@ impl DebugTime {
     #[cold]
     fn changed(&self, up: Duration) -> Duration {
         let stopped = self.stopped_ms.load(Relaxed);
-        let up_ms = if stopped >= 0 { stopped } else { up.as_millis() as i64 + self.moved_ms.load(Relaxed) };
+        let up_ms =
+            if stopped >= 0 { stopped } else { (up.as_millis() as i64).saturating_add(self.moved_ms.load(Relaxed)) };
         Duration::from_millis(up_ms.max(0) as u64)
     }
 
@@ -47,12 +51,11 @@ impl DebugTime {
     }
 
     pub(crate) fn advance(&self, seconds: i64) {
-        let ms = seconds.saturating_mul(1000);
-        if self.stopped_ms.load(Relaxed) >= 0 {
-            self.stopped_ms.fetch_add(ms, Relaxed);
-        } else {
-            self.moved_ms.fetch_add(ms, Relaxed);
-        }
+        let ms = seconds.saturating_mul(1000).clamp(-MOVED_MAX_MS, MOVED_MAX_MS);
+        let stopped = self.stopped_ms.load(Relaxed) >= 0;
+        let (moved, least) = if stopped { (&self.stopped_ms, 0) } else { (&self.moved_ms, -MOVED_MAX_MS) };
+        let further = |at: i64| Some((at + ms).clamp(least, MOVED_MAX_MS));
+        moved.fetch_update(Relaxed, Relaxed, further).expect("it always gives a time");
         self.used.store(true, Relaxed);
     }
 }

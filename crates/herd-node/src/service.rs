@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Records that upkeep looks at in one turn, at most: under 2 ms, and under 0.5 ms as a rule.
-const UPKEEP_RECORDS: usize = 2048;
+const UPKEEP_RECORDS: usize = 1024;
 
 /// The service of one loop.
 pub(crate) struct NodeService {

@@ -115,9 +115,13 @@ impl Watch {
         table.objects.get_mut(&collection).into_iter().flat_map(HashMap::values_mut).flat_map(Places::tell).collect()
     }
 
-    /// A collection will be emptied at `at_ms`.
-    pub(crate) fn flush_at(&self, collection: CollectionId, at_ms: u64) {
-        self.lock().flushes.insert(collection, at_ms);
+    /// A collection will be emptied at `at_ms`, and at no other time; `None`: it was emptied.
+    pub(crate) fn flush_at(&self, collection: CollectionId, at_ms: Option<u64>) {
+        let flushes = &mut self.lock().flushes;
+        match at_ms {
+            Some(at_ms) => flushes.insert(collection, at_ms),
+            None => flushes.remove(&collection),
+        };
     }
 
     /// Collections that were emptied since, by their time.

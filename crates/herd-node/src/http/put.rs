@@ -63,7 +63,7 @@ impl Incoming {
         let attributes = write.attributes().encode()?;
         check(cx, &collection, name, write.condition)?;
         Ok(Self {
-            upload: cx.shared.store.admit(&collection, name, expected)?,
+            upload: cx.admit(&collection, name, expected)?,
             collection,
             name: name.into(),
             condition: write.condition,

@@ -25,9 +25,9 @@ pub(super) fn flush_all(cx: &mut Context, delay: i64, quiet: bool, out: &mut Out
     let at_ms = (delay > 0).then(|| expires_ms(delay, cx.now.unix_ms));
     let default = &cx.shared.default;
     cx.shared.store.flush(default, at_ms);
-    match at_ms {
-        Some(at_ms) => cx.shared.watch.flush_at(default.id(), at_ms),
-        None => cx.emptied(default.id()),
+    cx.shared.watch.flush_at(default.id(), at_ms);
+    if at_ms.is_none() {
+        cx.emptied(default.id());
     }
     say(reply::OK, quiet, out);
 }
@@ -48,6 +48,10 @@ pub(super) fn debug_time(cx: &mut Context, time: DebugTime, out: &mut Output<'_>
 
 pub(super) fn stats(cx: &mut Context, topic: StatsTopic, out: &mut Output<'_>) {
     cx.count(VerbName::Admin);
+    if matches!(topic, StatsTopic::General | StatsTopic::Items | StatsTopic::Slabs) {
+        // These look into every shard.
+        cx.was_dear();
+    }
     match topic {
         StatsTopic::General => general(cx, out.buf),
         StatsTopic::Settings => settings(cx, out.buf),

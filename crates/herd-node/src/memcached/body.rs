@@ -54,7 +54,7 @@ impl Session {
             return Step { used, next: Next::Read };
         }
         // The default collection has no quota, so what is replaced makes no difference.
-        match cx.shared.store.admit(&cx.shared.default, b"", Some(bytes)) {
+        match cx.admit(&cx.shared.default, b"", Some(bytes)) {
             Ok(upload) => {
                 let receiving = Receiving { line: line.to_vec(), upload, left: bytes, failed: None };
                 self.state = State::Body(Box::new(receiving));

@@ -2,8 +2,7 @@
 //!
 //! A session is between lines, inside a long line of keys, or inside a body. Values up to 4 KiB are taken when they
 //! are wholly there; larger ones are received straight into the store (`body.rs`). This file has the loop and `get`;
-//! what else a
-//! line may be is told in `lines.rs`.
+//! what else a line may be is told in `lines.rs`.
 
 mod admin;
 mod body;

@@ -3,7 +3,7 @@
 mod prometheus;
 
 use crate::context::Shared;
-use herd_store::{Counts, Now};
+use herd_store::{Collection, Counts, Now};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -12,7 +12,7 @@ impl Shared {
     pub(crate) fn system_object(&self, name: &[u8], now: Now) -> Option<String> {
         match name {
             b"status" => Some(self.status_json(now)),
-            b"collections" => Some(self.collections_json().to_string()),
+            b"collections" => Some(json_of(&self.counted()).to_string()),
             b"metrics" => Some(self.metrics_text(now)),
             _ => None,
         }
@@ -21,10 +21,9 @@ impl Shared {
     /// The node's state.
     pub(crate) fn status_json(&self, now: Now) -> String {
         let (budget, used) = self.store.memory();
-        let counts = self.store.collections().iter().fold(Counts::default(), |mut sum, c| {
-            sum += self.store.counts(c);
-            sum
-        });
+        let collections = self.counted();
+        let mut counts = Counts::default();
+        collections.iter().for_each(|(_, of)| counts += *of);
         let config = &self.config;
         let listen: Vec<String> = self.addrs.get().into_iter().flatten().map(ToString::to_string).collect();
         let longest_ns = self.loops.get().into_iter().flat_map(|loops| loops.loops());
@@ -49,31 +48,37 @@ impl Shared {
             "threads": config.threads,
             "longest_turn_ms": longest_ns as f64 / 1e6,
             "uptime_s": now.uptime_s,
-            "collections": self.collections_json(),
+            "collections": json_of(&collections),
         })
         .to_string()
             + "\n"
     }
 
-    /// All collections with what they promise and hold.
-    pub(crate) fn collections_json(&self) -> Value {
-        let one = |c: &herd_store::Collection| {
-            let counts = self.store.counts(c);
-            json!({
-                "name": c.name(),
-                "id": c.id().0,
-                "class": c.class().to_string(),
-                "ordered": c.spec().ordered,
-                "quota_bytes": c.spec().quota_bytes,
-                "objects": counts.objects,
-                "bytes": counts.bytes,
-                "hits": counts.hits,
-                "misses": counts.misses,
-                "evictions": counts.evictions,
-                "expired": counts.expired,
-                "refusals": counts.refusals,
-            })
-        };
-        Value::Array(self.store.collections().iter().map(one).collect())
+    /// All collections with what they hold and counted.
+    fn counted(&self) -> Vec<(Collection, Counts)> {
+        let collections = self.store.collections();
+        let counts = self.store.counts_of(&collections);
+        collections.into_iter().zip(counts).collect()
     }
+}
+
+/// Collections with what they promise and hold.
+fn json_of(collections: &[(Collection, Counts)]) -> Value {
+    let one = |(c, counts): &(Collection, Counts)| {
+        json!({
+            "name": c.name(),
+            "id": c.id().0,
+            "class": c.class().to_string(),
+            "ordered": c.spec().ordered,
+            "quota_bytes": c.spec().quota_bytes,
+            "objects": counts.objects,
+            "bytes": counts.bytes,
+            "hits": counts.hits,
+            "misses": counts.misses,
+            "evictions": counts.evictions,
+            "expired": counts.expired,
+            "refusals": counts.refusals,
+        })
+    };
+    Value::Array(collections.iter().map(one).collect())
 }

@@ -81,10 +81,10 @@ impl Shared {
             ("herd_expired_total", "counter", "Objects that expired.", |c| c.expired),
             ("herd_refusals_total", "counter", "Puts refused for want of memory or quota.", |c| c.refusals),
         ];
-        let all: Vec<_> = self.store.collections().into_iter().map(|c| (self.store.counts(&c), c)).collect();
+        let all = self.counted();
         for (name, kind, help, pick) in COLUMNS {
             head(out, name, kind, help);
-            for (counts, c) in &all {
+            for (c, counts) in &all {
                 line(out, format_args!("{name}{{collection=\"{}\"}} {}", c.name(), pick(counts)));
             }
         }

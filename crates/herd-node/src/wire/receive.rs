@@ -76,7 +76,7 @@ impl Incoming {
         let options = PutOptions::of(header, fields)?;
         let size = expected.unwrap_or(0).saturating_add(options.range_from.unwrap_or(0));
         cx.shared.store.check_size(size)?;
-        let upload = cx.shared.store.admit(&collection, &name, expected)?;
+        let upload = cx.admit(&collection, &name, expected)?;
         let mut held = Held::nothing(&cx.shared.store);
         let kept = name.len() + options.attributes.as_ref().map_or(0, |attributes| attributes.len());
         held.set((size_of::<Self>() + kept) as u64)?;

@@ -14,7 +14,7 @@ use herd_core::key::{CollectionId, name_is_valid};
 use herd_core::limits::{WAIT_MAX_MS, WIRE_LIST_PAGE_MAX};
 use herd_core::op::{Action, Op};
 use herd_core::wire::{FLAG_HEAD_ONLY, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, ListEntry, Status};
-use herd_core::{Error, ErrorKind, checksum};
+use herd_core::{Error, ErrorKind};
 use herd_net::Ticket;
 use herd_store::{Collection, Found, ListCursor, Page, Value};
 
@@ -219,9 +219,6 @@ impl Session {
     }
 }
 
-/// The checksum of so many blocks, 64 MiB, takes longer than most requests.
-const DEAR_BLOCKS: usize = 1024;
-
 /// Answers with what was found, under its lock; a large body is only taken hold of.
 #[inline]
 fn answer_get(
@@ -255,12 +252,7 @@ fn answer_get(
         value if request.has(FLAG_HEAD_ONLY) => {
             let checksum = match value {
                 Value::Inline(_, check) => check,
-                Value::Body(body) => {
-                    if body.checksums().len() > DEAR_BLOCKS {
-                        cx.was_dear();
-                    }
-                    checksum::of_blocks(body.checksums())
-                }
+                Value::Body(body) => body.checksum(),
             };
             write_frame(reply, &Fields { checksum: Some(checksum), ..fields }, &[], out);
         }
