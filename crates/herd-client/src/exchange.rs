@@ -392,8 +392,8 @@ impl<'a, S: Socket> Exchange<'a, S> {
     fn silent(&mut self, now_ms: u64, id: u64) {
         let State::Open(link, _) = self.leave() else { unreachable!("checked by the caller") };
         self.pool.failed(link.node);
-        let doubt = if link.is_known() { "" } else { ", which has not said that it is a Herd node" };
-        let text = format!("no answer in time from {}{doubt}", self.pool.node(link.node));
+        let said = if link.is_known() { "" } else { ": it took the connection and said nothing" };
+        let text = format!("no answer in time from {}{said}", self.pool.node(link.node));
         let error = Error::new(ErrorKind::Unreachable, text);
         self.failed(now_ms, Failure::Lost { error, may_be_done: link.may_be_done(id) });
     }
@@ -408,9 +408,7 @@ impl<'a, S: Socket> Exchange<'a, S> {
         let error = match (link.is_foreign(), link.is_known()) {
             (true, _) => not_a_node(self.pool.node(link.node)),
             (false, true) => error,
-            (false, false) => {
-                error.about(format_args!("{}, which has not said that it is a Herd node", self.pool.node(link.node)))
-            }
+            (false, false) => error.about(format_args!("{} {SAID_NOTHING}", self.pool.node(link.node))),
         };
         // What moved before the loss counts as it does while a connection lasts.
         self.tries.moved(link.deadline(id).unwrap_or(0));
@@ -465,6 +463,10 @@ impl<'a, S: Socket> Exchange<'a, S> {
 }
 
 /// What is told of a server that speaks another protocol.
+/// Of an address that ended a connection before its first byte.
+const SAID_NOTHING: &str =
+    "ended the connection before it said anything; it may be no Herd node, or have all the connections it takes";
+
 fn not_a_node(address: &Address) -> Error {
     let text = format!("{address} answers, but not as a Herd node: check the address");
     Error::new(ErrorKind::Unreachable, text)

@@ -430,7 +430,7 @@ fn an_unknown_outcome_is_exit_4() {
         finish(command, LIMIT).expect("it ends")
     };
     let unknown = "the outcome is unknown: it may have been done";
-    let silence = format!("no answer in time from {addr}, which has not said that it is a Herd node");
+    let silence = format!("no answer in time from {addr}: it took the connection and said nothing");
     assert_eq!(ask(&["put", "x", "/dev/null"]), (4, format!("herd: put default/x: {silence}; {unknown}\n")));
     assert_eq!(ask(&["get", "x"]), (3, format!("herd: get default/x: {silence}\n")));
 }
