@@ -308,7 +308,7 @@ pub(crate) struct ExecArgs {
     /// The answer as one JSON object
     #[arg(long)]
     pub(crate) json: bool,
-    /// End the answer, or each item of a list, with a zero byte instead of a newline
+    /// End the answer, or each item of a list, with a zero byte, and escape nothing
     #[arg(long, conflicts_with = "json")]
     pub(crate) null: bool,
     /// Only if the object has this version

@@ -432,7 +432,8 @@ fn length(words: &[&[u8]]) -> Option<u64> {
 fn is_junk(value: &[u8]) -> bool {
     let text = value.trim_ascii();
     let digits = text.strip_prefix(b"+").or_else(|| text.strip_prefix(b"-")).unwrap_or(text);
-    digits.first().is_some_and(u8::is_ascii_digit) && !text.iter().all(u8::is_ascii_digit)
+    let taken = text.strip_prefix(b"+").unwrap_or(text);
+    digits.first().is_some_and(u8::is_ascii_digit) && !taken.iter().all(u8::is_ascii_digit)
 }
 
 fn has(bytes: &[u8], part: &[u8]) -> bool {

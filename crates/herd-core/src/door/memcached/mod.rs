@@ -10,8 +10,9 @@
 //! owned form.
 //!
 //! Where this differs from memcached 1.6, it is on purpose: expiry times are 64 bits wide (no end in 2038), client
-//! flags above 32 bits and numbers with a plus sign are refused, words of `stats` are matched whole, `noreply` counts
-//! only behind the key, a base64 key must be proper base64, and `b` works for `me` without a further flag.
+//! flags above 32 bits are refused, and a command's numbers with a plus sign; words of `stats` are matched whole,
+//! `noreply` counts only behind the key, a base64 key must be proper base64, and `b` works for `me` without a further
+//! flag.
 
 mod admin;
 mod encode;

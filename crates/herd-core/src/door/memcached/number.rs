@@ -94,7 +94,6 @@ pub fn decimal(number: u64, out: &mut Vec<u8>) {
 ///
 /// As in memcached an increment wraps at 64 bits and a decrement stops at 0; white space around the digits and a plus
 /// sign before them are let pass.
-/// The result is stored as its digits, without the spaces memcached pads a shorter number with.
 pub fn apply_delta(value: &[u8], delta: u64, decrement: bool) -> Option<u64> {
     let digits = value.trim_ascii();
     let digits = digits.strip_prefix(b"+").unwrap_or(digits);
