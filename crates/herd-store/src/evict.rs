@@ -59,7 +59,7 @@ impl Shard {
             || expired > 0
     }
 
-    /// Gives back one stale page, with the index slots of its entries; gives how many records it looked at.
+    /// Gives back one stale page, with the index words of its entries; gives how many records it looked at.
     pub(crate) fn free_stale(&mut self) -> Option<usize> {
         let stale = self.stale.last_mut()?;
         let c = stale.c.clone();

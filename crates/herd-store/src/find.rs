@@ -3,7 +3,6 @@
 
 use crate::collection::Collection;
 use crate::entry::{Entry, Found};
-use crate::index::Tag;
 use crate::shard::Locked;
 use crate::{Now, Store};
 use herd_core::bugs::{Bug, has};
@@ -23,8 +22,8 @@ impl Store {
     pub fn entry<'s>(&'s self, collection: &'s Collection, name: &'s [u8], now: Now) -> Entry<'s> {
         let c = &collection.0;
         let id = c.object_id(&self.hash_key, name);
-        let (tag, slot) = (Tag::new(id.tag_bits()), id.slot() / self.shards.len());
-        let mut shard = self.lock(id.slot() & (self.shards.len() - 1));
+        let (tag, (at, slot)) = (self.layout.tag(id), self.layout.place(id.slot()));
+        let mut shard = self.lock(at);
         shard.foresee_version(slot);
         let generation = shard.begin(c, now.unix_ms);
         let place = shard.find(c, generation, tag, name);

@@ -1,8 +1,9 @@
-//! The index of a shard: an open-addressing table of 8-byte slots, tag and address in one word.
+//! The index of a shard: an open-addressing table of 8-byte words, tag and address in one.
 //!
-//! A slot holds 27 bits of the name's hash (the *tag*) and the 37-bit address of the entry. The top bits of the tag
-//! give the home position, so growing never touches an entry. Linear probing; removal shifts back, so there are no
-//! graves and probes end at the first empty slot. Cost: 8 bytes / load, 10 to 20 per object.
+//! A word holds 27 bits of the name's hash (the *tag*) and the 37-bit address of the entry. The top bits of the tag
+//! give the home position, so growing never touches an entry; its low bits are the object's slot, which is as evenly
+//! spread as the rest of the hash. Linear probing; removal shifts back, so there are no graves and probes end at the
+//! first empty word. Cost: 8 bytes / load, 10 to 20 per object.
 
 use crate::arena::prefetch;
 
@@ -11,15 +12,16 @@ const TAG_BITS: u32 = 27;
 const ADDR_MASK: u64 = (1 << ADDR_BITS) - 1;
 const FIRST_BITS: u32 = 6;
 
-/// 27 bits of a name's hash.
+/// 27 bits: the top ones of a name's hash, and its slot's number in the shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Tag(u32);
 
 impl Tag {
-    /// The tag out of 64 well-mixed bits.
+    /// The tag out of 64 well-mixed bits and the number of a slot, which has `slot_bits` bits.
     #[inline]
-    pub(crate) fn new(bits: u64) -> Self {
-        Self((bits >> (64 - TAG_BITS)) as u32)
+    pub(crate) fn new(bits: u64, slot: usize, slot_bits: u32) -> Self {
+        let high = (bits >> (64 - TAG_BITS)) as u32;
+        Self(high >> slot_bits << slot_bits | slot as u32)
     }
 
     /// The lowest and the highest tag.
@@ -54,16 +56,16 @@ impl Addr {
 
 /// The table.
 pub(crate) struct Index {
-    slots: Box<[u64]>,
+    words: Box<[u64]>,
     bits: u32,
-    /// The table has at most 2 to the power of this many slots.
+    /// The table has at most 2 to the power of this many words.
     last_bits: u32,
     len: usize,
 }
 
 impl Index {
     pub(crate) fn new() -> Self {
-        Self { slots: vec![0; 1 << FIRST_BITS].into(), bits: FIRST_BITS, last_bits: TAG_BITS, len: 0 }
+        Self { words: vec![0; 1 << FIRST_BITS].into(), bits: FIRST_BITS, last_bits: TAG_BITS, len: 0 }
     }
 
     /// Objects in it.
@@ -73,13 +75,13 @@ impl Index {
 
     /// Bytes of the table.
     pub(crate) fn bytes(&self) -> u64 {
-        self.slots.len() as u64 * 8
+        self.words.len() as u64 * 8
     }
 
     /// Whether the table is as full as it may be, so that it must grow before one more insertion.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
-        self.len + 1 > self.slots.len() / 5 * 4
+        self.len + 1 > self.words.len() / 5 * 4
     }
 
     /// Bytes the table will have when it grows; `None` if it has its greatest size, that of all tags.
@@ -95,28 +97,28 @@ impl Index {
 
     /// Doubles the table.
     pub(crate) fn grow(&mut self) {
-        let old = std::mem::take(&mut self.slots);
+        let old = std::mem::take(&mut self.words);
         self.bits += 1;
-        self.slots = vec![0; 1 << self.bits].into();
-        for slot in old.iter().filter(|slot| **slot != 0) {
-            self.place(*slot);
+        self.words = vec![0; 1 << self.bits].into();
+        for word in old.iter().filter(|word| **word != 0) {
+            self.place(*word);
         }
     }
 
     /// Begins to fetch the place where an entry with `tag` would be.
     #[inline]
     pub(crate) fn foresee(&self, tag: Tag) {
-        prefetch(&self.slots[self.home(tag)]);
+        prefetch(&self.words[self.home(tag)]);
     }
 
     /// Position and address of the entry with `tag` for which `is_it` holds.
     #[inline]
     pub(crate) fn find(&self, tag: Tag, mut is_it: impl FnMut(Addr) -> bool) -> Option<(usize, Addr)> {
-        let mask = self.slots.len() - 1;
+        let mask = self.words.len() - 1;
         let mut at = self.home(tag);
-        while self.slots[at] != 0 {
-            let (slot, addr) = (self.slots[at], Addr(self.slots[at] & ADDR_MASK));
-            if slot >> ADDR_BITS == u64::from(tag.0) && is_it(addr) {
+        while self.words[at] != 0 {
+            let (word, addr) = (self.words[at], Addr(self.words[at] & ADDR_MASK));
+            if word >> ADDR_BITS == u64::from(tag.0) && is_it(addr) {
                 return Some((at, addr));
             }
             at = (at + 1) & mask;
@@ -132,52 +134,52 @@ impl Index {
 
     /// Adds an entry and gives its position; the table is not full.
     pub(crate) fn insert(&mut self, tag: Tag, addr: Addr) -> usize {
-        assert!(self.len + 1 < self.slots.len(), "a table always has an empty slot");
+        assert!(self.len + 1 < self.words.len(), "a table always has an empty word");
         self.len += 1;
-        self.place(word(tag, addr))
+        self.place(word_of(tag, addr))
     }
 
     /// Points the entry at `at` elsewhere.
     pub(crate) fn set_addr(&mut self, at: usize, addr: Addr) {
-        assert_ne!(self.slots[at], 0, "only an entry has an address");
-        self.slots[at] = (self.slots[at] & !ADDR_MASK) | addr.0;
+        assert_ne!(self.words[at], 0, "only an entry has an address");
+        self.words[at] = (self.words[at] & !ADDR_MASK) | addr.0;
     }
 
     /// Takes the entry at `at` out and closes the gap.
     pub(crate) fn remove(&mut self, mut at: usize) {
-        assert_ne!(self.slots[at], 0, "only an entry can be removed");
-        let mask = self.slots.len() - 1;
+        assert_ne!(self.words[at], 0, "only an entry can be removed");
+        let mask = self.words.len() - 1;
         let mut next = at;
         loop {
             next = (next + 1) & mask;
-            let slot = self.slots[next];
-            if slot == 0 {
+            let word = self.words[next];
+            if word == 0 {
                 break;
             }
-            let home = self.home(tag_of(slot));
+            let home = self.home(tag_of(word));
             if (next.wrapping_sub(home) & mask) >= (next.wrapping_sub(at) & mask) {
-                self.slots[at] = slot;
+                self.words[at] = word;
                 at = next;
             }
         }
-        self.slots[at] = 0;
+        self.words[at] = 0;
         self.len -= 1;
     }
 
     /// Calls `each` for every entry with a tag in `from..=to`, in no order.
     pub(crate) fn range(&self, from: Tag, to: Tag, mut each: impl FnMut(Tag, Addr)) {
-        let mask = self.slots.len() - 1;
+        let mask = self.words.len() - 1;
         let last = self.home(to);
         let mut at = self.home(from);
         let mut passed_last = at > last;
-        for _ in 0..self.slots.len() {
-            let slot = self.slots[at];
-            if slot == 0 && passed_last {
+        for _ in 0..self.words.len() {
+            let word = self.words[at];
+            if word == 0 && passed_last {
                 break;
             }
-            let tag = tag_of(slot);
-            if slot != 0 && tag >= from && tag <= to {
-                each(tag, Addr(slot & ADDR_MASK));
+            let tag = tag_of(word);
+            if word != 0 && tag >= from && tag <= to {
+                each(tag, Addr(word & ADDR_MASK));
             }
             passed_last |= at == last;
             at = (at + 1) & mask;
@@ -185,21 +187,21 @@ impl Index {
     }
 
     /// The highest tag of a stretch of about `entries` entries that begins at `from`; of fewer where the table is
-    /// nearly empty, so that a stretch is never more than 16 slots for each of them.
+    /// nearly empty, so that a stretch is never more than 16 words for each of them.
     pub(crate) fn stretch(&self, from: Tag, entries: usize) -> Tag {
-        let per_slot = self.len as f64 / self.slots.len() as f64;
-        let slots = (entries as f64 / per_slot.max(1.0 / 16.0)).min(self.slots.len() as f64) as u64;
-        let width = (slots.max(1) << (TAG_BITS - self.bits)) - 1;
+        let per_word = self.len as f64 / self.words.len() as f64;
+        let words = (entries as f64 / per_word.max(1.0 / 16.0)).min(self.words.len() as f64) as u64;
+        let width = (words.max(1) << (TAG_BITS - self.bits)) - 1;
         Tag((u64::from(from.0) + width).min((1 << TAG_BITS) - 1) as u32)
     }
 
-    fn place(&mut self, slot: u64) -> usize {
-        let mask = self.slots.len() - 1;
-        let mut at = self.home(tag_of(slot));
-        while self.slots[at] != 0 {
+    fn place(&mut self, word: u64) -> usize {
+        let mask = self.words.len() - 1;
+        let mut at = self.home(tag_of(word));
+        while self.words[at] != 0 {
             at = (at + 1) & mask;
         }
-        self.slots[at] = slot;
+        self.words[at] = word;
         at
     }
 }
@@ -211,12 +213,12 @@ impl Tag {
     }
 }
 
-fn word(tag: Tag, addr: Addr) -> u64 {
+fn word_of(tag: Tag, addr: Addr) -> u64 {
     u64::from(tag.0) << ADDR_BITS | addr.0
 }
 
-fn tag_of(slot: u64) -> Tag {
-    Tag((slot >> ADDR_BITS) as u32)
+fn tag_of(word: u64) -> Tag {
+    Tag((word >> ADDR_BITS) as u32)
 }
 
 #[cfg(test)]
@@ -267,7 +269,8 @@ mod tests {
             if index.is_full() {
                 index.grow();
             }
-            index.insert(Tag::new((i + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)), Addr::new(i as u32 + 1, 0));
+            let bits = (i + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            index.insert(Tag::new(bits, i as usize % 64, 6), Addr::new(i as u32 + 1, 0));
         }
         let (mut seen, mut from) = (Vec::new(), Some(Tag::MIN));
         while let Some(start) = from {

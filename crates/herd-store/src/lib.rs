@@ -32,6 +32,7 @@ mod pool;
 mod record;
 mod refusal;
 mod shard;
+mod slot;
 mod sync;
 mod upkeep;
 mod upload;
@@ -51,6 +52,7 @@ use herd_core::limits::{HELD_PART, SLOTS};
 use herd_core::{Error, entry as core_entry, size};
 use index::Tag;
 use shard::{FETCH_BYTES, Lane, Shard};
+use slot::Layout;
 use std::sync::{Arc, OnceLock};
 use sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -95,6 +97,7 @@ pub struct Foreseen {
 pub struct Store {
     arena: Arc<Arena>,
     shards: Box<[Lane]>,
+    layout: Layout,
     registry: Registry,
     hash_key: HashKey,
     object_max_bytes: u64,
@@ -123,14 +126,16 @@ impl Store {
         let (arena, owners) = Arena::new(config.memory_bytes, shards as u16, RESERVE_PAGES)?;
         let arena = Arc::new(arena);
         let first = core_entry::first_version(config.start_ms);
+        let layout = Layout::new(shards);
         let lane = |(shard, owner)| {
             // Slots begin apart, so that versions of two objects are seldom the same number.
-            let version = |local| first + ((local * shards + shard) as u64 * SLOT_STEP);
-            let versions = (0..SLOTS / shards).map(version).collect();
-            Lane::new(Shard::new(arena.clone(), owner, config.hash_key, versions))
+            let version = |number| first + ((shard * layout.slots() + number) as u64 * SLOT_STEP);
+            let versions = (0..layout.slots()).map(version).collect();
+            Lane::new(Shard::new(arena.clone(), owner, config.hash_key, layout, versions))
         };
         Ok(Arc::new(Self {
             shards: owners.into_iter().enumerate().map(lane).collect(),
+            layout,
             registry: Registry::new(arena.clone()),
             arena,
             hash_key: config.hash_key,
@@ -178,7 +183,7 @@ impl Store {
     #[inline]
     pub fn foresee(&self, collection: &Collection, name: &[u8]) -> Foreseen {
         let id = collection.0.object_id(&self.hash_key, name);
-        let foreseen = Foreseen { shard: id.slot() & (self.shards.len() - 1), tag: Tag::new(id.tag_bits()) };
+        let foreseen = Foreseen { shard: self.layout.place(id.slot()).0, tag: self.layout.tag(id) };
         self.lock(foreseen.shard).index.foresee(foreseen.tag);
         foreseen
     }

@@ -66,7 +66,7 @@ impl Store {
             None => Place::Hashed(0, Tag::MIN, None),
             Some(name) => {
                 let id = c.0.object_id(&self.hash_key, name);
-                Place::Hashed(id.slot() & (self.shards.len() - 1), Tag::new(id.tag_bits()), Some(name.into()))
+                Place::Hashed(self.layout.place(id.slot()).0, self.layout.tag(id), Some(name.into()))
             }
         };
         ListCursor { c: c.clone(), prefix: prefix.into(), at }

@@ -2,7 +2,7 @@
 //!
 //! Entries of a collection are appended to pages; a page holds entries of one collection and queue only. Invariants:
 //!
-//! 1. Every live record is in the index exactly once, and every index slot points at a live record.
+//! 1. Every live record is in the index exactly once, and every word of it points at a live record.
 //! 2. A page's `live_bytes` is the sum of its live records; a queue's `bytes` adds their bodies.
 //! 3. Pages of an older generation of their collection are in `stale`, and found by nobody.
 //! 4. Logs and stale pages hold their collection, so its index stands for no other.
@@ -16,6 +16,7 @@ use crate::collection::{Counts, Generation, State};
 use crate::index::{Addr, Index, Tag};
 use crate::left::{Cause, Left};
 use crate::record::{self, Draft, Record};
+use crate::slot::Layout;
 use crate::sync::{Mutex, MutexGuard, Rank};
 use herd_core::bugs::{Bug, has};
 use herd_core::entry::{Fence, Version};
@@ -53,6 +54,7 @@ pub(crate) struct Shard {
     free_bodies: Vec<u32>,
     /// Bodies whose entry is gone.
     pub(crate) trash: Vec<Arc<Body>>,
+    pub(crate) layout: Layout,
     /// The last version of each of this shard's slots.
     pub(crate) versions: Box<[Version]>,
     /// Where the sweep for expired entries stands: collection, queue, page.
@@ -92,7 +94,13 @@ pub(crate) struct Queue {
 pub(crate) struct NoPage;
 
 impl Shard {
-    pub(crate) fn new(arena: Arc<Arena>, owner: Owner, hash_key: HashKey, versions: Box<[Version]>) -> Self {
+    pub(crate) fn new(
+        arena: Arc<Arena>,
+        owner: Owner,
+        hash_key: HashKey,
+        layout: Layout,
+        versions: Box<[Version]>,
+    ) -> Self {
         let left = Left::new(arena.budget_bytes() / LEFT_FENCES_PART * versions.len() as u64 / SLOTS as u64);
         Self {
             arena,
@@ -105,6 +113,7 @@ impl Shard {
             bodies: Vec::new(),
             free_bodies: Vec::new(),
             trash: Vec::new(),
+            layout,
             versions,
             sweep_at: (0, 0, 0),
             hash_key,
@@ -236,7 +245,7 @@ impl Shard {
 
     /// The tag of the entry at an address.
     pub(crate) fn tag(&self, c: &State, addr: Addr) -> Tag {
-        Tag::new(c.object_id(&self.hash_key, self.record(addr).name()).tag_bits())
+        self.layout.tag(c.object_id(&self.hash_key, self.record(addr).name()))
     }
 
     /// Index position of the live entry at an address.
@@ -361,7 +370,7 @@ impl Shard {
         self.bury(c, addr);
     }
 
-    /// As `kill`, for an entry whose index slot is used for its successor.
+    /// As `kill`, for an entry whose word in the index is used for its successor.
     pub(crate) fn bury(&mut self, c: &State, addr: Addr) {
         let record = self.record(addr);
         let (len, weight, body) = (record.len_bytes(), self.weight(c, record), record.body());
