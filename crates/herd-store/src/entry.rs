@@ -14,6 +14,7 @@ use crate::left::Cause;
 use crate::record::{self, Draft, Stored};
 use crate::refusal;
 use crate::shard::{Locked, MAIN, SMALL};
+use crate::slot::Seat;
 use crate::{Now, Store};
 use herd_core::Error;
 use herd_core::bugs::{Bug, has};
@@ -31,11 +32,14 @@ pub struct Entry<'s> {
     pub(crate) name: &'s [u8],
     pub(crate) id: ObjectId,
     pub(crate) tag: Tag,
-    pub(crate) slot: usize,
+    /// Of its slot in the shard.
+    pub(crate) number: usize,
     pub(crate) now: Now,
     pub(crate) generation: Generation,
     /// Position in the index and address, if there is an object.
     pub(crate) place: Option<(usize, Addr)>,
+    /// Its time is over, and it is not this node's to take out.
+    pub(crate) is_due: bool,
 }
 
 /// An object that was found.
@@ -85,15 +89,32 @@ impl<'a> NewObject<'a> {
 }
 
 impl<'s> Entry<'s> {
-    /// Its version, if there is an object.
+    /// Its version, if there is an object whose time is not over.
     pub fn version(&self) -> Option<Version> {
-        self.place.map(|(_, addr)| self.shard.record(addr).head().version)
+        self.place.filter(|_| !self.is_due).map(|(_, addr)| self.shard.record(addr).version())
     }
 
-    /// The object, if there is one.
+    /// Its slot.
+    pub fn slot(&self) -> usize {
+        self.id.slot()
+    }
+
+    /// What this node is to its slot, as long as the entry is locked.
+    #[inline]
+    pub fn seat(&self) -> Seat {
+        self.shard.slots[self.number].seat
+    }
+
+    /// Whether there is an object whose time is over, and that others have too: nobody finds it, and the node that
+    /// decides is to remove it.
+    pub fn is_due(&self) -> bool {
+        self.is_due
+    }
+
+    /// The object, if there is one whose time is not over.
     #[inline]
     pub fn found(&self) -> Option<Found<'_>> {
-        let (_, addr) = self.place?;
+        let (_, addr) = self.place.filter(|_| !self.is_due)?;
         let record = self.shard.record(addr);
         let value = match record.value() {
             Stored::Inline(bytes, crc) => Value::Inline(bytes, crc),
@@ -109,7 +130,7 @@ impl<'s> Entry<'s> {
 
     /// The version the next change of it will have, if nothing else of its slot is changed before.
     pub fn next_version(&self) -> Version {
-        self.shard.version(self.slot) + 1
+        self.shard.slots[self.number].version + 1
     }
 
     /// The token that the object that was here left behind.
@@ -182,6 +203,7 @@ impl<'s> Entry<'s> {
         let len = draft.bytes();
         if let Some((_, addr)) = self.place.filter(|(_, addr)| self.shard.record(*addr).len_bytes() == len) {
             self.complete(draft, value);
+            self.is_due = false;
             self.shard.overwrite(self.c, addr, draft, weight);
             return Ok(());
         }
@@ -199,7 +221,7 @@ impl<'s> Entry<'s> {
 
     /// Gives a draft its version and takes its body into the shard, now that there is a place for its record.
     fn complete(&mut self, draft: &mut Draft<'_>, value: &Given<'_>) {
-        draft.head.version = self.shard.next_version(self.slot);
+        draft.head.version = self.shard.next_version(self.number);
         if let Given::Large(body) = value {
             draft.value = Stored::Large(self.shard.keep_body(body.clone()), body.len());
         }
@@ -252,6 +274,7 @@ impl<'s> Entry<'s> {
 
     /// Points the index at the new record and buries the old one.
     fn link(&mut self, addr: Addr) {
+        self.is_due = false;
         match self.place {
             Some((at, old)) => {
                 self.shard.index.set_addr(at, addr);
@@ -259,7 +282,7 @@ impl<'s> Entry<'s> {
                 self.place = Some((at, addr));
             }
             None => {
-                self.place = Some((self.shard.index.insert(self.tag, addr), addr));
+                self.place = Some((self.shard.link(self.tag, addr), addr));
                 self.c.add_name(self.generation, self.name);
                 self.shard.forget_left(self.generation, self.name);
             }
@@ -350,12 +373,13 @@ impl<'s> Entry<'s> {
     /// Removes the object, which leaves a fence behind; gives the version of the removal. No-op without an object.
     pub fn remove(&mut self, fence: Option<Fence>) -> Option<Version> {
         let (at, addr) = self.place.take()?;
+        self.is_due = false;
         if let Some(fence) = fence {
             self.shard.leave(self.generation, self.name, Cause::Gone, fence, self.now.unix_ms);
         }
         self.shard.kill(self.c, at, addr);
         self.c.remove_name(self.generation, self.name);
-        Some(self.shard.next_version(self.slot))
+        Some(self.shard.next_version(self.number))
     }
 
     /// Leaves a fence that was shown where there is no object.
@@ -366,6 +390,10 @@ impl<'s> Entry<'s> {
     /// Takes the object out, since its time is over.
     #[cold]
     pub(crate) fn expire(&mut self) {
+        if self.seat() != Seat::Alone {
+            self.is_due = true;
+            return;
+        }
         if let Some((at, addr)) = self.place.take() {
             if let Some(fence) = self.shard.record(addr).fence() {
                 self.shard.leave(self.generation, self.name, Cause::Gone, fence, self.now.unix_ms);
@@ -392,7 +420,7 @@ impl<'s> Entry<'s> {
             Err(body) => Given::Large(body.clone()),
         };
         if has(Bug::TouchKeepsVersion) {
-            self.shard.versions[self.slot] -= 1;
+            self.shard.slots[self.number].version -= 1;
         }
         let Amended { flags, expires_ms, memcached, fence } = *new;
         let new = NewObject { value, flags, expires_ms, attributes: &attributes, memcached, fence };

@@ -25,6 +25,12 @@ const SMALL_PART: u64 = 10;
 /// there is nothing to do.
 const SWEEP_PAGES: usize = 64;
 
+/// Pages of entries that may not go which are put to the back of their queue in search of others: some 0.5 ms.
+const KEPT_PAGES: usize = 16;
+
+/// After this a page is looked at again in which something has expired that may not go by itself.
+const KEPT_AGAIN_MS: u64 = 1_000;
+
 /// How far to go for room.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effort {
@@ -32,6 +38,16 @@ pub(crate) enum Effort {
     Usual,
     /// Also expired entries and costly compaction.
     Last,
+}
+
+/// What became of a record at the head of a queue.
+enum Fate {
+    /// It went; so many bytes are free.
+    Gone(u64),
+    /// It is garbage, or at the back of the main queue; true: it goes sooner than before.
+    Passed(bool),
+    /// It may not go, and there is no page to move it to.
+    Stuck,
 }
 
 impl Shard {
@@ -74,43 +90,59 @@ impl Shard {
         live.iter().for_each(|(_, tag)| self.index.foresee(*tag));
         for (addr, tag) in live {
             let at = self.index.find(tag, |there| there == addr).expect("a live entry is in the index").0;
-            self.index.remove(at);
+            self.unlink(at);
             self.record(addr).body().into_iter().for_each(|number| self.drop_body(number));
         }
         self.give_page(page);
         Some(all.len())
     }
 
-    /// Evicts from a collection until a page or its worth of bodies is free; false if it has nothing here.
+    /// Evicts from a collection until a page or its worth of bodies is free, or will be the sooner; false if it has
+    /// nothing here that may go.
     pub(crate) fn evict(&mut self, c: &State, now_ms: u64) -> bool {
-        let Some(queue) = self.queue_to_evict(c) else {
-            return false;
-        };
-        let (page, head) = {
-            let log = &self.logs(c).queues[usize::from(queue)];
-            (*log.pages.front().expect("the queue has pages"), log.head)
-        };
-        let mut freed = 0;
-        let mut at = head;
+        for _ in 0..KEPT_PAGES {
+            let Some(queue) = self.queue_to_evict(c) else {
+                return false;
+            };
+            if let Some(done) = self.evict_page(c, queue, now_ms) {
+                return done;
+            }
+            self.logs(c).kept_pages += usize::from(queue == MAIN);
+        }
+        false
+    }
+
+    /// Evicts from the front page of a queue; false if that takes a page and there is none, `None` if all of it had to
+    /// stay and is now at the back.
+    fn evict_page(&mut self, c: &State, queue: u8, now_ms: u64) -> Option<bool> {
+        let log = &self.logs(c).queues[usize::from(queue)];
+        let (page, mut at) = (*log.pages.front().expect("the queue has pages"), log.head);
+        let note = *self.arena.note(&self.owner, page);
+        let (mut freed, mut done) = (0, false);
         while at < self.arena.note(&self.owner, page).used_bytes as usize {
             let addr = Addr::new(page.0, at);
-            at += self.record(addr).len_bytes();
+            let len = self.record(addr).len_bytes();
+            match self.evict_record(c, queue, addr, now_ms) {
+                Fate::Gone(bytes) => (freed, done) = (freed + bytes, true),
+                Fate::Passed(sooner) => done |= sooner,
+                Fate::Stuck => return Some(done),
+            }
+            at += len;
             self.logs(c).queues[usize::from(queue)].head = at;
-            freed += self.evict_record(c, queue, addr, now_ms);
             if freed >= PAGE_BYTES as u64 {
-                return true;
+                return Some(true);
             }
         }
         self.pop_front(c, queue);
-        true
+        (done || note.live_bytes < note.used_bytes).then_some(true)
     }
 
-    /// The small queue while it has more than its part, else the main one; whichever has pages.
+    /// The small queue while it has more than its part, else the main one; whichever has entries that may go.
     fn queue_to_evict(&self, c: &State) -> Option<u8> {
         let logs = self.logs.get(usize::from(c.index))?.as_ref().filter(|logs| logs.c.id == c.id)?;
         let [main, small] = &logs.queues;
         let small_first = small.bytes * SMALL_PART >= small.bytes + main.bytes;
-        match (small.pages.is_empty(), main.pages.is_empty()) {
+        match (small.pages.is_empty(), main.pages.len() <= logs.kept_pages) {
             (true, true) => None,
             (false, true) => Some(SMALL),
             (true, false) => Some(MAIN),
@@ -118,17 +150,21 @@ impl Shard {
         }
     }
 
-    /// Decides on one record at the head of a queue; gives the bytes it freed.
-    fn evict_record(&mut self, c: &State, queue: u8, addr: Addr, now_ms: u64) -> u64 {
+    /// Decides on one record at the head of a queue.
+    fn evict_record(&mut self, c: &State, queue: u8, addr: Addr, now_ms: u64) -> Fate {
         let record = self.record(addr);
         if record.is_dead() {
-            return 0;
+            return Fate::Passed(false);
         }
-        let expires_ms = record.expires_ms();
-        let expired = expires_ms != 0 && expires_ms <= now_ms;
         let freq = record.freq();
-        if freq > 0 && !expired && self.requeue(c, queue, addr, freq) {
-            return 0;
+        if self.is_kept(c, addr) {
+            return if self.requeue(c, queue, addr, freq) { Fate::Passed(false) } else { Fate::Stuck };
+        }
+        let expires_ms = self.record(addr).expires_ms();
+        let expired = expires_ms != 0 && expires_ms <= now_ms;
+        if freq > 0 && !expired && self.requeue(c, queue, addr, if queue == SMALL { 0 } else { freq - 1 }) {
+            self.logs(c).kept_pages = 0;
+            return Fate::Passed(true);
         }
         let weight = self.weight(c, self.record(addr));
         self.forget_name(c, addr);
@@ -139,10 +175,15 @@ impl Shard {
         self.kill(c, at, addr);
         let counts = &mut self.logs(c).counts;
         *(if expired { &mut counts.expired } else { &mut counts.evictions }) += 1;
-        weight
+        Fate::Gone(weight)
     }
 
-    /// Moves a used record to the back of the main queue; false if there is no page even in the reserve.
+    /// Whether an entry may not go by itself.
+    fn is_kept(&self, c: &State, addr: Addr) -> bool {
+        self.shared_slots > 0 && self.is_shared(self.tag(c, addr))
+    }
+
+    /// Moves a record to the back of the main queue, with a use count; false if there is no page even in the reserve.
     fn requeue(&mut self, c: &State, from: u8, addr: Addr, freq: u8) -> bool {
         let len = self.record(addr).len_bytes();
         let weight = self.weight(c, self.record(addr));
@@ -153,7 +194,7 @@ impl Shard {
         };
         let place = |addr: Addr| (PageId(addr.page()), addr.offset());
         self.arena.move_bytes(&mut self.owner, place(addr), place(to), len);
-        record::set_freq(self.bytes_mut(to), if from == SMALL { 0 } else { freq - 1 });
+        record::set_freq(self.bytes_mut(to), freq);
         self.note_expiry(PageId(to.page()), expires_ms);
         self.index.set_addr(at, to);
         record::mark_dead(self.bytes_mut(addr));
@@ -249,6 +290,7 @@ impl Shard {
             log.head = 0;
         }
         pages[kept..].iter().for_each(|page| self.give_page(*page));
+        self.logs(c).kept_pages = 0;
         kept < pages.len()
     }
 
@@ -282,10 +324,11 @@ impl Shard {
             if record.is_dead() || expires_ms == 0 {
                 continue;
             }
-            if expires_ms <= now_ms {
+            let is_over = expires_ms <= now_ms;
+            if is_over && !self.is_kept(c, addr) {
                 dead.push(addr);
             } else {
-                next = earlier(next, expires_ms);
+                next = earlier(next, if is_over { now_ms + KEPT_AGAIN_MS } else { expires_ms });
             }
         }
         for addr in &dead {
@@ -318,6 +361,7 @@ impl Shard {
         if at == 0 {
             log.head = 0;
         }
+        self.logs(c).kept_pages = 0;
         self.give_page(page);
         true
     }

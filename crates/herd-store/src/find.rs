@@ -4,17 +4,49 @@
 use crate::collection::Collection;
 use crate::entry::{Entry, Found};
 use crate::shard::Locked;
+use crate::slot::Seat;
 use crate::{Now, Store};
 use herd_core::bugs::{Bug, has};
+
+/// What came of a get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Got<R> {
+    /// What was made of the object.
+    Hit(R),
+    /// There is no such object.
+    Miss,
+    /// Its slot is not this node's alone: the caller finds out whether the object may be read here. Nothing was counted.
+    Away {
+        /// The slot.
+        slot: usize,
+        /// What this node is to it.
+        seat: Seat,
+    },
+}
+
+impl<R> Got<R> {
+    /// What was made of the object, if there is one, on a node that is alone.
+    #[inline]
+    pub fn alone(self) -> Option<R> {
+        match self {
+            Got::Hit(result) => Some(result),
+            Got::Miss => None,
+            Got::Away { slot, seat } => unreachable!("slot {slot} is {seat:?} on a node that is alone"),
+        }
+    }
+}
 
 impl Store {
     /// Gets an object: hands it to `f` under its lock; counts the hit or miss and notes the use.
     #[inline]
-    pub fn get<R>(&self, collection: &Collection, name: &[u8], now: Now, f: impl FnOnce(&Found<'_>) -> R) -> Option<R> {
+    pub fn get<R>(&self, collection: &Collection, name: &[u8], now: Now, f: impl FnOnce(&Found<'_>) -> R) -> Got<R> {
         let mut entry = self.entry(collection, name, now);
+        if entry.seat() != Seat::Alone {
+            return Got::Away { slot: entry.slot(), seat: entry.seat() };
+        }
         let result = entry.found().map(|found| f(&found));
         entry.count_get(result.is_some());
-        result
+        result.map_or(Got::Miss, Got::Hit)
     }
 
     /// Locks the entry of `name` (1 to 1,024 bytes), whether there is an object or not.
@@ -22,13 +54,13 @@ impl Store {
     pub fn entry<'s>(&'s self, collection: &'s Collection, name: &'s [u8], now: Now) -> Entry<'s> {
         let c = &collection.0;
         let id = c.object_id(&self.hash_key, name);
-        let (tag, (at, slot)) = (self.layout.tag(id), self.layout.place(id.slot()));
+        let (tag, (at, number)) = (self.layout.tag(id), self.layout.place(id.slot()));
         let mut shard = self.lock(at);
-        shard.foresee_version(slot);
+        shard.foresee_slot(number);
         let generation = shard.begin(c, now.unix_ms);
         let place = shard.find(c, generation, tag, name);
         let expires_ms = place.map_or(0, |(_, addr)| shard.record(addr).expires_ms());
-        let mut entry = Entry { store: self, shard, c, name, id, tag, slot, now, generation, place };
+        let mut entry = Entry { store: self, shard, c, name, id, tag, number, now, generation, place, is_due: false };
         if expires_ms != 0 && expires_ms <= now.unix_ms && !has(Bug::NeverExpires) {
             entry.expire();
         }

@@ -139,6 +139,11 @@ impl Index {
         self.place(word_of(tag, addr))
     }
 
+    /// The tag of the entry at `at`.
+    pub(crate) fn tag(&self, at: usize) -> Tag {
+        tag_of(self.words[at])
+    }
+
     /// Points the entry at `at` elsewhere.
     pub(crate) fn set_addr(&mut self, at: usize, addr: Addr) {
         assert_ne!(self.words[at], 0, "only an entry has an address");

@@ -8,7 +8,7 @@
 //!
 //! | rank | guards | held for |
 //! |---|---|---|
-//! | shard | index, logs, bodies and versions of a part of the names | an operation on an entry, or a page of upkeep |
+//! | shard | index, logs, bodies and slots of a part of the names | an operation on an entry, or a page of upkeep |
 //! | registry | the list of collections | finding one; no shard is ever waited for with it |
 //! | names | the sorted names of one ordered collection | one insertion, removal, or stretch of a listing |
 //! | pool | which pages and pieces are free | taking or giving one |
@@ -40,7 +40,9 @@ mod upload;
 pub use body::{Body, BodyWriter, NoRoom};
 pub use collection::{Collection, Counts};
 pub use entry::{Amended, Entry, Found, Given, NewObject, Value};
+pub use find::Got;
 pub use list::{ListCursor, ListItem, Page};
+pub use slot::{Seat, Slot};
 pub use upload::Upload;
 
 use arena::{Arena, PageId};
@@ -130,8 +132,8 @@ impl Store {
         let lane = |(shard, owner)| {
             // Slots begin apart, so that versions of two objects are seldom the same number.
             let version = |number| first + ((shard * layout.slots() + number) as u64 * SLOT_STEP);
-            let versions = (0..layout.slots()).map(version).collect();
-            Lane::new(Shard::new(arena.clone(), owner, config.hash_key, layout, versions))
+            let slots = (0..layout.slots()).map(|number| Slot::new(version(number))).collect();
+            Lane::new(Shard::new(arena.clone(), owner, config.hash_key, layout, slots))
         };
         Ok(Arc::new(Self {
             shards: owners.into_iter().enumerate().map(lane).collect(),

@@ -134,6 +134,11 @@ impl<'a> Record<'a> {
         Self { bytes, bits: u32_at(bytes, 8) }
     }
 
+    /// Its version.
+    pub(crate) fn version(&self) -> u64 {
+        u64_at(self.bytes, 0)
+    }
+
     /// Its name.
     #[inline]
     pub(crate) fn name(&self) -> &'a [u8] {

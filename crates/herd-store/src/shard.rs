@@ -1,4 +1,4 @@
-//! A shard: an index, logs of entries for each collection, and the versions of its slots; all behind one lock.
+//! A shard: an index, logs of entries for each collection, and what is known of its slots; all behind one lock.
 //!
 //! Entries of a collection are appended to pages; a page holds entries of one collection and queue only. Invariants:
 //!
@@ -16,10 +16,10 @@ use crate::collection::{Counts, Generation, State};
 use crate::index::{Addr, Index, Tag};
 use crate::left::{Cause, Left};
 use crate::record::{self, Draft, Record};
-use crate::slot::Layout;
+use crate::slot::{Layout, Slot};
 use crate::sync::{Mutex, MutexGuard, Rank};
 use herd_core::bugs::{Bug, has};
-use herd_core::entry::{Fence, Version};
+use herd_core::entry::Fence;
 use herd_core::key::HashKey;
 use herd_core::limits::{LEFT_FENCES_PART, SLOTS};
 use std::collections::VecDeque;
@@ -55,8 +55,10 @@ pub(crate) struct Shard {
     /// Bodies whose entry is gone.
     pub(crate) trash: Vec<Arc<Body>>,
     pub(crate) layout: Layout,
-    /// The last version of each of this shard's slots.
-    pub(crate) versions: Box<[Version]>,
+    /// This shard's slots.
+    pub(crate) slots: Box<[Slot]>,
+    /// How many of them are not this node's alone.
+    pub(crate) shared_slots: usize,
     /// Where the sweep for expired entries stands: collection, queue, page.
     pub(crate) sweep_at: (usize, usize, usize),
     hash_key: HashKey,
@@ -74,6 +76,8 @@ pub(crate) struct Logs {
     pub(crate) queues: [Queue; 2],
     pub(crate) generation: Generation,
     pub(crate) counts: Counts,
+    /// Pages at the back of the main queue in which nothing may go, as far as eviction has seen.
+    pub(crate) kept_pages: usize,
     /// Change of bytes not yet reported to the collection.
     unreported: i64,
 }
@@ -99,9 +103,9 @@ impl Shard {
         owner: Owner,
         hash_key: HashKey,
         layout: Layout,
-        versions: Box<[Version]>,
+        slots: Box<[Slot]>,
     ) -> Self {
-        let left = Left::new(arena.budget_bytes() / LEFT_FENCES_PART * versions.len() as u64 / SLOTS as u64);
+        let left = Left::new(arena.budget_bytes() / LEFT_FENCES_PART * slots.len() as u64 / SLOTS as u64);
         Self {
             arena,
             owner,
@@ -114,21 +118,17 @@ impl Shard {
             free_bodies: Vec::new(),
             trash: Vec::new(),
             layout,
-            versions,
+            slots,
+            shared_slots: 0,
             sweep_at: (0, 0, 0),
             hash_key,
         }
     }
 
-    /// Begins to fetch the version of a slot, which a put needs after it has waited for the index and the record.
+    /// Begins to fetch a slot, which is needed once the index and the record were waited for.
     #[inline]
-    pub(crate) fn foresee_version(&self, slot: usize) {
-        prefetch(&self.versions[slot]);
-    }
-
-    /// The last version of a slot.
-    pub(crate) fn version(&self, slot: usize) -> Version {
-        self.versions[slot]
+    pub(crate) fn foresee_slot(&self, number: usize) {
+        prefetch(&self.slots[number]);
     }
 
     /// Leaves a token behind at a name.
@@ -145,12 +145,6 @@ impl Shard {
     /// Forgets up to `max` of the tokens whose time or generation is over; gives how many.
     pub(crate) fn forget_old_left(&mut self, now_ms: u64, max: usize) -> usize {
         self.left.forget(&self.arena, now_ms, max)
-    }
-
-    /// The next version of a slot.
-    pub(crate) fn next_version(&mut self, slot: usize) -> Version {
-        self.versions[slot] += 1;
-        self.versions[slot]
     }
 
     /// Makes the logs of a collection those of its generation; gives it.
@@ -179,7 +173,7 @@ impl Shard {
         }
         let counts = self.retire(at);
         let queues = Default::default();
-        self.logs[at] = Some(Box::new(Logs { c: c.clone(), queues, generation, counts, unreported: 0 }));
+        self.logs[at] = Some(Box::new(Logs { c: c.clone(), queues, generation, counts, kept_pages: 0, unreported: 0 }));
     }
 
     /// Takes the logs at an index out; their pages are stale then. Gives what they counted that lasts.
@@ -246,6 +240,18 @@ impl Shard {
     /// The tag of the entry at an address.
     pub(crate) fn tag(&self, c: &State, addr: Addr) -> Tag {
         self.layout.tag(c.object_id(&self.hash_key, self.record(addr).name()))
+    }
+
+    /// Adds an entry to the index, which has room; gives its position.
+    pub(crate) fn link(&mut self, tag: Tag, addr: Addr) -> usize {
+        self.slots[self.layout.number(tag)].entries += 1;
+        self.index.insert(tag, addr)
+    }
+
+    /// Takes the entry at index position `at` out; others may be at another position then.
+    pub(crate) fn unlink(&mut self, at: usize) {
+        self.slots[self.layout.number(self.index.tag(at))].entries -= 1;
+        self.index.remove(at);
     }
 
     /// Index position of the live entry at an address.
@@ -359,6 +365,7 @@ impl Shard {
     /// Counts a new live entry of `weight` bytes in `queue`.
     pub(crate) fn count_in(&mut self, c: &State, queue: u8, weight: u64) {
         let logs = self.logs(c);
+        logs.kept_pages = if queue == MAIN { 0 } else { logs.kept_pages };
         logs.queues[usize::from(queue)].bytes += weight;
         logs.counts.objects += 1;
         logs.change(c, weight as i64);
@@ -366,7 +373,7 @@ impl Shard {
 
     /// Removes the entry at index position `at`: marks it dead, uncounts it, lets its body go.
     pub(crate) fn kill(&mut self, c: &State, at: usize, addr: Addr) {
-        self.index.remove(at);
+        self.unlink(at);
         self.bury(c, addr);
     }
 

@@ -1,12 +1,95 @@
-//! Slots: where the objects of one lie, and what is known of each for all of its objects.
+//! Slots: where the objects of one lie, what this node is to it, and what is known of all its objects together.
 //!
 //! A shard has slots that follow each other, as many as every other. So a node that has each N-th slot of a herd has
 //! some in every shard. Within the shard a slot has a number, which stands in the low bits of the tags of its objects:
-//! the index alone tells which objects are those of a slot (`scan.rs`), at no bytes for each.
+//! the index alone tells which objects are those of a slot, at no bytes for each.
+//!
+//! A [`Seat`] is read and set under the lock of the slot's shard, so each operation obeys the one that is set when its
+//! entry is locked. Invariant: what is not [`Seat::Alone`] never changes by itself: nothing in it expires, and nothing
+//! is evicted; the node does that as it does any change. Who may call: the store, its shards and entries; the node sets
+//! seats as the map says.
 
+use crate::Store;
 use crate::index::Tag;
+use crate::shard::Shard;
+use herd_core::entry::Version;
 use herd_core::key::ObjectId;
 use herd_core::limits::SLOTS;
+
+/// What a node is to a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Seat {
+    /// It has the only copy: it reads and changes objects and asks nobody.
+    Alone,
+    /// It decides, and others have copies.
+    Led,
+    /// It has a copy, and another node decides.
+    Held,
+    /// It has none that counts.
+    Away,
+}
+
+/// What is known of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// The last version of any of its objects: it never falls.
+    pub version: Version,
+    /// Entries in the index: its objects, what is pending, and what was flushed and is not given back yet. 0: it has
+    /// nothing.
+    pub entries: u32,
+    /// What this node is to it.
+    pub seat: Seat,
+}
+
+const _: () = assert!(size_of::<Slot>() == 16, "four slots lie in a cache line");
+
+impl Slot {
+    /// An empty slot of a node that is alone; its versions follow `version`.
+    pub(crate) fn new(version: Version) -> Self {
+        Self { version, entries: 0, seat: Seat::Alone }
+    }
+}
+
+impl Store {
+    /// What is known of a slot (below [`SLOTS`]).
+    pub fn slot(&self, slot: usize) -> Slot {
+        let (at, number) = self.layout.place(slot);
+        self.lock(at).slots[number]
+    }
+
+    /// Sets what this node is to a slot (below [`SLOTS`]), whose versions are above `floor` from now on.
+    pub fn set_seat(&self, slot: usize, seat: Seat, floor: Version) {
+        let (at, number) = self.layout.place(slot);
+        let mut shard = self.lock(at);
+        shard.shared_slots -= usize::from(shard.slots[number].seat != Seat::Alone);
+        shard.shared_slots += usize::from(seat != Seat::Alone);
+        shard.slots[number].seat = seat;
+        shard.raise_version(number, floor);
+        shard.logs.iter_mut().flatten().for_each(|logs| logs.kept_pages = 0);
+    }
+}
+
+impl Shard {
+    /// The next version of a slot.
+    #[inline]
+    pub(crate) fn next_version(&mut self, number: usize) -> Version {
+        self.slots[number].version += 1;
+        self.slots[number].version
+    }
+
+    /// Later versions of a slot are above this one.
+    pub(crate) fn raise_version(&mut self, number: usize, version: Version) {
+        let slot = &mut self.slots[number];
+        slot.version = slot.version.max(version);
+    }
+
+    /// Whether the object with this tag may not go by itself.
+    #[inline]
+    pub(crate) fn is_shared(&self, tag: Tag) -> bool {
+        self.slots[self.layout.number(tag)].seat != Seat::Alone
+    }
+}
 
 /// Which slots lie in which shard.
 #[derive(Clone, Copy)]

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 mod generations;
 mod left;
 mod memory;
+mod slots;
 #[cfg(herd_shuttle)]
 mod model;
 mod threads;
@@ -63,7 +64,7 @@ fn bytes(body: &Body) -> Vec<u8> {
 }
 
 fn get(store: &Store, c: &Collection, name: &[u8], now: Now) -> Option<Vec<u8>> {
-    store.get(c, name, now, bytes_of)
+    store.get(c, name, now, bytes_of).alone()
 }
 
 /// Bytes that follow from `seed`, by which any other are told.
@@ -305,7 +306,7 @@ fn a_reader_keeps_the_version_it_began_with() {
         Value::Body(body) => body.clone(),
         Value::Inline(..) => unreachable!("it is large"),
     });
-    let held = held.expect("there");
+    let held = held.alone().expect("there");
     for i in 0..200u64 {
         put(&store, &c, b"n", &value(i, 300_000), at(1)).expect("fits");
     }

@@ -75,7 +75,7 @@ impl Session {
         let taken = cx.shared.store.get(&found, name, cx.now, |object| {
             answer(cx, &form, &found, object, |version, size| request.read.plan(version, size), out)
         });
-        match taken {
+        match taken.alone() {
             None => fail(cx, request, VerbName::Get, &not_found(collection, name), None, out),
             Some(Taken::NotModified(version)) => match request.read.wait() {
                 Some(wait) if wait.newer_than >= version && wait.wait_ms > 0 => {
@@ -149,7 +149,7 @@ fn answer_wait(
     let plan = |version, _| if version > newer_than { Plan::Whole } else { Plan::NotModified };
     let taken =
         cx.shared.store.get(collection, name, cx.now, |object| answer(cx, &form, collection, object, plan, out));
-    match taken {
+    match taken.alone() {
         Some(Taken::Large(body, from, to)) => out.bulk(body, from, to),
         Some(Taken::NotModified(version)) => not_modified(cx, &form, collection, version, out),
         Some(_) => {}

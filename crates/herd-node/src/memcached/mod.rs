@@ -120,7 +120,8 @@ fn serve_key(cx: &Context, key: &[u8], how: GetHow, out: &mut Output<'_>) -> boo
         None => {
             cx.shared
                 .store
-                .get(&cx.shared.default, key, cx.now, |found| write_value(cx, key, found, how.with_cas, out));
+                .get(&cx.shared.default, key, cx.now, |found| write_value(cx, key, found, how.with_cas, out))
+                .alone();
             true
         }
     }

@@ -154,7 +154,7 @@ impl Session {
         reply.collection = collection.id().0;
         reply.set_ack(collection.class(), 1);
         let taken = cx.shared.store.get(collection, name, cx.now, |found| answer_get(cx, header, reply, found, out));
-        match taken.transpose()? {
+        match taken.alone().transpose()? {
             Some(Taken::Done) => Ok(()),
             Some(Taken::Large(mut outgoing)) => {
                 self.check_open()?;
