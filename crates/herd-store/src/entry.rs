@@ -115,12 +115,17 @@ impl<'s> Entry<'s> {
     #[inline]
     pub fn found(&self) -> Option<Found<'_>> {
         let (_, addr) = self.place.filter(|_| !self.is_due)?;
+        Some(self.found_at(addr))
+    }
+
+    #[inline]
+    pub(crate) fn found_at(&self, addr: Addr) -> Found<'_> {
         let record = self.shard.record(addr);
         let value = match record.value() {
             Stored::Inline(bytes, crc) => Value::Inline(bytes, crc),
             Stored::Large(body, _) => Value::Body(self.shard.body(body)),
         };
-        Some(Found { head: record.head(), attributes: record.attributes(), fence: record.fence(), value })
+        Found { head: record.head(), attributes: record.attributes(), fence: record.fence(), value }
     }
 
     /// What tells the object from all others.
@@ -172,20 +177,27 @@ impl<'s> Entry<'s> {
     /// Errors: `Full` and `Quota` where no room can be had, `NoCollection` after it was destroyed. What was there then
     /// stays, unless it was evicted to make room.
     pub fn put(&mut self, new: &NewObject<'_>) -> Result<Version, Error> {
-        let result = if self.c.is_destroyed() { Err(refusal::removed(self.c)) } else { self.try_put(new) };
-        if let (Err(_), Given::Large(body)) = (&result, &new.value) {
-            // The caller may let go of it before the lock is left; so it isn't freed by that.
-            self.shard.trash.push(body.clone());
+        let result = self.try_put(0, new);
+        match result {
+            Ok(_) => self.shard.logs(self.c).counts.puts += 1,
+            Err(_) => self.refused(new),
         }
-        let counts = &mut self.shard.logs(self.c).counts;
-        *(if result.is_ok() { &mut counts.puts } else { &mut counts.refusals }) += 1;
         result
     }
 
-    fn try_put(&mut self, new: &NewObject<'_>) -> Result<Version, Error> {
-        self.c.check_name(self.name)?;
-        let mut draft = self.draft(new);
-        let weight = draft.bytes() as u64 + self.extra_bytes(&new.value);
+    /// An object was refused.
+    pub(crate) fn refused(&mut self, new: &NewObject<'_>) {
+        if let Given::Large(body) = &new.value {
+            // The caller may let go of it before the lock is left; so it isn't freed by that.
+            self.shard.trash.push(body.clone());
+        }
+        self.shard.logs(self.c).counts.refusals += 1;
+    }
+
+    /// Puts an object; it gets this version, or the next (0).
+    pub(crate) fn try_put(&mut self, version: Version, new: &NewObject<'_>) -> Result<Version, Error> {
+        self.check_name()?;
+        let (mut draft, weight) = self.draft(version, new);
         let claimed = self.claim_quota(weight)?;
         let done = self.store_draft(&mut draft, &new.value, weight, true);
         self.c.unclaim(claimed);
@@ -205,23 +217,35 @@ impl<'s> Entry<'s> {
             self.complete(draft, value);
             self.is_due = false;
             self.shard.overwrite(self.c, addr, draft, weight);
+            self.mark_put();
             return Ok(());
         }
         let freq = self.place.filter(|_| !is_new).map_or(0, |(_, addr)| self.shard.record(addr).freq());
-        self.make_index_room()?;
-        let queue = self.queue_for_new();
-        let addr = self.room_for(queue, len)?;
+        if self.place.is_none() {
+            self.make_index_room()?;
+        }
+        let (queue, addr) = self.room_for_new(len)?;
         self.complete(draft, value);
         draft.write(self.shard.bytes_mut(addr), freq);
         self.shard.note_expiry(PageId(addr.page()), draft.head.expires_ms);
         self.shard.count_in(self.c, queue, weight);
+        self.shard.logs(self.c).counts.objects += 1;
         self.link(addr);
+        self.mark_put();
         Ok(())
     }
 
+    /// An error if no object of that name may be put.
+    pub(crate) fn check_name(&self) -> Result<(), Error> {
+        if self.c.is_destroyed() { Err(refusal::removed(self.c)) } else { self.c.check_name(self.name) }
+    }
+
     /// Gives a draft its version and takes its body into the shard, now that there is a place for its record.
-    fn complete(&mut self, draft: &mut Draft<'_>, value: &Given<'_>) {
-        draft.head.version = self.shard.next_version(self.number);
+    pub(crate) fn complete(&mut self, draft: &mut Draft<'_>, value: &Given<'_>) {
+        match draft.head.version {
+            0 => draft.head.version = self.shard.next_version(self.number),
+            given => self.shard.raise_version(self.number, given),
+        }
         if let Given::Large(body) = value {
             draft.value = Stored::Large(self.shard.keep_body(body.clone()), body.len());
         }
@@ -236,7 +260,8 @@ impl<'s> Entry<'s> {
         body + self.c.name_cost_bytes(self.name.len())
     }
 
-    fn draft<'a>(&self, new: &NewObject<'a>) -> Draft<'a>
+    /// An object about to be written, of this version, or of the next (0); and what it weighs.
+    pub(crate) fn draft<'a>(&self, version: Version, new: &NewObject<'a>) -> (Draft<'a>, u64)
     where
         's: 'a,
     {
@@ -249,7 +274,7 @@ impl<'s> Entry<'s> {
         let inline = matches!(value, Stored::Inline(..));
         assert!(!inline || size_bytes <= INLINE_MAX_BYTES as u64, "a larger value is a body");
         let head = Head {
-            version: 0,
+            version,
             size_bytes,
             flags: new.flags,
             expires_ms: new.expires_ms,
@@ -257,7 +282,15 @@ impl<'s> Entry<'s> {
             fetched: false,
             memcached: new.memcached,
         };
-        Draft { head, name: self.name, attributes: new.attributes, fence: new.fence, value }
+        let draft = Draft { head, name: self.name, attributes: new.attributes, fence: new.fence, value };
+        let weight = draft.bytes() as u64 + self.extra_bytes(&new.value);
+        (draft, weight)
+    }
+
+    /// Room for a record of `len` bytes: its queue and address.
+    pub(crate) fn room_for_new(&mut self, len: usize) -> Result<(u8, Addr), Error> {
+        let queue = self.queue_for_new();
+        Ok((queue, self.room_for(queue, len)?))
     }
 
     /// New objects of an evicting collection begin in the small queue, unless they left it a short while ago.
@@ -290,7 +323,7 @@ impl<'s> Entry<'s> {
     }
 
     /// Claims what a put adds to the bytes of a collection with a quota, evicting its own if it may; gives how much.
-    fn claim_quota(&mut self, weight: u64) -> Result<u64, Error> {
+    pub(crate) fn claim_quota(&mut self, weight: u64) -> Result<u64, Error> {
         let Some(quota) = self.c.spec.quota_bytes else { return Ok(0) };
         loop {
             let more = weight.saturating_sub(self.weight());
@@ -318,13 +351,11 @@ impl<'s> Entry<'s> {
     }
 
     /// Room for one more entry in the index, and for its name where names are kept in order.
-    fn make_index_room(&mut self) -> Result<(), Error> {
-        if self.place.is_some() {
-            return Ok(());
-        }
+    pub(crate) fn make_index_room(&mut self) -> Result<(), Error> {
         while self.shard.index.is_full() {
             let Some(growth) = self.shard.index.growth_bytes() else {
                 if self.c.class.evicts() && self.shard.evict(self.c, self.now.unix_ms) {
+                    self.look_again();
                     continue;
                 }
                 return Err(refusal::index(self.c, self.shard.index.len()));
@@ -332,6 +363,7 @@ impl<'s> Entry<'s> {
             if self.has_spare(growth) {
                 self.store.arena.charge(growth / 2);
                 self.shard.index.grow();
+                self.look_again();
             } else if !self.reclaim() {
                 return Err(refusal::full(self.c, &self.store.arena));
             }
@@ -366,20 +398,25 @@ impl<'s> Entry<'s> {
         freed
     }
 
-    fn look_again(&mut self) {
+    pub(crate) fn look_again(&mut self) {
         self.place = self.shard.find(self.c, self.generation, self.tag, self.name);
     }
 
     /// Removes the object, which leaves a fence behind; gives the version of the removal. No-op without an object.
     pub fn remove(&mut self, fence: Option<Fence>) -> Option<Version> {
-        let (at, addr) = self.place.take()?;
+        self.take_out(fence).then(|| self.shard.next_version(self.number))
+    }
+
+    /// Takes the object out, which leaves a fence behind; false without an object.
+    pub(crate) fn take_out(&mut self, fence: Option<Fence>) -> bool {
+        let Some((at, addr)) = self.place.take() else { return false };
         self.is_due = false;
         if let Some(fence) = fence {
             self.shard.leave(self.generation, self.name, Cause::Gone, fence, self.now.unix_ms);
         }
         self.shard.kill(self.c, at, addr);
         self.c.remove_name(self.generation, self.name);
-        Some(self.shard.next_version(self.number))
+        true
     }
 
     /// Leaves a fence that was shown where there is no object.
@@ -424,9 +461,8 @@ impl<'s> Entry<'s> {
         }
         let Amended { flags, expires_ms, memcached, fence } = *new;
         let new = NewObject { value, flags, expires_ms, attributes: &attributes, memcached, fence };
-        let mut draft = self.draft(&new);
+        let (mut draft, weight) = self.draft(0, &new);
         draft.head.fetched = head.fetched;
-        let weight = draft.bytes() as u64 + self.extra_bytes(&new.value);
         self.store_draft(&mut draft, &new.value, weight, false)?;
         Ok(draft.head.version)
     }

@@ -11,7 +11,7 @@ use crate::arena::{PAGE_BYTES, PageId};
 use crate::collection::State;
 use crate::index::{Addr, Tag};
 use crate::left::Cause;
-use crate::record;
+use crate::record::{self, PENDING};
 use crate::shard::{MAIN, SMALL, Shard};
 
 /// Garbage is worth compacting before evicting if this many pages hold one page of it.
@@ -178,9 +178,9 @@ impl Shard {
         Fate::Gone(weight)
     }
 
-    /// Whether an entry may not go by itself.
+    /// Whether an entry may not go by itself: it is a pending write, or others have it too.
     fn is_kept(&self, c: &State, addr: Addr) -> bool {
-        self.shared_slots > 0 && self.is_shared(self.tag(c, addr))
+        self.record(addr).is_marked(PENDING) || self.shared_slots > 0 && self.is_shared(self.tag(c, addr))
     }
 
     /// Moves a record to the back of the main queue, with a use count; false if there is no page even in the reserve.
@@ -398,7 +398,7 @@ impl Shard {
     }
 
     /// Takes the name of an entry that goes by itself out of the sorted names.
-    fn forget_name(&self, c: &State, addr: Addr) {
+    pub(crate) fn forget_name(&self, c: &State, addr: Addr) {
         let generation = self.arena.note(&self.owner, PageId(addr.page())).generation;
         c.remove_name(generation, self.record(addr).name());
     }

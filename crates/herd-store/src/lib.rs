@@ -2,7 +2,8 @@
 //!
 //! A [`Store`] is shared by all event loops. It is cut into shards, each an index and logs of entries behind its own
 //! lock; small values lie in the log and are copied under the lock, large ones are reference-counted blocks. Memory is
-//! one arena of pages with a hard budget (`arena.rs`). Reading order: `record.rs`, `index.rs`, `shard.rs`, `evict.rs`.
+//! one arena of pages with a hard budget (`arena.rs`). Reading order: `record.rs`, `slot.rs`, `index.rs`, `shard.rs`,
+//! `evict.rs`, `pending.rs`.
 //!
 //! # Locks, in the order in which they are taken
 //!
@@ -28,9 +29,11 @@ mod index;
 mod left;
 mod list;
 mod names;
+mod pending;
 mod pool;
 mod record;
 mod refusal;
+mod scan;
 mod shard;
 mod slot;
 mod sync;
@@ -42,6 +45,7 @@ pub use collection::{Collection, Counts};
 pub use entry::{Amended, Entry, Found, Given, NewObject, Value};
 pub use find::Got;
 pub use list::{ListCursor, ListItem, Page};
+pub use scan::{Key, SlotCursor, SlotItem};
 pub use slot::{Seat, Slot};
 pub use upload::Upload;
 

@@ -7,6 +7,7 @@
 use crate::arena::PageId;
 use crate::collection::State;
 use crate::index::Tag;
+use crate::record::PENDING;
 use crate::shard::Shard;
 use crate::{Collection, Now, Store};
 
@@ -149,7 +150,8 @@ fn stretch(shard: &Shard, c: &State, prefix: &[u8], from: Tag, now: Now) -> (Vec
         }
         let record = shard.record(addr);
         let expires_ms = record.expires_ms();
-        if record.name().starts_with(prefix) && (expires_ms == 0 || expires_ms > now.unix_ms) {
+        let is_there = !record.is_marked(PENDING) && (expires_ms == 0 || expires_ms > now.unix_ms);
+        if is_there && record.name().starts_with(prefix) {
             let head = record.head();
             let item = ListItem { name: record.name().into(), size_bytes: head.size_bytes, version: head.version };
             items.push((tag, item));

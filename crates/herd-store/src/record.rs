@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | 0 | 8 | version |
 //! | 8 | 4 | name length (11 bits), value length (13), bits (8) |
-//! | 12 | 4 | last access, seconds since start (31 bits); top bit: dead |
+//! | 12 | 4 | last access, seconds since start (29 bits: 17 years); marks: beside, pending, dead (3) |
 //! | 16 | 4 | CRC-32C of an inline value |
 //! | 20 | | [flags 4] [expiry 8] [extra 9 or 33] [attributes 2 + n] name, value |
 //!
@@ -23,6 +23,12 @@ const HAS_ATTRIBUTES: u32 = 1 << 27;
 const LARGE: u32 = 1 << 28;
 const FETCHED: u32 = 1 << 29;
 const FREQ_SHIFT: u32 = 30;
+/// Bits of the last access; those above are marks.
+const ACCESS: u32 = (1 << 29) - 1;
+/// The mark of an entry beside which a write is pending.
+pub(crate) const BESIDE: u32 = 1 << 29;
+/// The mark of an entry that is a pending write itself: nobody finds it until it is committed.
+pub(crate) const PENDING: u32 = 1 << 30;
 const DEAD: u32 = 1 << 31;
 /// Bytes of the extra field without a fence.
 const EXTRA_BYTES: usize = 9;
@@ -68,7 +74,7 @@ impl Draft<'_> {
         (HEADER_BYTES + optional + self.name.len() + value).next_multiple_of(8)
     }
 
-    /// Writes it to the start of `out`, with use count `freq`.
+    /// Writes it to the start of `out`, with use count `freq` and no mark.
     pub(crate) fn write(&self, out: &mut [u8], freq: u8) {
         let head = &self.head;
         let (value_len, large, crc) = match self.value {
@@ -115,7 +121,7 @@ impl Draft<'_> {
         }
         out[0..8].copy_from_slice(&head.version.to_le_bytes());
         out[8..12].copy_from_slice(&bits.to_le_bytes());
-        out[12..16].copy_from_slice(&(head.access_s & !DEAD).to_le_bytes());
+        out[12..16].copy_from_slice(&(head.access_s & ACCESS).to_le_bytes());
         out[16..20].copy_from_slice(&crc.to_le_bytes());
     }
 }
@@ -163,7 +169,7 @@ impl<'a> Record<'a> {
         let mut head = Head {
             version: u64_at(self.bytes, 0),
             size_bytes: self.value_len() as u64,
-            access_s: u32_at(self.bytes, 12) & !DEAD,
+            access_s: u32_at(self.bytes, 12) & ACCESS,
             fetched: self.has(FETCHED),
             ..Head::default()
         };
@@ -251,7 +257,13 @@ impl<'a> Record<'a> {
     /// Whether it was removed or overwritten.
     #[inline]
     pub(crate) fn is_dead(&self) -> bool {
-        u32_at(self.bytes, 12) & DEAD != 0
+        self.is_marked(DEAD)
+    }
+
+    /// Whether it has this mark.
+    #[inline]
+    pub(crate) fn is_marked(&self, mark: u32) -> bool {
+        u32_at(self.bytes, 12) & mark != 0
     }
 
     /// Uses seen by eviction, 0 to 3.
@@ -292,14 +304,22 @@ pub(crate) fn mark_used(bytes: &mut [u8], access_s: u32) {
     if next != bits {
         bytes[8..12].copy_from_slice(&next.to_le_bytes());
     }
-    if u32_at(bytes, 12) != access_s {
-        bytes[12..16].copy_from_slice(&(access_s & !DEAD).to_le_bytes());
+    let access = u32_at(bytes, 12);
+    let next = access & !ACCESS | access_s & ACCESS;
+    if next != access {
+        bytes[12..16].copy_from_slice(&next.to_le_bytes());
     }
 }
 
 /// Marks the entry at the start of `bytes` dead.
 pub(crate) fn mark_dead(bytes: &mut [u8]) {
-    bytes[15] |= 0x80;
+    set_mark(bytes, DEAD, true);
+}
+
+/// Sets a mark of the entry at the start of `bytes`, or takes it away.
+pub(crate) fn set_mark(bytes: &mut [u8], mark: u32, on: bool) {
+    let access = u32_at(bytes, 12) & !mark | if on { mark } else { 0 };
+    bytes[12..16].copy_from_slice(&access.to_le_bytes());
 }
 
 /// Sets the use count.
@@ -356,6 +376,25 @@ mod tests {
             assert!(!record.is_dead());
             mark_dead(&mut bytes);
             assert!(Record::at(&bytes).is_dead());
+        }
+    }
+
+    #[test]
+    fn a_use_leaves_the_marks_as_they_are() {
+        let (head, value) = (Head { access_s: 5, ..Head::default() }, Stored::Inline(b"value", 0));
+        let draft = Draft { head, name: b"name", attributes: b"", fence: None, value };
+        for mark in [BESIDE, PENDING] {
+            let mut bytes = vec![0xAA; draft.bytes()];
+            draft.write(&mut bytes, 0);
+            assert!(!Record::at(&bytes).is_marked(BESIDE | PENDING | DEAD));
+            set_mark(&mut bytes, mark, true);
+            for access_s in [7, 7, ACCESS, u32::MAX] {
+                mark_used(&mut bytes, access_s);
+                assert_eq!(Record::at(&bytes).head().access_s, access_s & ACCESS);
+                assert!(Record::at(&bytes).is_marked(mark) && !Record::at(&bytes).is_dead());
+            }
+            set_mark(&mut bytes, mark, false);
+            assert!(!Record::at(&bytes).is_marked(BESIDE | PENDING | DEAD));
         }
     }
 

@@ -40,6 +40,13 @@ pub(crate) fn index(c: &State, objects: usize) -> Error {
     Error::new(ErrorKind::Full, text)
 }
 
+/// Another write of the object is pending.
+#[cold]
+pub(crate) fn busy(c: &State) -> Error {
+    let text = format!("another write of this object of collection '{}' is under way", quote(c.name.as_bytes()));
+    Error::new(ErrorKind::Busy, text)
+}
+
 /// A value does not fit beside what is never evicted.
 #[cold]
 pub(crate) fn no_room(size_bytes: u64, free_bytes: u64, budget_bytes: u64) -> Error {

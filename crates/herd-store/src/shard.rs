@@ -2,7 +2,8 @@
 //!
 //! Entries of a collection are appended to pages; a page holds entries of one collection and queue only. Invariants:
 //!
-//! 1. Every live record is in the index exactly once, and every word of it points at a live record.
+//! 1. Every live record is in the index exactly once, and every word of it points at a live record. A name has at most
+//!    one record as committed, and one that is pending.
 //! 2. A page's `live_bytes` is the sum of its live records; a queue's `bytes` adds their bodies.
 //! 3. Pages of an older generation of their collection are in `stale`, and found by nobody.
 //! 4. Logs and stale pages hold their collection, so its index stands for no other.
@@ -15,11 +16,12 @@ use crate::body::Body;
 use crate::collection::{Counts, Generation, State};
 use crate::index::{Addr, Index, Tag};
 use crate::left::{Cause, Left};
-use crate::record::{self, Draft, Record};
+use crate::pending::{ByName, Prepared};
+use crate::record::{self, Draft, PENDING, Record};
 use crate::slot::{Layout, Slot};
 use crate::sync::{Mutex, MutexGuard, Rank};
 use herd_core::bugs::{Bug, has};
-use herd_core::entry::Fence;
+use herd_core::entry::{Fence, Version};
 use herd_core::key::HashKey;
 use herd_core::limits::{LEFT_FENCES_PART, SLOTS};
 use std::collections::VecDeque;
@@ -49,6 +51,10 @@ pub(crate) struct Shard {
     pub(crate) ghost: Vec<u32>,
     /// Tokens that removed objects left behind.
     pub(crate) left: Left,
+    /// Writes that are prepared, and neither committed nor dropped.
+    pub(crate) pending: ByName<Prepared>,
+    /// Versions of removals, remembered while their slot is copied to this node.
+    pub(crate) graves: ByName<Version>,
     /// Bodies of large entries, by the number in their record.
     bodies: Vec<Option<Arc<Body>>>,
     free_bodies: Vec<u32>,
@@ -114,6 +120,8 @@ impl Shard {
             stale: Vec::new(),
             ghost: Vec::new(),
             left,
+            pending: ByName::new(),
+            graves: ByName::new(),
             bodies: Vec::new(),
             free_bodies: Vec::new(),
             trash: Vec::new(),
@@ -180,6 +188,8 @@ impl Shard {
     fn retire(&mut self, at: usize) -> Counts {
         let Some(old) = self.logs[at].take() else { return Counts::default() };
         self.left.end(old.generation);
+        self.pending.retain(&self.arena, |(_, generation, _), _| *generation != old.generation);
+        self.graves.retain(&self.arena, |(_, generation, _), _| *generation != old.generation);
         old.c.report_now(old.unreported - old.counts.bytes as i64);
         let stale = old.queues.into_iter().map(|queue| queue.pages).filter(|pages| !pages.is_empty());
         self.stale.extend(stale.map(|pages| Stale { c: old.c.clone(), pages }));
@@ -214,14 +224,32 @@ impl Shard {
         self.logs.iter().flatten().map(|logs| logs.c.clone()).collect()
     }
 
-    /// Position and address of an entry.
+    /// Position and address of an entry as committed.
     #[inline]
     pub(crate) fn find(&self, c: &State, generation: Generation, tag: Tag, name: &[u8]) -> Option<(usize, Addr)> {
+        self.find_either(c, generation, tag, name, false)
+    }
+
+    /// Position and address of an entry's pending write.
+    pub(crate) fn find_pending(&self, c: &State, generation: Generation, tag: Tag, name: &[u8]) -> Option<(usize, Addr)> {
+        self.find_either(c, generation, tag, name, true)
+    }
+
+    #[inline]
+    fn find_either(
+        &self,
+        c: &State,
+        generation: Generation,
+        tag: Tag,
+        name: &[u8],
+        is_pending: bool,
+    ) -> Option<(usize, Addr)> {
         self.index.find(tag, |addr| {
             self.arena.fetch(&self.owner, PageId(addr.page()), addr.offset(), FETCH_BYTES);
             let note = self.arena.note(&self.owner, PageId(addr.page()));
             let current = note.generation == generation || has(Bug::StaleGeneration);
-            note.collection == c.index && current && self.record(addr).name() == name
+            let is_it = |record: Record<'_>| record.name() == name && record.is_marked(PENDING) == is_pending;
+            note.collection == c.index && current && is_it(self.record(addr))
         })
     }
 
@@ -362,12 +390,11 @@ impl Shard {
         }
     }
 
-    /// Counts a new live entry of `weight` bytes in `queue`.
+    /// Counts the bytes of a new live entry of `weight` bytes in `queue`; the object counts once it is committed.
     pub(crate) fn count_in(&mut self, c: &State, queue: u8, weight: u64) {
         let logs = self.logs(c);
         logs.kept_pages = if queue == MAIN { 0 } else { logs.kept_pages };
         logs.queues[usize::from(queue)].bytes += weight;
-        logs.counts.objects += 1;
         logs.change(c, weight as i64);
     }
 
@@ -381,6 +408,7 @@ impl Shard {
     pub(crate) fn bury(&mut self, c: &State, addr: Addr) {
         let record = self.record(addr);
         let (len, weight, body) = (record.len_bytes(), self.weight(c, record), record.body());
+        let objects = u64::from(!record.is_marked(PENDING));
         if let Some(number) = body {
             self.drop_body(number);
         }
@@ -392,7 +420,7 @@ impl Shard {
         let before = logs.queues[queue].garbage;
         logs.queues[queue].bytes -= weight;
         logs.queues[queue].garbage += len as u64;
-        logs.counts.objects -= 1;
+        logs.counts.objects -= objects;
         logs.change(c, -(weight as i64));
         if before / GARBAGE_STEP_BYTES != (before + len as u64) / GARBAGE_STEP_BYTES {
             self.arena.note_freeable();

@@ -2,7 +2,7 @@
 //!
 //! A shard has slots that follow each other, as many as every other. So a node that has each N-th slot of a herd has
 //! some in every shard. Within the shard a slot has a number, which stands in the low bits of the tags of its objects:
-//! the index alone tells which objects are those of a slot, at no bytes for each.
+//! the index alone tells which objects are those of a slot (`scan.rs`), at no bytes for each.
 //!
 //! A [`Seat`] is read and set under the lock of the slot's shard, so each operation obeys the one that is set when its
 //! entry is locked. Invariant: what is not [`Seat::Alone`] never changes by itself: nothing in it expires, and nothing
@@ -119,13 +119,24 @@ impl Layout {
     /// The tag of an object.
     #[inline]
     pub(crate) fn tag(self, id: ObjectId) -> Tag {
-        Tag::new(id.tag_bits(), self.place(id.slot()).1, self.bits)
+        self.tag_at(id.slot(), id.tag_bits())
+    }
+
+    /// The tag of an object in this slot whose name's hash has these bits.
+    #[inline]
+    pub(crate) fn tag_at(self, slot: usize, hash: u64) -> Tag {
+        Tag::new(hash, self.place(slot).1, self.bits)
     }
 
     /// The number that the slot of an object with this tag has in its shard.
     #[inline]
     pub(crate) fn number(self, tag: Tag) -> usize {
         tag.value() as usize & (self.slots() - 1)
+    }
+
+    /// The slot of an object with this tag in that shard.
+    pub(crate) fn slot(self, shard: usize, tag: Tag) -> usize {
+        shard << self.bits | self.number(tag)
     }
 }
 
@@ -142,8 +153,8 @@ mod tests {
                 let id = ObjectId::of(&HashKey([5; 16]), CollectionId::DEFAULT, &i.to_le_bytes());
                 let (shard, number) = layout.place(id.slot());
                 assert!(shard < shards && number < layout.slots());
-                assert_eq!(shard * layout.slots() + number, id.slot());
                 assert_eq!(layout.number(layout.tag(id)), number);
+                assert_eq!(layout.slot(shard, layout.tag(id)), id.slot());
             }
         }
     }

@@ -8,6 +8,8 @@ use std::collections::HashMap;
 mod generations;
 mod left;
 mod memory;
+mod pending;
+mod scan;
 mod slots;
 #[cfg(herd_shuttle)]
 mod model;

@@ -1,0 +1,293 @@
+//! Writes that are prepared and neither committed nor dropped: of an entry at most one, beside what is committed.
+//!
+//! A pending object is a second record, with its own place in the log and in the index, that nobody finds until it is
+//! committed (`record::PENDING`). So a commit takes no memory and can't fail. What is committed has a mark meanwhile
+//! (`record::BESIDE`), by which a reader knows. What a record doesn't tell, and removals, which have no record and
+//! so need no room in full memory, are kept by name.
+//!
+//! Invariants: a write is kept by name as long as it is pending. There is a pending record of that name if, and only
+//! if, it is no removal; what is committed is marked if, and only if, a write is kept. What is pending counts in bytes,
+//! but not as an object, and neither expires nor is evicted; a flush takes it like all else.
+//!
+//! Who may call: the node, with the entry locked. Whether a write follows its base, and when it may be committed, is
+//! not judged here but by [`herd_core::replica`]. A write kept by name takes some 150 bytes and its name, charged to
+//! the arena; there are as many as operations under way, which the node bounds.
+
+use crate::arena::{Arena, PageId};
+use crate::collection::Generation;
+use crate::entry::{Entry, Found, Given, NewObject};
+use crate::index::{Addr, Tag};
+use crate::record::{self, BESIDE, Draft, PENDING};
+use crate::refusal;
+use herd_core::Error;
+use herd_core::entry::{Fence, Version};
+use herd_core::replica::Pending;
+use std::collections::BTreeMap;
+
+/// What something kept by name costs beyond its name: its place in a tree at the usual two thirds full, and the
+/// allocator's share.
+const OVERHEAD_BYTES: u64 = 150;
+
+/// The tag of a name, the generation of its collection, and the name.
+pub(crate) type Of = (Tag, Generation, Box<[u8]>);
+
+/// What is kept in a shard by name.
+pub(crate) struct ByName<T> {
+    all: BTreeMap<Of, T>,
+}
+
+/// A write that is pending.
+pub(crate) struct Prepared {
+    pub(crate) write: Pending,
+    /// The token that a removal leaves behind.
+    fence: Option<Fence>,
+}
+
+impl<T> ByName<T> {
+    pub(crate) fn new() -> Self {
+        Self { all: BTreeMap::new() }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// What is kept of a name.
+    #[inline]
+    pub(crate) fn get(&self, tag: Tag, generation: Generation, name: &[u8]) -> Option<&T> {
+        if self.all.is_empty() {
+            return None;
+        }
+        let mut same = self.range(tag, tag).filter(|((_, g, n), _)| *g == generation && **n == *name);
+        same.next().map(|(_, kept)| kept)
+    }
+
+    /// What is kept of the tags `from..=to`, by tag.
+    pub(crate) fn range(&self, from: Tag, to: Tag) -> impl Iterator<Item = (&Of, &T)> {
+        let first: Of = (from, 0, Box::default());
+        self.all.range(first..).take_while(move |((tag, ..), _)| *tag <= to)
+    }
+
+    /// All that is kept.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Of, &T)> {
+        self.all.iter()
+    }
+
+    /// Keeps something of a name, in place of what is kept.
+    fn insert(&mut self, arena: &Arena, tag: Tag, generation: Generation, name: &[u8], kept: T) {
+        if self.all.insert((tag, generation, name.into()), kept).is_none() {
+            arena.charge(OVERHEAD_BYTES + name.len() as u64);
+        }
+    }
+
+    fn remove(&mut self, arena: &Arena, tag: Tag, generation: Generation, name: &[u8]) -> Option<T> {
+        let kept = self.all.remove(&(tag, generation, name.into()))?;
+        arena.discharge(OVERHEAD_BYTES + name.len() as u64);
+        Some(kept)
+    }
+
+    /// Drops what is kept of those tags in `from..=to` which are `meant`.
+    pub(crate) fn drop_range(&mut self, arena: &Arena, from: Tag, to: Tag, meant: impl Fn(Tag) -> bool) {
+        let gone: Vec<Of> = self.range(from, to).filter(|((tag, ..), _)| meant(*tag)).map(|(of, _)| of.clone()).collect();
+        gone.iter().for_each(|(tag, generation, name)| drop(self.remove(arena, *tag, *generation, name)));
+    }
+
+    /// Keeps only what `stays`.
+    pub(crate) fn retain(&mut self, arena: &Arena, mut stays: impl FnMut(&Of, &T) -> bool) {
+        self.all.retain(|of, kept| {
+            let stays = stays(of, kept);
+            if !stays {
+                arena.discharge(OVERHEAD_BYTES + of.2.len() as u64);
+            }
+            stays
+        });
+    }
+}
+
+impl Entry<'_> {
+    /// Version of what is committed, whether its time is over or not; 0: nothing is.
+    pub fn committed(&self) -> Version {
+        self.place.map_or(0, |(_, addr)| self.shard.record(addr).version())
+    }
+
+    /// What is committed, whether its time is over or not.
+    pub fn found_committed(&self) -> Option<Found<'_>> {
+        self.place.map(|(_, addr)| self.found_at(addr))
+    }
+
+    /// The write that is pending.
+    pub fn pending(&self) -> Option<Pending> {
+        self.shard.pending.get(self.tag, self.generation, self.name).map(|prepared| prepared.write)
+    }
+
+    /// Whether no write is pending: what is committed is the last that was begun here.
+    #[inline]
+    pub fn is_clean(&self) -> bool {
+        match self.place {
+            Some((_, addr)) => !self.shard.record(addr).is_marked(BESIDE),
+            None => self.pending().is_none(),
+        }
+    }
+
+    /// The object as it will be when the pending write is committed; `None`: none is pending, or it is a removal.
+    pub fn found_pending(&self) -> Option<Found<'_>> {
+        let pending = self.pending().filter(|pending| !pending.removes);
+        pending.map(|_| self.found_at(self.pending_place().1))
+    }
+
+    /// Gives out the next version, which is above `floor` too.
+    pub fn take_version(&mut self, floor: Version) -> Version {
+        self.shard.raise_version(self.number, floor);
+        self.shard.next_version(self.number)
+    }
+
+    /// Keeps a write, which follows version `base` (0: absence), beside what is committed. It takes all the room and
+    /// quota that its commit needs.
+    ///
+    /// Errors: `Busy` where a write is pending, else those of a put. Nothing is kept then.
+    pub fn prepare(&mut self, version: Version, base: Version, new: &NewObject<'_>) -> Result<(), Error> {
+        let done = self.try_prepare(version, new);
+        match done {
+            Ok(()) => self.note(Pending { version, base, removes: false }, None),
+            Err(_) => self.refused(new),
+        }
+        done
+    }
+
+    fn try_prepare(&mut self, version: Version, new: &NewObject<'_>) -> Result<(), Error> {
+        self.check_free()?;
+        self.check_name()?;
+        let (mut draft, weight) = self.draft(version, new);
+        let claimed = self.claim_quota(weight)?;
+        let done = self.store_pending(&mut draft, &new.value, weight);
+        self.c.unclaim(claimed);
+        done
+    }
+
+    /// Writes a pending record, in place of none.
+    fn store_pending(&mut self, draft: &mut Draft<'_>, value: &Given<'_>, weight: u64) -> Result<(), Error> {
+        self.make_index_room()?;
+        let (queue, addr) = self.room_for_new(draft.bytes())?;
+        self.complete(draft, value);
+        draft.write(self.shard.bytes_mut(addr), 0);
+        record::set_mark(self.shard.bytes_mut(addr), PENDING, true);
+        self.shard.note_expiry(PageId(addr.page()), draft.head.expires_ms);
+        self.shard.count_in(self.c, queue, weight);
+        self.shard.link(self.tag, addr);
+        // Where names are kept in order, this one has its room now. A listing passes over it until it is committed.
+        self.c.add_name(self.generation, self.name);
+        Ok(())
+    }
+
+    /// Keeps a removal, which follows version `base`, and which leaves a fence behind. Error: `Busy` where a write is
+    /// pending.
+    pub fn prepare_remove(&mut self, version: Version, base: Version, fence: Option<Fence>) -> Result<(), Error> {
+        self.check_free()?;
+        self.note(Pending { version, base, removes: true }, fence);
+        Ok(())
+    }
+
+    fn check_free(&self) -> Result<(), Error> {
+        if self.pending().is_none() { Ok(()) } else { Err(refusal::busy(self.c)) }
+    }
+
+    fn note(&mut self, write: Pending, fence: Option<Fence>) {
+        self.shard.raise_version(self.number, write.version);
+        let shard = &mut *self.shard;
+        shard.pending.insert(&shard.arena, self.tag, self.generation, self.name, Prepared { write, fence });
+        self.mark_beside(true);
+    }
+
+    /// Marks what is committed.
+    fn mark_beside(&mut self, is_beside: bool) {
+        if let Some((_, addr)) = self.place {
+            record::set_mark(self.shard.bytes_mut(addr), BESIDE, is_beside);
+        }
+    }
+
+    /// What was just put is marked if a write is pending beside it.
+    #[inline]
+    pub(crate) fn mark_put(&mut self) {
+        if !self.shard.pending.is_empty() && self.pending().is_some() {
+            self.mark_beside(true);
+        }
+    }
+
+    /// The pending write of this version becomes what is committed; can't fail. False: it is not pending.
+    pub fn commit(&mut self, version: Version) -> bool {
+        match self.end_pending(version) {
+            None => false,
+            Some(Prepared { write: Pending { removes: true, .. }, fence }) => {
+                self.take_out(fence);
+                true
+            }
+            Some(_) => {
+                self.commit_object();
+                true
+            }
+        }
+    }
+
+    fn commit_object(&mut self) {
+        if let Some((at, addr)) = self.place.take() {
+            self.shard.kill(self.c, at, addr);
+        }
+        let (at, addr) = self.pending_place();
+        record::set_mark(self.shard.bytes_mut(addr), PENDING, false);
+        (self.place, self.is_due) = (Some((at, addr)), false);
+        let logs = self.shard.logs(self.c);
+        (logs.counts.objects, logs.counts.puts) = (logs.counts.objects + 1, logs.counts.puts + 1);
+        logs.kept_pages = 0;
+        self.shard.forget_left(self.generation, self.name);
+        // What was committed may have been removed beside it, and the name with it.
+        self.c.add_name(self.generation, self.name);
+    }
+
+    /// Drops the pending write of this version; false: it is not pending.
+    pub fn abort(&mut self, version: Version) -> bool {
+        let Some(Prepared { write, .. }) = self.end_pending(version) else { return false };
+        self.mark_beside(false);
+        if !write.removes {
+            let (at, addr) = self.pending_place();
+            self.shard.kill(self.c, at, addr);
+            self.look_again();
+            if self.place.is_none() {
+                self.c.remove_name(self.generation, self.name);
+            }
+        }
+        true
+    }
+
+    fn end_pending(&mut self, version: Version) -> Option<Prepared> {
+        self.pending().filter(|write| write.version == version)?;
+        let shard = &mut *self.shard;
+        shard.pending.remove(&shard.arena, self.tag, self.generation, self.name)
+    }
+
+    fn pending_place(&self) -> (usize, Addr) {
+        let place = self.shard.find_pending(self.c, self.generation, self.tag, self.name);
+        place.expect("a write that is pending and no removal has a record")
+    }
+
+    /// Sets what is committed to a version that was committed elsewhere, below what is pending here. Errors: as those
+    /// of a put.
+    pub fn copy(&mut self, version: Version, new: &NewObject<'_>) -> Result<(), Error> {
+        let done = self.try_put(version, new).map(drop);
+        if done.is_err() {
+            self.refused(new);
+        }
+        done
+    }
+
+    /// The version of a removal that is remembered; 0: none.
+    pub fn grave(&self) -> Version {
+        self.shard.graves.get(self.tag, self.generation, self.name).copied().unwrap_or(0)
+    }
+
+    /// Remembers a removal, until [`crate::Store::forget_graves`].
+    pub fn bury(&mut self, version: Version) {
+        let shard = &mut *self.shard;
+        shard.graves.insert(&shard.arena, self.tag, self.generation, self.name, version);
+    }
+}

@@ -1,0 +1,221 @@
+//! The objects of one slot, in turns: to copy them, to compare them, or to have done with them.
+//!
+//! They are told by their tags, so a turn reads words of the index and touches only what is the slot's. A
+//! [`SlotCursor`] stands between two tags, so it survives growth of the index, and changes: what is there all the time
+//! is met once. The order, that of [`Key`], is the same in every node, whatever its number of shards.
+//!
+//! Who may call: the node, without any lock. A turn has the lock of the slot's shard for a stretch at a time.
+
+use crate::arena::PageId;
+use crate::collection::{Generation, State};
+use crate::index::{Addr, Tag};
+use crate::pending::{ByName, Of};
+use crate::record::PENDING;
+use crate::shard::{Logs, Shard};
+use crate::slot::Layout;
+use crate::{Collection, Now, Store};
+use herd_core::entry::Version;
+use herd_core::key::CollectionId;
+use herd_core::replica::Pending;
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+/// Objects of the slot that one stretch is meant to meet where slots are of one size.
+const STRETCH_OBJECTS: usize = 16;
+/// Entries of one stretch at most: 5 us of reading.
+const STRETCH_ENTRIES_MAX: usize = 4096;
+/// A stretch without an entry costs as much as so many entries.
+const EMPTY_STRETCH_ENTRIES: usize = 64;
+
+/// What names an object in its herd, in the order in which the objects of a slot are met: by the hash of the name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    slot: u16,
+    hash: u64,
+    /// Its collection.
+    pub collection: CollectionId,
+    /// Its name.
+    pub name: Box<[u8]>,
+}
+
+impl Key {
+    /// Its slot.
+    pub fn slot(&self) -> usize {
+        usize::from(self.slot)
+    }
+}
+
+/// An object of a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotItem {
+    /// The object.
+    pub key: Key,
+    /// The version that is committed; 0: a write is pending, and nothing is committed.
+    pub version: Version,
+}
+
+/// Where one who goes through a slot stands. It holds no lock and no object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotCursor {
+    slot: usize,
+    /// `None`: at the end.
+    next: Option<Tag>,
+}
+
+impl SlotCursor {
+    /// Before all objects of a slot (below [`herd_core::limits::SLOTS`]).
+    pub fn new(slot: usize) -> Self {
+        Self { slot, next: Some(Tag::MIN) }
+    }
+
+    /// Whether all objects were met.
+    pub fn is_at_end(&self) -> bool {
+        self.next.is_none()
+    }
+}
+
+impl Store {
+    /// The key of the object `name`.
+    pub fn key(&self, c: &Collection, name: &[u8]) -> Key {
+        self.key_of(&c.0, name)
+    }
+
+    fn key_of(&self, c: &State, name: &[u8]) -> Key {
+        let id = c.object_id(&self.hash_key, name);
+        Key { slot: id.slot() as u16, hash: id.tag_bits(), collection: c.id, name: name.into() }
+    }
+
+    /// A cursor before this object, and before others whose hash begins as that of its name does.
+    pub fn cursor_at(&self, key: &Key) -> SlotCursor {
+        SlotCursor { slot: key.slot(), next: Some(self.layout.tag_at(key.slot(), key.hash)) }
+    }
+
+    /// A turn through a slot: appends what it meets to `items`, in order, and ends when it has looked at some `budget`
+    /// entries of the shard, of any slot; at 1 to 200 ns each. Objects whose time is over are met as all others.
+    pub fn slot_turn(&self, cursor: &mut SlotCursor, items: &mut Vec<SlotItem>, budget: usize, now: Now) {
+        self.turn(cursor, budget, |shard, stretch| self.list_stretch(shard, stretch, items, now));
+    }
+
+    /// A turn of having done with a slot: what it meets goes, pending writes and remembered removals too, and no token
+    /// stays behind.
+    pub fn clear_turn(&self, cursor: &mut SlotCursor, budget: usize, now: Now) {
+        self.turn(cursor, budget, |shard, stretch| shard.clear_stretch(stretch, now));
+    }
+
+    fn turn(&self, cursor: &mut SlotCursor, budget: usize, mut look: impl FnMut(&mut Shard, &Stretch) -> usize) {
+        let (at, number) = self.layout.place(cursor.slot);
+        let entries = (STRETCH_OBJECTS * self.layout.slots()).min(STRETCH_ENTRIES_MAX);
+        let mut looked = 0;
+        while looked < budget
+            && let Some(from) = cursor.next
+        {
+            let mut shard = self.lock(at);
+            let stretch = Stretch { number, from, to: shard.index.stretch(from, entries) };
+            looked += look(&mut shard, &stretch) + EMPTY_STRETCH_ENTRIES;
+            cursor.next = stretch.to.next();
+        }
+    }
+
+    /// Lists a stretch; gives how many entries it looked at.
+    fn list_stretch(&self, shard: &Shard, stretch: &Stretch, items: &mut Vec<SlotItem>, now: Now) -> usize {
+        let mut met = Vec::new();
+        let looked = shard.look(stretch, now, |c, addr| {
+            let record = shard.record(addr);
+            if !record.is_marked(PENDING) {
+                met.push(SlotItem { key: self.key_of(c, record.name()), version: record.version() });
+            }
+        });
+        for (of, _) in stretch.of(&shard.pending, self.layout) {
+            if let Some(c) = shard.current(of.1, now) {
+                met.push(SlotItem { key: self.key_of(c, &of.2), version: 0 });
+            }
+        }
+        met.sort_by(|a, b| (&a.key, Reverse(a.version)).cmp(&(&b.key, Reverse(b.version))));
+        met.dedup_by(|beside, committed| beside.key == committed.key);
+        items.append(&mut met);
+        looked
+    }
+
+    /// All writes that are pending in those slots for which `is_meant`.
+    pub fn pendings(&self, is_meant: impl Fn(usize) -> bool, now: Now) -> Vec<(Key, Pending)> {
+        let mut all = Vec::new();
+        for at in 0..self.shards.len() {
+            let shard = self.lock(at);
+            let meant = shard.pending.iter().filter(|((tag, ..), _)| is_meant(self.layout.slot(at, *tag)));
+            all.extend(meant.filter_map(|((_, generation, name), prepared)| {
+                let c = shard.current(*generation, now)?;
+                Some((self.key_of(c, name), prepared.write))
+            }));
+        }
+        all
+    }
+
+    /// Forgets the removals that are remembered in those slots for which `is_meant`.
+    pub fn forget_graves(&self, is_meant: impl Fn(usize) -> bool) {
+        for at in 0..self.shards.len() {
+            let shard = &mut *self.lock(at);
+            shard.graves.retain(&shard.arena, |(tag, ..), _| !is_meant(self.layout.slot(at, *tag)));
+        }
+    }
+}
+
+/// A stretch of a shard's index.
+struct Stretch {
+    /// The number of the slot that is meant.
+    number: usize,
+    from: Tag,
+    to: Tag,
+}
+
+impl Stretch {
+    /// What is kept by name of the slot's objects in this stretch.
+    fn of<'a, T>(&self, kept: &'a ByName<T>, layout: Layout) -> impl Iterator<Item = (&'a Of, &'a T)> {
+        let number = self.number;
+        kept.range(self.from, self.to).filter(move |((tag, ..), _)| layout.number(*tag) == number)
+    }
+}
+
+impl Logs {
+    /// Whether this generation of the collection is the present one.
+    fn is_current(&self, generation: Generation, now: Now) -> bool {
+        self.generation == generation && self.c.generation(now.unix_ms) == generation
+    }
+}
+
+impl Shard {
+    /// Calls `each` for the entries of the slot that are neither flushed nor removed; gives how many of any slot it
+    /// looked at.
+    fn look(&self, stretch: &Stretch, now: Now, mut each: impl FnMut(&Arc<State>, Addr)) -> usize {
+        let mut looked = 0;
+        self.index.range(stretch.from, stretch.to, |tag, addr| {
+            looked += 1;
+            if self.layout.number(tag) == stretch.number {
+                let note = self.arena.note(&self.owner, PageId(addr.page()));
+                let logs = self.logs.get(usize::from(note.collection)).and_then(Option::as_ref);
+                let logs = logs.filter(|logs| logs.is_current(note.generation, now));
+                logs.into_iter().for_each(|logs| each(&logs.c, addr));
+            }
+        });
+        looked
+    }
+
+    /// The collection whose generation this is, if it still is.
+    fn current(&self, generation: Generation, now: Now) -> Option<&Arc<State>> {
+        self.logs.iter().flatten().find(|logs| logs.is_current(generation, now)).map(|logs| &logs.c)
+    }
+
+    /// Takes a stretch of a slot out; gives how many entries it looked at.
+    fn clear_stretch(&mut self, stretch: &Stretch, now: Now) -> usize {
+        let mut met = Vec::new();
+        let looked = self.look(stretch, now, |c, addr| met.push((c.clone(), addr)));
+        for (c, addr) in &met {
+            self.forget_name(c, *addr);
+            let at = self.position(c, *addr);
+            self.kill(c, at, *addr);
+        }
+        let (layout, arena) = (self.layout, self.arena.clone());
+        self.pending.drop_range(&arena, stretch.from, stretch.to, |tag| layout.number(tag) == stretch.number);
+        self.graves.drop_range(&arena, stretch.from, stretch.to, |tag| layout.number(tag) == stretch.number);
+        looked
+    }
+}
