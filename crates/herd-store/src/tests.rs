@@ -9,11 +9,13 @@ mod generations;
 mod left;
 mod memory;
 mod pending;
+mod replicas;
 mod scan;
 mod slots;
 #[cfg(herd_shuttle)]
 mod model;
 mod threads;
+mod writes;
 
 /// A whole round of upkeep.
 fn upkeep(store: &Store, now: Now) {
