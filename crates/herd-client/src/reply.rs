@@ -3,7 +3,7 @@
 use crate::error::{Error, ErrorKind, Result};
 use herd_core::attributes::Attributes;
 use herd_core::entry::Version;
-use herd_core::wire::{Fields, Header, LENGTH_UNKNOWN, Status, WireError};
+use herd_core::wire::{Breach, Fields, Header, LENGTH_UNKNOWN, Status, WireError};
 
 /// The head of a reply; what belongs to its body comes apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -168,7 +168,7 @@ pub struct Welcome {
     pub features: u64,
     /// Highest protocol version it speaks.
     pub highest_version: u16,
-    /// Session: high 24 bits of request ids.
+    /// Session: bits 40 to 62 of request ids.
     pub session: u32,
     /// Name and build.
     pub node: String,
@@ -182,6 +182,12 @@ impl Welcome {
             session: fields.session.unwrap_or(0),
             node: fields.node.unwrap_or_default().to_owned(),
         }
+    }
+}
+
+impl From<Breach> for Error {
+    fn from(breach: Breach) -> Self {
+        Error::bad_reply(breach.to_string())
     }
 }
 

@@ -245,9 +245,9 @@ impl Shared {
         self.store.collection(name.as_bytes()).ok_or_else(missing)
     }
 
-    /// The number of a new session of the wire; 24 bits, never 0.
+    /// The number of a new session of the wire; 23 bits, never 0.
     pub(crate) fn next_session(&self) -> u32 {
-        self.sessions.fetch_add(1, Relaxed) % 0xFF_FFFF + 1
+        self.sessions.fetch_add(1, Relaxed) % 0x7F_FFFF + 1
     }
 
     #[inline]

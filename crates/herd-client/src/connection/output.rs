@@ -31,12 +31,12 @@ impl Output {
     }
 
     /// Adds frames: `write` appends them.
-    pub(super) fn push<E>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
+    pub(super) fn push<T, E>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Result<T, E>) -> Result<T, E> {
         let buffer = if self.body.is_some() { &mut self.queue } else { &mut self.head };
         let before = buffer.len();
-        write(buffer)?;
+        let written = write(buffer)?;
         self.queued_bytes += (buffer.len() - before) as u64;
-        Ok(())
+        Ok(written)
     }
 
     /// Lets a part of the caller's memory follow the frame head that was pushed last.

@@ -3,8 +3,9 @@
 use super::*;
 use crate::ErrorKind;
 use herd_core::collection::Class;
+use herd_core::entry::Range as ByteRange;
 use herd_core::key::CollectionId;
-use herd_core::wire::{BRIEF_BYTES, Frame, Status, parse_frame};
+use herd_core::wire::{BRIEF_BYTES, Frame, Status, Verb, parse_frame, request_id};
 
 const PATIENCE_MS: u64 = 1_000;
 const PATIENCE: Patience = Patience { first_ms: PATIENCE_MS, then_ms: PATIENCE_MS };

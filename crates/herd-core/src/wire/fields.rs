@@ -60,7 +60,7 @@ pub struct Fields<'a> {
     pub features: Option<u64>,
     /// Hello and welcome: highest protocol version spoken.
     pub highest_version: Option<u16>,
-    /// Welcome: the high 24 bits of request ids.
+    /// Welcome: bits 40 to 62 of request ids.
     pub session: Option<u32>,
     /// Welcome: node name and build.
     pub node: Option<&'a str>,

@@ -41,6 +41,9 @@ pub const CODE_NEWER: u16 = 4;
 /// Bits of the sequence within a request id.
 pub const SEQUENCE_BITS: u32 = 40;
 
+/// Bits of the session above it; the highest bit of an id says who opened the request ([`super::Side`]).
+pub const SESSION_BITS: u32 = 23;
+
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -177,10 +180,11 @@ fn error_code(kind: ErrorKind) -> u16 {
     }
 }
 
-/// The request id of a session (24 bits) and a sequence number (40 bits); higher bits are cut off.
+/// The id of a client's request, of a session (23 bits) and a sequence number (40 bits); higher bits are cut off.
 #[inline]
 pub fn request_id(session: u32, sequence: u64) -> u64 {
-    (u64::from(session) << SEQUENCE_BITS) | (sequence & ((1 << SEQUENCE_BITS) - 1))
+    let session = u64::from(session) & ((1 << SESSION_BITS) - 1);
+    (session << SEQUENCE_BITS) | (sequence & ((1 << SEQUENCE_BITS) - 1))
 }
 
 /// A header, decoded. `head_len`, `body_len` and `head_crc` are filled in by the encoders of frames.

@@ -7,8 +7,10 @@
 //! Two ways to read: [`parse_frame`] for a frame that lies whole in a buffer, and [`parse_frame_head`] for one whose
 //! body the caller takes straight from the socket to where it belongs, with [`BlockChecks`] beside it. Two ways to
 //! write: [`encode_frame`] with the body, and [`encode_frame_head`] for a body that is sent from where it lies.
-//! Node and client call this; it knows of no connection, no credit and no order of frames.
+//! Node and client call this; it knows of no connection. Order and credit of the frames that belong to a request are
+//! the business of its [`Asker`].
 
+mod asker;
 mod checks;
 mod error;
 mod fields;
@@ -17,12 +19,13 @@ mod list;
 #[cfg(test)]
 mod tests;
 
+pub use asker::{Answer, Asker, Breach, ID_OF_ACCEPTOR, Side, Started, Wanted};
 pub use checks::{BlockChecks, FRAME_BLOCKS_MAX, block_checks};
 pub use error::WireError;
 pub use fields::Fields;
 pub use header::{
     BRIEF_BYTES, BRIEF_MAGIC, CODE_NEWER, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_MORE, FLAG_QUIET, FLAG_RANGE, HEADER_BYTES,
-    Header, Kind, LENGTH_UNKNOWN, MAGIC, SEQUENCE_BITS, Status, Verb, request_id,
+    Header, Kind, LENGTH_UNKNOWN, MAGIC, SEQUENCE_BITS, SESSION_BITS, Status, Verb, request_id,
 };
 pub use list::{LIST_ENTRY_OVERHEAD_BYTES, ListEntries, ListEntry};
 
