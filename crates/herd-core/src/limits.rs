@@ -70,6 +70,9 @@ pub const QUOTE_MAX_BYTES: usize = 40;
 /// Wire: body bytes of one frame, so that a frame never holds up others for long.
 pub const WIRE_FRAME_BODY_MAX_BYTES: usize = 1 << 20;
 
+/// Wire: what a node says of itself when a link opens: those of later versions may say four times as much as today's.
+pub const WIRE_PEER_MAX_BYTES: usize = 256;
+
 /// Wire: arguments of a method: they are taken when they are wholly there, so a connection holds them meanwhile.
 pub const WIRE_ARGUMENTS_MAX_BYTES: usize = 48 * 1024;
 
@@ -78,6 +81,23 @@ pub const WIRE_FIRST_CREDIT_BYTES: u64 = 4 << 20;
 
 /// Wire: requests open on one connection; beyond it the answer is `busy`.
 pub const WIRE_OPEN_REQUESTS_MAX: usize = 1024;
+
+/// Link: requests that one end has asked, and that the other has taken and not answered; beyond it the answer is `busy`.
+/// A loop serves some hundred thousand a second, so that these are some 50 ms of work.
+pub const LINK_OPS_MAX: usize = 8192;
+
+/// Link: bytes of the bodies of such requests, and of replies that are not sent: what 10 Gbit/s carry in 50 ms.
+pub const LINK_BYTES_MAX: u64 = 64 << 20;
+
+/// Link: how often each end lets the other one hear from it.
+pub const LINK_BEAT_MS: u64 = 200;
+
+/// A node that does not answer the dialing of a link for so long is dialed anew: a lost packet is sent again after 1 s.
+pub const DIAL_TIMEOUT_MS: u64 = 2_000;
+
+/// Link: silence after which it is taken to be lost: ten beats. No loop is busy for so long, and whoever waits for an
+/// answer over a link that was cut is told well before its own 10 s are over.
+pub const LINK_SILENCE_MS: u64 = 2_000;
 
 /// Names in one page of a listing.
 pub const LIST_PAGE_MAX: u32 = 10_000;

@@ -18,6 +18,7 @@ pub mod session_wire;
 pub mod size;
 pub mod wire_fields;
 pub mod wire_frame;
+pub mod wire_hello;
 pub mod wire_list;
 
 use crate::Outcomes;
@@ -91,6 +92,7 @@ targets! {
         http_field,
         http_chunked,
         wire_frame,
+        wire_hello,
         wire_fields,
         wire_list,
         attributes,

@@ -4,9 +4,11 @@
 //! appends to a buffer the caller reuses.
 
 use super::error::WireError;
+use super::hello::PROOF_BYTES;
 use crate::entry::TOKEN_BYTES;
 use crate::limits::{
     ATTRIBUTES_MAX_BYTES, COLLECTION_NAME_MAX_BYTES, ERROR_TEXT_MAX_BYTES, NAME_MAX_BYTES, WIRE_HEAD_MAX_BYTES,
+    WIRE_PEER_MAX_BYTES,
 };
 
 pub(super) const NAME: u8 = 1;
@@ -27,6 +29,8 @@ const NODE: u8 = 15;
 const EXPIRES: u8 = 16;
 const CHECKSUM: u8 = 17;
 const TOKEN: u8 = 18;
+const PEER: u8 = 19;
+const PROOF: u8 = 20;
 
 /// Tag and length before each value.
 const FIELD_BYTES: usize = 3;
@@ -70,6 +74,10 @@ pub struct Fields<'a> {
     pub checksum: Option<u32>,
     /// Token of a lock ([`crate::entry::Token`]) that is shown with a request.
     pub token: Option<&'a [u8; TOKEN_BYTES]>,
+    /// Hello and welcome of a link: what the node says of itself ([`super::Peer`]).
+    pub peer: Option<&'a [u8]>,
+    /// Welcome and second hello of a link: that its sender knows the herd's secret.
+    pub proof: Option<&'a [u8; PROOF_BYTES]>,
 }
 
 impl<'a> Fields<'a> {
@@ -91,9 +99,9 @@ impl<'a> Fields<'a> {
         #[rustfmt::skip]
         let Self {
             name, ttl_ms, flags, attributes, collection, spec, error, prefix, after, limit, method, features,
-            highest_version, session, node, expires_ms, checksum, token,
+            highest_version, session, node, expires_ms, checksum, token, peer, proof,
         } = self;
-        let bytes = [name, attributes, prefix, after];
+        let bytes = [name, attributes, prefix, after, peer];
         let texts = [collection, spec, error, method, node];
         bytes.iter().all(|field| field.is_none())
             && texts.iter().all(|field| field.is_none())
@@ -101,6 +109,7 @@ impl<'a> Fields<'a> {
             && [flags, limit, session, checksum].iter().all(|field| field.is_none())
             && highest_version.is_none()
             && token.is_none()
+            && proof.is_none()
     }
 
     /// Decodes a head. Unknown tags are skipped; a known one that stands there twice is refused.
@@ -144,6 +153,8 @@ impl<'a> Fields<'a> {
             EXPIRES => self.expires_ms = Some(u64::from_le_bytes(fixed(tag, value)?)),
             CHECKSUM => self.checksum = Some(u32::from_le_bytes(fixed(tag, value)?)),
             TOKEN => self.token = Some(value.try_into().map_err(|_| field_length(tag, value))?),
+            PEER => self.peer = Some(sized(tag, value)?),
+            PROOF => self.proof = Some(value.try_into().map_err(|_| field_length(tag, value))?),
             _ => return Ok(false),
         }
         Ok(true)
@@ -182,7 +193,9 @@ impl<'a> Fields<'a> {
         put(out, NODE, self.node)?;
         put(out, EXPIRES, self.expires_ms.map(u64::to_le_bytes))?;
         put(out, CHECKSUM, self.checksum.map(u32::to_le_bytes))?;
-        put(out, TOKEN, self.token)
+        put(out, TOKEN, self.token)?;
+        put(out, PEER, self.peer)?;
+        put(out, PROOF, self.proof)
     }
 }
 
@@ -205,6 +218,7 @@ fn bounds(tag: u8) -> (usize, usize) {
         ATTRIBUTES => (0, ATTRIBUTES_MAX_BYTES),
         COLLECTION => (1, COLLECTION_NAME_MAX_BYTES),
         PREFIX | AFTER => (0, NAME_MAX_BYTES),
+        PEER => (0, WIRE_PEER_MAX_BYTES),
         _ => (0, WIRE_HEAD_MAX_BYTES - FIELD_BYTES),
     }
 }

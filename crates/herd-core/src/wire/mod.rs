@@ -8,13 +8,15 @@
 //! body the caller takes straight from the socket to where it belongs, with [`BlockChecks`] beside it. Two ways to
 //! write: [`encode_frame`] with the body, and [`encode_frame_head`] for a body that is sent from where it lies.
 //! Node and client call this; it knows of no connection. Order and credit of the frames that belong to a request are
-//! the business of its [`Asker`].
+//! the business of its [`Asker`]; how two nodes open a link, of [`Dialing`] and [`Accepting`].
 
 mod asker;
 mod checks;
 mod error;
 mod fields;
 mod header;
+mod hello;
+mod link;
 mod list;
 #[cfg(test)]
 mod tests;
@@ -27,6 +29,8 @@ pub use header::{
     BRIEF_BYTES, BRIEF_MAGIC, CODE_NEWER, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_MORE, FLAG_QUIET, FLAG_RANGE, HEADER_BYTES,
     Header, Kind, LENGTH_UNKNOWN, MAGIC, SEQUENCE_BITS, SESSION_BITS, Status, Verb, request_id,
 };
+pub use hello::{Accepting, Dialing, LinkError, LinkErrorKind, PEER_BYTES, PROOF_BYTES, Peer, Secret};
+pub use link::{Beat, Beats, LinkId, Links, Load, VERB_BEAT};
 pub use list::{LIST_ENTRY_OVERHEAD_BYTES, ListEntries, ListEntry};
 
 use crate::checksum::crc32c;
@@ -34,6 +38,12 @@ use crate::key::name_is_valid;
 
 /// The protocol version spoken here; the highest in hello and welcome.
 pub const PROTOCOL_VERSION: u16 = 1;
+
+/// The protocol of links between nodes spoken here.
+pub const LINK_PROTOCOL: u16 = 1;
+
+/// The oldest protocol of links spoken here: that of the release before.
+pub const LINK_PROTOCOL_LEAST: u16 = 1;
 
 /// A frame without its body: what must be read before anyone can say where the body goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use crate::entry::Condition;
 use crate::error::ErrorKind;
 use crate::key::CollectionId;
 use crate::limits::{ATTRIBUTES_MAX_BYTES, BLOCK_BYTES, NAME_MAX_BYTES, WIRE_FRAME_BODY_MAX_BYTES};
-use crate::limits::{COLLECTION_NAME_MAX_BYTES, WIRE_HEAD_MAX_BYTES};
+use crate::limits::{COLLECTION_NAME_MAX_BYTES, WIRE_HEAD_MAX_BYTES, WIRE_PEER_MAX_BYTES};
 
 // Golden frames, made from PROTOCOL.md by another program with a bitwise CRC-32C.
 const HELLO: &str = "\
@@ -367,6 +367,8 @@ fn random_fields<'a>(random: &mut Random, owned: &'a Owned) -> Fields<'a> {
         expires_ms: random.maybe(Random::next),
         checksum: random.maybe(|random| random.next() as u32),
         token: random.maybe(|_| b"sixteen bytes id and a u64".first_chunk().expect("24")),
+        peer: random.maybe(|_| &owned.blobs[2][..owned.blobs[2].len().min(WIRE_PEER_MAX_BYTES)]),
+        proof: random.maybe(|_| b"sixteen bytes .."),
     }
 }
 

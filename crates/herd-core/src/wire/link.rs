@@ -1,0 +1,265 @@
+//! What both ends of a link between two nodes keep of it (PROTOCOL.md §1.8), besides their requests: which link is the
+//! present one, what it owes, and whether the other node is still there. Pure: time is handed in.
+//!
+//! * A link is known by the node at its other end and its number. A new one takes the place of the old one ([`Links`]),
+//!   whose unread bytes must not be served any more: a prepare could be served behind its abort.
+//! * A link is read always, or two nodes with much to send to each other would wait for ever. So what it owes is
+//!   bounded where a request is taken ([`Load`]): beyond that it is refused as busy, while replies are always taken.
+//!   That refusals are bounded too is up to who asks: it has at most [`LINK_OPS_MAX`] requests open.
+//! * Each end lets the other one hear from it ([`Beats`]).
+//!
+//! Callers: link sessions of nodes, one [`Links`] a loop.
+
+use super::hello::{LinkError, LinkErrorKind, Peer};
+use crate::limits::{LINK_BEAT_MS, LINK_BYTES_MAX, LINK_OPS_MAX, LINK_SILENCE_MS};
+use crate::place::NodeId;
+use std::collections::BTreeMap;
+
+/// Verb of a beat, the request by which a node lets the other end of a link hear from it. It has no head and no body;
+/// its epoch, and that of its reply, tell of the map.
+pub const VERB_BEAT: u8 = 16;
+
+/// Which of the links to a node a session is, one after the other under the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkId {
+    /// The node at the other end.
+    pub node: NodeId,
+    /// The link's number between the two.
+    pub link: u16,
+    generation: u64,
+}
+
+/// The links of one loop that are there.
+#[derive(Default)]
+pub struct Links {
+    nodes: BTreeMap<NodeId, Known>,
+    generations: u64,
+}
+
+struct Known {
+    incarnation: u64,
+    /// The present generation of each link, by number.
+    links: BTreeMap<u16, u64>,
+}
+
+impl Links {
+    /// Takes a link whose other end has proved itself. From now on no other one of that number, and none of an older
+    /// incarnation of the node, is the present one. An older incarnation than is known has no link any more.
+    pub fn renew(&mut self, peer: &Peer) -> Result<LinkId, LinkError> {
+        let new = || Known { incarnation: peer.incarnation, links: BTreeMap::new() };
+        let known = self.nodes.entry(peer.node).or_insert_with(new);
+        if peer.incarnation < known.incarnation {
+            let text = format!("node {} has been started anew since this process of it", peer.node.0);
+            return Err(LinkError::new(LinkErrorKind::OlderIncarnation, text));
+        }
+        if peer.incarnation > known.incarnation {
+            *known = new();
+        }
+        self.generations += 1;
+        known.links.insert(peer.link, self.generations);
+        Ok(LinkId { node: peer.node, link: peer.link, generation: self.generations })
+    }
+
+    /// Whether what comes over this link is to be served: no newer one has taken its place.
+    #[inline]
+    pub fn is_current(&self, id: LinkId) -> bool {
+        let known = self.nodes.get(&id.node);
+        known.and_then(|known| known.links.get(&id.link)).is_some_and(|generation| *generation == id.generation)
+    }
+
+    /// The link is closed. The incarnation stays known.
+    pub fn close(&mut self, id: LinkId) {
+        if self.is_current(id)
+            && let Some(known) = self.nodes.get_mut(&id.node)
+        {
+            known.links.remove(&id.link);
+        }
+    }
+}
+
+/// What one end of a link has taken and not answered: requests, and bytes of their bodies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    ops: usize,
+    bytes: u64,
+}
+
+impl Load {
+    /// Takes a request with a body of so many bytes, unless there is too much already, `unsent_bytes` of replies that
+    /// were made included: then the answer is `busy`.
+    #[inline]
+    pub fn admit(&mut self, body_bytes: u64, unsent_bytes: u64) -> bool {
+        let bytes = self.bytes.saturating_add(body_bytes);
+        let fits = self.ops < LINK_OPS_MAX && bytes.saturating_add(unsent_bytes) <= LINK_BYTES_MAX;
+        if fits {
+            (self.ops, self.bytes) = (self.ops + 1, bytes);
+        }
+        fits
+    }
+
+    /// A request that was taken with so many bytes is answered.
+    #[inline]
+    pub fn done(&mut self, body_bytes: u64) {
+        let left = self.ops.checked_sub(1).zip(self.bytes.checked_sub(body_bytes));
+        (self.ops, self.bytes) = left.expect("only what was taken is answered");
+    }
+
+    /// Requests that were taken and not answered.
+    pub fn ops(&self) -> usize {
+        self.ops
+    }
+
+    /// Bytes of their bodies.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// What a link asks for, by the time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beat {
+    /// Nothing yet.
+    Rest,
+    /// A beat is to be sent.
+    Send,
+    /// Nothing was heard for too long: the link is lost.
+    Lost,
+}
+
+/// When one end of a link was heard of, and spoke, last.
+#[derive(Clone, Copy, Debug)]
+pub struct Beats {
+    heard_ms: u64,
+    sent_ms: u64,
+}
+
+impl Beats {
+    /// A link that is up since now.
+    pub fn new(now_ms: u64) -> Self {
+        Self { heard_ms: now_ms, sent_ms: now_ms }
+    }
+
+    /// Bytes came.
+    #[inline]
+    pub fn heard(&mut self, now_ms: u64) {
+        self.heard_ms = now_ms;
+    }
+
+    /// What is to be done; a beat that is asked for counts as sent.
+    pub fn poll(&mut self, now_ms: u64) -> Beat {
+        match () {
+            () if now_ms >= self.heard_ms + LINK_SILENCE_MS => Beat::Lost,
+            () if now_ms >= self.sent_ms + LINK_BEAT_MS => {
+                self.sent_ms = now_ms;
+                Beat::Send
+            }
+            () => Beat::Rest,
+        }
+    }
+
+    /// When to ask again.
+    pub fn due_ms(&self) -> u64 {
+        (self.sent_ms + LINK_BEAT_MS).min(self.heard_ms + LINK_SILENCE_MS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chance::Chance;
+    use crate::place::HerdId;
+    use crate::wire::LINK_PROTOCOL;
+    use std::num::NonZeroU32;
+
+    fn peer(node: u32, incarnation: u64, link: u16) -> Peer {
+        Peer {
+            protocol: LINK_PROTOCOL,
+            herd: HerdId([1; 16]),
+            node: NodeId(NonZeroU32::new(node).expect("not 0")),
+            incarnation,
+            loops: 4,
+            link,
+            epoch: 1,
+            revision: 1,
+            nonce: [2; 16],
+        }
+    }
+
+    #[test]
+    fn a_link_takes_the_place_of_the_one_before_and_of_no_other() {
+        let mut links = Links::default();
+        let old = links.renew(&peer(1, 7, 0)).expect("the first");
+        let others = [peer(1, 7, 1), peer(2, 7, 0)].map(|peer| links.renew(&peer).expect("another link"));
+        let new = links.renew(&peer(1, 7, 0)).expect("its successor");
+        assert!(!links.is_current(old) && links.is_current(new));
+        links.close(old);
+        assert!(links.is_current(new) && others.iter().all(|id| links.is_current(*id)));
+        links.close(new);
+        assert!(!links.is_current(new));
+        let again = links.renew(&peer(1, 7, 0)).expect("the third");
+        assert!(links.is_current(again) && !links.is_current(old) && !links.is_current(new));
+    }
+
+    #[test]
+    fn a_node_that_starts_anew_has_none_of_its_old_links_and_an_old_process_gets_none() {
+        let mut links = Links::default();
+        let old = [0, 1].map(|link| links.renew(&peer(1, 7, link)).expect("the first"));
+        let new = links.renew(&peer(1, 8, 1)).expect("a newer one");
+        assert!(links.is_current(new) && !old.iter().any(|id| links.is_current(*id)));
+        let error = links.renew(&peer(1, 7, 1)).expect_err("an older one");
+        assert_eq!(error.kind, LinkErrorKind::OlderIncarnation);
+        links.close(new);
+        assert!(links.renew(&peer(1, 7, 0)).is_err(), "also when the newer one has no link");
+    }
+
+    #[test]
+    fn a_load_is_bounded_by_requests_and_by_bytes() {
+        for seed in 0..20 {
+            let (chance, mut load, mut taken, mut sum) = (&mut Chance(seed), Load::default(), Vec::new(), 0);
+            let most = if seed % 2 == 0 { 100 } else { 1 << 20 };
+            let mut refused = 0;
+            for _ in 0..30_000 {
+                let bytes = chance.below(most);
+                if chance.below(4) > 0 {
+                    let (before, unsent) = (load, chance.below(2) * bytes);
+                    let fits = taken.len() < LINK_OPS_MAX && sum + bytes + unsent <= LINK_BYTES_MAX;
+                    assert_eq!(load.admit(bytes, unsent), fits);
+                    if fits {
+                        taken.push(bytes);
+                        sum += bytes;
+                    } else {
+                        assert_eq!(load, before);
+                        refused += 1;
+                    }
+                } else if !taken.is_empty() {
+                    let bytes = taken.swap_remove(chance.index(taken.len()));
+                    sum -= bytes;
+                    load.done(bytes);
+                }
+                assert_eq!((load.ops(), load.bytes()), (taken.len(), sum));
+            }
+            assert!(refused > 0);
+        }
+    }
+
+    #[test]
+    fn an_end_speaks_in_time_and_gives_up_who_is_silent() {
+        let mut beats = Beats::new(1_000);
+        assert_eq!(beats.poll(beats.due_ms() - 1), Beat::Rest);
+        let mut sent = 0;
+        let lost_ms = loop {
+            let now_ms = beats.due_ms();
+            match beats.poll(now_ms) {
+                Beat::Send => sent += 1,
+                Beat::Lost => break now_ms,
+                Beat::Rest => panic!("it asked for this time"),
+            }
+        };
+        assert_eq!((lost_ms, sent), (1_000 + LINK_SILENCE_MS, LINK_SILENCE_MS / LINK_BEAT_MS - 1));
+        let mut beats = Beats::new(0);
+        for now_ms in (0..60_000).step_by(LINK_BEAT_MS as usize) {
+            assert_ne!(beats.poll(now_ms), Beat::Lost);
+            beats.heard(now_ms);
+        }
+    }
+}
