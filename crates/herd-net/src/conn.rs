@@ -5,7 +5,7 @@ use crate::output::{Output, Queue};
 use crate::service::{Next, Service, Step};
 use crate::system::System;
 use herd_core::bugs::{Bug, has};
-use herd_core::limits::{HELD_STEP_BYTES, SNIFF_TIMEOUT_MS};
+use herd_core::limits::{DIAL_TIMEOUT_MS, HELD_STEP_BYTES, SNIFF_TIMEOUT_MS};
 use std::io::{self, ErrorKind};
 
 /// How far what the peer sends has come.
@@ -50,12 +50,16 @@ pub(crate) struct Conn<S: Service, M: System> {
     /// The kernel may have bytes for us, or the end of them.
     pub(crate) readable: bool,
     pub(crate) inflow: Inflow,
+    /// We dialed, and it is not made yet.
+    pub(crate) connecting: bool,
     /// The kernel may take bytes from us.
     pub(crate) writable: bool,
     /// `input` holds requests that were put off because output was high.
     pub(crate) put_off: bool,
-    /// Close once everything is sent.
+    /// Close once everything is sent; or hand it over.
     pub(crate) closing: bool,
+    /// The loop it belongs to.
+    pub(crate) moves_to: Option<usize>,
     /// Everything is sent and the peer was told; what still arrives is dropped, so that the peer reads our last words
     /// instead of a reset, until it closes too or the time for that is over.
     pub(crate) lingering: bool,
@@ -87,9 +91,11 @@ impl<S: Service, M: System> Conn<S, M> {
             low_water: 1,
             readable: false,
             inflow: Inflow::Open,
+            connecting: false,
             writable: true,
             put_off: false,
             closing: false,
+            moves_to: None,
             lingering: false,
             in_round: false,
             in_line: false,
@@ -98,10 +104,17 @@ impl<S: Service, M: System> Conn<S, M> {
         }
     }
 
+    /// One that we dialed.
+    pub(crate) fn dialed(socket: M::Socket, session: S::Session, now_ms: u64) -> Self {
+        let deadline_ms = now_ms + DIAL_TIMEOUT_MS;
+        Self { connecting: true, writable: false, deadline_ms, ..Self::new(socket, session, now_ms) }
+    }
+
     /// Whether all it has are requests that have arrived, so that a round can serve it.
     #[inline]
     pub(crate) fn is_fresh(&self) -> bool {
-        self.readable && self.bulk == 0 && self.queue.is_empty() && !self.put_off && !self.closing && !self.in_line
+        let is_open = !self.closing && !self.connecting;
+        self.readable && self.bulk == 0 && self.queue.is_empty() && !self.put_off && is_open && !self.in_line
     }
 
     /// Tells the service of what it holds, where that changed much; false if it may not hold so much.
@@ -224,7 +237,10 @@ impl<S: Service, M: System> Conn<S, M> {
     #[inline]
     pub(crate) fn apply(&mut self, step: Step) {
         self.bulk = if let Next::Bulk(n) = step.next { n } else { 0 };
-        self.closing |= step.next == Next::Close;
+        self.closing |= matches!(step.next, Next::Close | Next::Move(_));
+        if let Next::Move(to) = step.next {
+            self.moves_to = Some(to);
+        }
     }
 
     /// An error of reading: one that ends the connection is given back.

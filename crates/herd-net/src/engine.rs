@@ -12,7 +12,7 @@
 use crate::conn::{Conn, Inflow, READ_BYTES, REST_MAX_BYTES, Why};
 use crate::laps::Laps;
 use crate::output::{Output, Queue, Ticket, ticket_id};
-use crate::service::Service;
+use crate::service::{Call, Due, Service};
 use crate::stats::{LoopStats, add};
 use crate::system::System;
 use herd_core::limits::STOP_MS;
@@ -65,6 +65,8 @@ pub struct Engine<S: Service, M: System> {
     ready: Vec<Ticket>,
     /// Those whose turn has not come.
     late: VecDeque<Ticket>,
+    /// What is due, kept for its memory.
+    due: Due,
     pub(crate) stats: Arc<LoopStats>,
 }
 
@@ -99,6 +101,7 @@ impl<S: Service, M: System> Engine<S, M> {
             laps: Laps::default(),
             ready: Vec::new(),
             late: VecDeque::new(),
+            due: Due::default(),
             stats,
         }
     }
@@ -123,6 +126,11 @@ impl<S: Service, M: System> Engine<S, M> {
         self.now_ms
     }
 
+    /// Nanoseconds of the system's clock now.
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.system.now_ns()
+    }
+
     /// Begins to work: takes the time.
     #[inline]
     pub fn begin(&mut self) {
@@ -134,16 +142,65 @@ impl<S: Service, M: System> Engine<S, M> {
 
     /// Takes a connection, whose socket `make` gives when it is told the connection's number; that number.
     pub fn adopt(&mut self, peer: SocketAddr, make: impl FnOnce(usize) -> io::Result<M::Socket>) -> io::Result<usize> {
-        let at = self.free.pop().unwrap_or_else(|| {
-            self.conns.push(None);
-            self.uses.push(0);
-            self.conns.len() - 1
-        });
+        let at = self.place();
         let socket = make(at).inspect_err(|_| self.free.push(at))?;
         add(&self.stats.opened, 1);
         let session = self.service.open(peer);
         self.conns[at] = Some(Box::new(Conn::new(socket, session, self.now_ms)));
         Ok(at)
+    }
+
+    /// Has a connection that another loop handed over serve what it had received there.
+    pub fn hand_in(&mut self, at: usize, input: Vec<u8>) {
+        if let Some(Some(conn)) = self.conns.get_mut(at)
+            && !input.is_empty()
+        {
+            (conn.input, conn.put_off) = (input, true);
+            self.stand_in_line(at);
+        }
+    }
+
+    /// Gives a connection to the loop it belongs to.
+    #[cold]
+    pub(crate) fn hand_over(&mut self, at: usize) {
+        let Some((conn, to)) = self.vacate(at).and_then(|conn| conn.moves_to.map(|to| (conn, to))) else { return };
+        let Conn { socket, session, input, .. } = *conn;
+        self.service.close(session);
+        self.system.hand_over(socket, to, input);
+    }
+
+    /// Takes a connection from its place.
+    fn vacate(&mut self, at: usize) -> Option<Box<Conn<S, M>>> {
+        let mut conn = self.conns[at].take()?;
+        add(&self.stats.closed, 1);
+        conn.release(&mut self.service);
+        self.uses[at] = self.uses[at].wrapping_add(1);
+        self.free.push(at);
+        Some(conn)
+    }
+
+    /// A place for a connection.
+    fn place(&mut self) -> usize {
+        self.free.pop().unwrap_or_else(|| {
+            self.conns.push(None);
+            self.uses.push(0);
+            self.conns.len() - 1
+        })
+    }
+
+    /// Begins to make a connection that the service wants.
+    fn call(&mut self, call: Call) {
+        let (at, session) = (self.place(), self.service.call(call.number));
+        match self.system.dial(call.to, at) {
+            Ok(socket) => {
+                add(&self.stats.opened, 1);
+                self.conns[at] = Some(Box::new(Conn::dialed(socket, session, self.now_ms)));
+            }
+            Err(_) => {
+                self.free.push(at);
+                self.service.close(session);
+            }
+        }
     }
 
     /// What is known of a connection's socket. It may be told more than once before the next rounds.
@@ -285,6 +342,31 @@ impl<S: Service, M: System> Engine<S, M> {
         is_there
     }
 
+    /// When [`Engine::alarm`] has something to do, ms of the system's clock; `u64::MAX`: never.
+    #[inline]
+    pub fn alarm_ms(&self) -> u64 {
+        self.service.alarm_ms()
+    }
+
+    /// Has the service do what is due; called after the turns.
+    #[inline]
+    pub fn alarm(&mut self) {
+        if self.service.alarm_ms() <= self.now_ms {
+            self.ring();
+        }
+    }
+
+    #[cold]
+    fn ring(&mut self) {
+        let mut due = std::mem::take(&mut self.due);
+        self.service.alarm(self.now_ms, &mut due);
+        self.late.extend(due.tickets.drain(..));
+        due.calls.drain(..).for_each(|call| self.call(call));
+        self.due = due;
+        self.resume_ready();
+        self.served();
+    }
+
     /// Called every [`TICK_MS`](herd_core::limits::TICK_MS): upkeep of the service, replies whose time has come,
     /// connections whose time is up.
     pub fn tick(&mut self) {
@@ -308,7 +390,7 @@ impl<S: Service, M: System> Engine<S, M> {
         self.stopping_ms.is_some_and(|until| self.now_ms >= until || self.open() == 0)
     }
 
-    /// Closes connections whose time is up, and idle ones while stopping.
+    /// Closes connections whose time is up, or that the service drops, and idle ones while stopping.
     fn shed(&mut self) {
         for at in 0..self.conns.len() {
             let Some(conn) = &self.conns[at] else {
@@ -319,7 +401,7 @@ impl<S: Service, M: System> Engine<S, M> {
             let owed = !conn.queue.is_empty() || self.service.owes(&conn.session);
             let idle = !owed && self.service.is_idle(&conn.session);
             let stop = self.stopping_ms.is_some() && idle;
-            if late || stop {
+            if late || stop || self.service.is_dropped(&conn.session) {
                 self.close(at, if slow { Why::Shed } else { Why::Done });
             }
         }
@@ -327,18 +409,14 @@ impl<S: Service, M: System> Engine<S, M> {
 
     /// Closes the connection at `at`.
     pub(crate) fn close(&mut self, at: usize, why: Why) {
-        let Some(mut conn) = self.conns[at].take() else {
+        let Some(conn) = self.vacate(at) else {
             return;
         };
-        add(&self.stats.closed, 1);
         match why {
             Why::Done => {}
             Why::Shed => add(&self.stats.shed, 1),
             Why::Overrun => add(&self.stats.overrun, 1),
         }
-        conn.release(&mut self.service);
         self.service.close(conn.session);
-        self.uses[at] = self.uses[at].wrapping_add(1);
-        self.free.push(at);
     }
 }

@@ -4,9 +4,9 @@
 //! the order to stop.
 
 use crate::engine::{Engine, Ready};
-use crate::group::{LISTENERS, LoopHandle, Remote, TICK, WAKE};
+use crate::group::{ALARM, Handed, LISTENERS, LoopHandle, Remote, TICK, WAKE};
 use crate::service::Service;
-use crate::sys::{Kernel, Ticker};
+use crate::sys::{Alarm, Kernel, Ticker};
 use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Poll, Token};
@@ -24,6 +24,7 @@ pub struct EventLoop<S: Service> {
     pub(crate) remote: Arc<Remote>,
     pub(crate) listeners: Vec<TcpListener>,
     pub(crate) ticker: Ticker,
+    pub(crate) alarm: Alarm,
     /// It is time for upkeep.
     pub(crate) ticked: bool,
     pub(crate) woken: bool,
@@ -40,7 +41,9 @@ impl<S: Service> EventLoop<S> {
         let mut events = Events::with_capacity(EVENTS);
         loop {
             let busy = self.engine.is_busy() || self.accept_more;
-            let wait = if busy { Some(Duration::ZERO) } else { self.ticker.wait(self.engine.now_ms()) };
+            let alarm_ms = self.engine.alarm_ms();
+            self.alarm.set(alarm_ms, || self.engine.now_ns());
+            let wait = if busy { Some(Duration::ZERO) } else { self.ticker.wait(self.engine.now_ms(), alarm_ms) };
             match self.poll.poll(&mut events, wait) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
                 _ => {}
@@ -49,6 +52,7 @@ impl<S: Service> EventLoop<S> {
             events.iter().for_each(|event| self.note(event));
             self.engine.rounds();
             self.engine.turns();
+            self.engine.alarm();
             self.ticked = self.ticker.is_due(self.ticked, self.engine.now_ms());
             if (self.woken || self.accept_more || self.ticked) && self.upkeep() {
                 return Ok(());
@@ -62,6 +66,7 @@ impl<S: Service> EventLoop<S> {
         match event.token() {
             WAKE => self.woken = true,
             TICK => self.ticked = true,
+            ALARM => self.alarm.rang(),
             Token(n) if n >= LISTENERS => self.accept(n - LISTENERS),
             Token(at) => {
                 let ended = event.is_read_closed() || event.is_error();
@@ -84,8 +89,8 @@ impl<S: Service> EventLoop<S> {
 
     fn read_inbox(&mut self) {
         let inbox = self.remote.inbox();
-        for (socket, peer, seat) in inbox.sockets {
-            self.adopt(TcpStream::from_std(socket), peer, seat);
+        for Handed { socket, peer, seat, input } in inbox.sockets {
+            self.adopt(TcpStream::from_std(socket), peer, seat, input);
         }
         for ticket in inbox.tickets {
             self.engine.resume_later(ticket);

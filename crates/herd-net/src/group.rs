@@ -5,7 +5,7 @@ use crate::event_loop::EventLoop;
 use crate::output::Ticket;
 use crate::service::Service;
 use crate::stats::{LoopStats, add};
-use crate::sys::{Kernel, Tcp, Ticker};
+use crate::sys::{Alarm, Kernel, Tcp, Ticker};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll, Token, Waker};
 use rustix::io::Errno;
@@ -18,6 +18,7 @@ use std::time::Instant;
 
 pub(crate) const WAKE: Token = Token(usize::MAX);
 pub(crate) const TICK: Token = Token(usize::MAX - 1);
+pub(crate) const ALARM: Token = Token(usize::MAX - 2);
 /// Tokens from here on are listeners.
 pub(crate) const LISTENERS: usize = usize::MAX / 2;
 /// Connections accepted before others are served again.
@@ -35,9 +36,18 @@ pub struct Remote {
 
 #[derive(Default)]
 pub(crate) struct Inbox {
-    pub(crate) sockets: Vec<(std::net::TcpStream, SocketAddr, Seat)>,
+    pub(crate) sockets: Vec<Handed>,
     pub(crate) tickets: Vec<Ticket>,
     pub(crate) stop: bool,
+}
+
+/// A connection for another loop.
+pub(crate) struct Handed {
+    pub(crate) socket: std::net::TcpStream,
+    pub(crate) peer: SocketAddr,
+    pub(crate) seat: Option<Seat>,
+    /// What it has received and not served.
+    pub(crate) input: Vec<u8>,
 }
 
 /// Loops that belong together: they share the accepted connections.
@@ -89,6 +99,13 @@ impl LoopHandle {
         &self.loops
     }
 
+    /// Gives a connection to a loop; to one that there is not it is closed.
+    pub(crate) fn hand(&self, to: usize, handed: Handed) {
+        if let Some(remote) = self.loops.get(to) {
+            remote.post(|inbox| inbox.sockets.push(handed));
+        }
+    }
+
     /// Connections open in all loops.
     pub fn open(&self) -> u64 {
         self.open.load(Relaxed)
@@ -127,8 +144,12 @@ impl<S: Service> EventLoop<S> {
             }
             let remote = handle.loops[i].clone();
             group.push(Self {
-                engine: Engine::new(service, Kernel::new(start)?, remote.stats.clone()),
+                engine: {
+                    let kernel = Kernel::new(start, poll.registry().try_clone()?, handle.clone())?;
+                    Engine::new(service, kernel, remote.stats.clone())
+                },
                 ticker: Ticker::new(poll.registry(), TICK)?,
+                alarm: Alarm::new(poll.registry(), ALARM)?,
                 poll,
                 handle: handle.clone(),
                 remote,
@@ -181,24 +202,25 @@ impl<S: Service> EventLoop<S> {
             return add(&self.remote.stats.shed, 1);
         };
         let to = self.handle.next.fetch_add(1, Relaxed) % self.handle.loops.len();
-        let target = &self.handle.loops[to];
-        if Arc::ptr_eq(target, &self.remote) {
-            self.adopt(socket, peer, seat);
+        let (seat, input) = (Some(seat), Vec::new());
+        if Arc::ptr_eq(&self.handle.loops[to], &self.remote) {
+            self.adopt(socket, peer, seat, input);
         } else {
-            let socket = std::net::TcpStream::from(socket);
-            target.post(|inbox| inbox.sockets.push((socket, peer, seat)));
+            self.handle.hand(to, Handed { socket: socket.into(), peer, seat, input });
         }
     }
 
     /// Takes a connection into this loop; one that can't be polled is closed.
-    pub(crate) fn adopt(&mut self, mut stream: TcpStream, peer: SocketAddr, seat: Seat) {
+    pub(crate) fn adopt(&mut self, mut stream: TcpStream, peer: SocketAddr, seat: Option<Seat>, input: Vec<u8>) {
         stream.set_nodelay(true).ok();
         let registry = self.poll.registry();
         let register = |at| {
             registry.register(&mut stream, Token(at), Interest::READABLE | Interest::WRITABLE)?;
-            Ok(Tcp { stream, _seat: seat })
+            Ok(Tcp { stream, seat })
         };
-        self.engine.adopt(peer, register).ok();
+        if let Ok(at) = self.engine.adopt(peer, register) {
+            self.engine.hand_in(at, input);
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A [`Pipe`] is the node's end of a connection, a [`Peer`] the client's. Each direction has a buffer of its own size,
 //! so writes are cut short and refused as the kernel's are; ends, half ends and resets are as TCP has them. What the
-//! poller would say, and when, is [`Peer::news`]: once for each change, as an edge-triggered poller does.
+//! poller would say, and when, is [`Peer::news`]: once for each change, as an edge-triggered poller does. What a node
+//! dials is [`Pipes::dialed`]; a [`Cable`] joins two nodes.
 //!
 //! Callers: `herd-sim`, tests.
 
@@ -11,13 +12,36 @@ use crate::system::System;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::net::SocketAddr;
 use std::rc::Rc;
 
-/// The system of a simulation: its clock, which all clones share.
+/// The system of a simulation: its clock, what the loop dialed, and what it handed over. All clones share them.
 #[derive(Clone, Default)]
 pub struct Pipes {
     now_ns: Rc<Cell<u64>>,
     look_ns: Rc<Cell<u64>>,
+    dialed: Rc<RefCell<Vec<Dialed>>>,
+    moved: Rc<RefCell<Vec<Moved>>>,
+}
+
+/// A connection that a node dialed. It is made by [`Peer::accept`] and refused by [`Peer::reset`].
+pub struct Dialed {
+    /// Its number in the node's engine.
+    pub at: usize,
+    /// Where to.
+    pub to: SocketAddr,
+    /// Its other end.
+    pub peer: Peer,
+}
+
+/// A connection that a loop handed over.
+pub struct Moved {
+    /// Its end.
+    pub pipe: Pipe,
+    /// Number of the loop it is for.
+    pub to: usize,
+    /// What that loop is to serve first: [`Engine::hand_in`](crate::Engine::hand_in).
+    pub input: Vec<u8>,
 }
 
 /// The node's end of a connection.
@@ -30,6 +54,8 @@ pub struct Peer(Rc<RefCell<Line>>);
 struct Line {
     to_node: Way,
     to_client: Way,
+    /// It is made.
+    made: bool,
     /// The client tore it down.
     reset: bool,
     /// The node closed it.
@@ -81,16 +107,39 @@ impl Pipes {
         self.look_ns.set(ns);
     }
 
+    /// The system of another loop, or node, which has the same clock.
+    pub fn another(&self) -> Pipes {
+        Pipes { dialed: Rc::default(), moved: Rc::default(), ..self.clone() }
+    }
+
+    /// The connections that the loop handed over since the last time.
+    pub fn moved(&self) -> Vec<Moved> {
+        self.moved.take()
+    }
+
+    /// What the node dialed since the last time.
+    pub fn dialed(&self) -> Vec<Dialed> {
+        self.dialed.take()
+    }
+
     /// A connection whose buffers hold so many bytes.
     pub fn connect(&self, to_node_bytes: usize, to_client_bytes: usize) -> (Pipe, Peer) {
+        let (pipe, peer) = Self::line();
+        peer.accept(to_node_bytes, to_client_bytes);
+        (pipe, peer)
+    }
+
+    /// A connection that is not made yet.
+    fn line() -> (Pipe, Peer) {
         let line = Rc::new(RefCell::new(Line {
-            to_node: Way::new(to_node_bytes),
-            to_client: Way::new(to_client_bytes),
+            to_node: Way::new(0),
+            to_client: Way::new(0),
+            made: false,
             reset: false,
             closed: false,
             low_water: 1,
             wants_room: false,
-            edge: true,
+            edge: false,
         }));
         (Pipe(line.clone()), Peer(line))
     }
@@ -137,6 +186,27 @@ impl System for Pipes {
         self.now_ns.get()
     }
 
+    fn dial(&self, to: SocketAddr, at: usize) -> io::Result<Pipe> {
+        let (pipe, peer) = Self::line();
+        self.dialed.borrow_mut().push(Dialed { at, to, peer });
+        Ok(pipe)
+    }
+
+    fn hand_over(&self, socket: Pipe, to: usize, input: Vec<u8>) {
+        // Who takes it is told of what it has.
+        socket.0.borrow_mut().edge = true;
+        self.moved.borrow_mut().push(Moved { pipe: socket, to, input });
+    }
+
+    fn connected(&self, socket: &Pipe) -> io::Result<()> {
+        let line = socket.0.borrow();
+        match () {
+            () if line.reset => Err(ErrorKind::ConnectionRefused.into()),
+            () if !line.made => Err(ErrorKind::WouldBlock.into()),
+            () => Ok(()),
+        }
+    }
+
     fn recv(&self, socket: &Pipe, buf: &mut [u8]) -> io::Result<usize> {
         socket.0.borrow_mut().receive(|way| way.take(buf))
     }
@@ -181,6 +251,13 @@ impl Drop for Pipe {
 }
 
 impl Peer {
+    /// Makes the connection, with buffers of so many bytes.
+    pub fn accept(&self, to_node_bytes: usize, to_client_bytes: usize) {
+        let mut line = self.0.borrow_mut();
+        (line.to_node.room, line.to_client.room) = (to_node_bytes, to_client_bytes);
+        (line.made, line.edge) = (true, true);
+    }
+
     /// Sends what there is room for; gives how much. Nothing is taken once the node closed.
     pub fn write(&self, bytes: &[u8]) -> usize {
         let mut line = self.0.borrow_mut();
@@ -243,5 +320,49 @@ impl Peer {
         let readable = ended || line.tells();
         let writable = line.reset || line.to_client.bytes.len() < line.to_client.room;
         Some(Ready { readable, ended, writable })
+    }
+}
+
+/// Joins the outer ends of two nodes' connections, so that these are one: bytes, ends and resets go from each to the
+/// other, when somebody carries them.
+pub struct Cable {
+    ends: [Peer; 2],
+    /// Bytes that left one node and found no room at the other.
+    held: [Vec<u8>; 2],
+}
+
+impl Cable {
+    /// Between these two.
+    pub fn new(a: Peer, b: Peer) -> Self {
+        Self { ends: [a, b], held: [Vec::new(), Vec::new()] }
+    }
+
+    /// The end at the first or the second node.
+    pub fn end(&self, at: usize) -> &Peer {
+        &self.ends[at]
+    }
+
+    /// Carries up to so many bytes from the node at the end `from` to the other one; how many arrived.
+    pub fn carry(&mut self, from: usize, most: usize) -> usize {
+        let (source, target, held) = (&self.ends[from], &self.ends[1 - from], &mut self.held[from]);
+        if held.is_empty() {
+            *held = source.read(most);
+        }
+        let carried = target.write(&held[..held.len().min(most)]);
+        held.drain(..carried);
+        // A reset takes with it what is under way. Who writes to one that has closed gets one.
+        let lost = source.is_reset() || (target.is_closed() && !held.is_empty());
+        if lost {
+            held.clear();
+            self.cut();
+        } else if held.is_empty() && source.is_over() {
+            target.end();
+        }
+        carried
+    }
+
+    /// Tears the connection down for both.
+    pub fn cut(&self) {
+        self.ends.iter().filter(|end| !end.is_reset()).for_each(Peer::reset);
     }
 }

@@ -16,6 +16,9 @@ pub enum Next {
     Again,
     /// Send what is queued, then close.
     Close,
+    /// The connection, on which nothing was said yet, belongs to the loop of this number: it is handed over, and what
+    /// was not used is served there first, by a session of that loop.
+    Move(usize),
 }
 
 /// What a service made of the bytes it was given.
@@ -25,6 +28,24 @@ pub struct Step {
     pub used: usize,
     /// What is to happen next.
     pub next: Next,
+}
+
+/// A connection that a service wants to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Where to.
+    pub to: SocketAddr,
+    /// What the service calls it.
+    pub number: u64,
+}
+
+/// What a service has to do at its own time.
+#[derive(Debug, Default)]
+pub struct Due {
+    /// Connections and deferred replies to look at: [`Service::resume`].
+    pub tickets: Vec<Ticket>,
+    /// Connections to make: [`Service::call`].
+    pub calls: Vec<Call>,
 }
 
 /// A protocol served by a loop. One value per loop, so it may keep state without locks.
@@ -92,6 +113,41 @@ pub trait Service {
 
     /// Whether a turn of [`Service::upkeep`] is wanted before the next tick; asked after each round and turn.
     fn wants_upkeep(&self) -> bool {
+        false
+    }
+
+    /// When [`Service::alarm`] is wanted, ms of the loop's clock; `u64::MAX`: not at all. Asked after each round and turn,
+    /// so it should cost next to nothing.
+    fn alarm_ms(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// That time has come, or has passed.
+    fn alarm(&mut self, now_ms: u64, due: &mut Due) {
+        let _ = (now_ms, due);
+    }
+
+    /// A connection that was asked for is being made. It is closed like any other if that fails.
+    fn call(&mut self, number: u64) -> Self::Session {
+        panic!("connection {number} is made for a service that asks for none");
+    }
+
+    /// A connection that was asked for is made: what this side says first goes to `out`.
+    fn connected(&mut self, session: &mut Self::Session, out: &mut Output<'_, Self::Bulk>) {
+        let _ = (session, out);
+    }
+
+    /// Whether the connection is a link between nodes: it is read however much of its output is not taken, or two nodes
+    /// with much to say to each other would wait for ever. What it may owe the service bounds by itself.
+    fn is_link(&self, session: &Self::Session) -> bool {
+        let _ = session;
+        false
+    }
+
+    /// Whether the connection is to be closed though its peer says nothing; asked at each tick. What comes before then
+    /// is still handed in.
+    fn is_dropped(&self, session: &Self::Session) -> bool {
+        let _ = session;
         false
     }
 

@@ -1,18 +1,17 @@
 //! The kernel's sockets and clocks, system calls that std has no name for, and the only `unsafe` of this crate.
 
-use crate::group::Seat;
+use crate::group::{Handed, LoopHandle, Seat};
 use crate::system::System;
 use herd_core::limits::TICK_MS;
 use mio::net::TcpStream;
-use mio::{Registry, Token};
+use mio::{Interest, Registry, Token};
 use rustix::net::{RecvFlags, SendFlags};
 use std::io::{self, IoSlice, IoSliceMut, Read};
-use std::net::Shutdown;
+use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 #[cfg(target_os = "linux")]
 use {
-    mio::Interest,
     mio::unix::SourceFd,
     rustix::pipe::{IoSliceRaw, PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice, vmsplice},
     rustix::time::{
@@ -32,18 +31,21 @@ const NO_SIGNAL: SendFlags = SendFlags::empty();
 pub(crate) struct Kernel {
     lender: Lender,
     start: Instant,
+    /// Of the loop's poller.
+    registry: Registry,
+    loops: LoopHandle,
 }
 
-/// A socket of the machine, and its place among the connections a node may have.
+/// A socket of the machine, and its place among the connections a node may have. One that the node dialed needs none.
 pub(crate) struct Tcp {
     pub(crate) stream: TcpStream,
-    pub(crate) _seat: Seat,
+    pub(crate) seat: Option<Seat>,
 }
 
 impl Kernel {
     /// `start`: when the clock of the node began.
-    pub(crate) fn new(start: Instant) -> io::Result<Self> {
-        Ok(Self { lender: Lender::new()?, start })
+    pub(crate) fn new(start: Instant, registry: Registry, loops: LoopHandle) -> io::Result<Self> {
+        Ok(Self { lender: Lender::new()?, start, registry, loops })
     }
 }
 
@@ -58,6 +60,33 @@ impl System for Kernel {
     fn cpu_ns(&self) -> u64 {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    }
+
+    fn dial(&self, to: SocketAddr, at: usize) -> io::Result<Tcp> {
+        let mut stream = TcpStream::connect(to)?;
+        stream.set_nodelay(true).ok();
+        self.registry.register(&mut stream, Token(at), Interest::READABLE | Interest::WRITABLE)?;
+        Ok(Tcp { stream, seat: None })
+    }
+
+    fn hand_over(&self, socket: Tcp, to: usize, input: Vec<u8>) {
+        let Tcp { mut stream, seat } = socket;
+        // One that can't be polled elsewhere, or is gone already, is closed.
+        if self.registry.deregister(&mut stream).is_ok()
+            && let Ok(peer) = stream.peer_addr()
+        {
+            self.loops.hand(to, Handed { socket: stream.into(), peer, seat, input });
+        }
+    }
+
+    fn connected(&self, socket: &Tcp) -> io::Result<()> {
+        if let Some(error) = socket.stream.take_error()? {
+            return Err(error);
+        }
+        match socket.stream.peer_addr() {
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Err(io::ErrorKind::WouldBlock.into()),
+            made => made.map(|_| ()),
+        }
     }
 
     #[inline]
@@ -179,7 +208,7 @@ impl Ticker {
 
     /// How long to wait for events.
     #[inline]
-    pub(crate) fn wait(&self, _now_ms: u64) -> Option<Duration> {
+    pub(crate) fn wait(&self, _now_ms: u64, _alarm_ms: u64) -> Option<Duration> {
         None
     }
 
@@ -202,8 +231,8 @@ impl Ticker {
         Ok(Self { next_ms: TICK_MS })
     }
 
-    pub(crate) fn wait(&self, now_ms: u64) -> Option<Duration> {
-        Some(Duration::from_millis(self.next_ms.saturating_sub(now_ms)))
+    pub(crate) fn wait(&self, now_ms: u64, alarm_ms: u64) -> Option<Duration> {
+        Some(Duration::from_millis(self.next_ms.min(alarm_ms).saturating_sub(now_ms)))
     }
 
     pub(crate) fn is_due(&mut self, _told: bool, now_ms: u64) -> bool {
@@ -213,4 +242,62 @@ impl Ticker {
         }
         due
     }
+}
+
+/// Wakes a loop at a time of its service's own. It is set only where there is such a time, and not again before it
+/// fired, if that is soon enough: once a millisecond at most.
+#[cfg(target_os = "linux")]
+pub(crate) struct Alarm {
+    timer: OwnedFd,
+    /// When it fires, ms of the loop's clock; `u64::MAX`: it does not.
+    set_ms: u64,
+}
+
+#[cfg(target_os = "linux")]
+impl Alarm {
+    pub(crate) fn new(registry: &Registry, token: Token) -> io::Result<Self> {
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        registry.register(&mut SourceFd(&timer.as_raw_fd()), token, Interest::READABLE)?;
+        Ok(Self { timer, set_ms: u64::MAX })
+    }
+
+    /// Has it fire at `at_ms`, unless it does so before.
+    #[inline]
+    pub(crate) fn set(&mut self, at_ms: u64, now_ns: impl FnOnce() -> u64) {
+        if at_ms < self.set_ms {
+            self.arm(at_ms, now_ns());
+        }
+    }
+
+    #[cold]
+    fn arm(&mut self, at_ms: u64, now_ns: u64) {
+        let left_ns = at_ms.saturating_mul(1_000_000).saturating_sub(now_ns).max(1);
+        let (tv_sec, tv_nsec) = ((left_ns / 1_000_000_000) as i64, (left_ns % 1_000_000_000) as _);
+        let time =
+            Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: Timespec { tv_sec, tv_nsec } };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &time).expect("a time within range is taken");
+        self.set_ms = at_ms;
+    }
+
+    /// It fired.
+    pub(crate) fn rang(&mut self) {
+        if rustix::io::read(&self.timer, &mut [0; 8]).is_ok() {
+            self.set_ms = u64::MAX;
+        }
+    }
+}
+
+/// Elsewhere waits have a time limit, see [`Ticker::wait`].
+#[cfg(not(target_os = "linux"))]
+pub(crate) struct Alarm;
+
+#[cfg(not(target_os = "linux"))]
+impl Alarm {
+    pub(crate) fn new(_registry: &Registry, _token: Token) -> io::Result<Self> {
+        Ok(Self)
+    }
+
+    pub(crate) fn set(&mut self, _at_ms: u64, _now_ns: impl FnOnce() -> u64) {}
+
+    pub(crate) fn rang(&mut self) {}
 }

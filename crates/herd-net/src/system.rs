@@ -4,6 +4,7 @@
 //! is, is known when the engine is compiled: nothing is looked up at run time.
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::net::SocketAddr;
 
 /// The sockets and the clock under an engine. No call waits: where there is nothing to read or no room to write, the
 /// error is `WouldBlock`.
@@ -16,6 +17,15 @@ pub trait System {
 
     /// Nanoseconds of processor time that this thread took so far.
     fn cpu_ns(&self) -> u64;
+
+    /// Begins to make a connection, which will have the number `at` in its engine.
+    fn dial(&self, to: SocketAddr, at: usize) -> io::Result<Self::Socket>;
+
+    /// Hands a socket over to the loop of this number, with what arrived and is not served.
+    fn hand_over(&self, socket: Self::Socket, to: usize, input: Vec<u8>);
+
+    /// Whether the connection that was dialed is made; `WouldBlock`: not yet.
+    fn connected(&self, socket: &Self::Socket) -> io::Result<()>;
 
     /// Receives what is there; 0: the peer sends no more.
     fn recv(&self, socket: &Self::Socket, buf: &mut [u8]) -> io::Result<usize>;

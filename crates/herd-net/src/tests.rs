@@ -1,13 +1,17 @@
-//! The engine over pipes: a service of one-word requests shows what connections do at their edges.
+//! The engine over pipes: a service of one-word requests shows what connections do at their edges. Links between nodes
+//! are in `links.rs`.
 
-use crate::{Engine, LoopStats, Next, Output, Peer, Pipes, Service, Step, Ticket};
+mod dial;
+mod links;
+
+use crate::{Call, Due, Engine, LoopStats, Moved, Next, Output, Peer, Pipes, Service, Step, Ticket};
 use herd_core::Chunks;
 use herd_core::limits::{OUTPUT_HIGH_BYTES, TURN_SMALL_BYTES};
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, mpsc};
 
 /// A body of equal bytes.
 struct Same(Vec<u8>);
@@ -24,7 +28,8 @@ impl Chunks for Same {
 
 /// Requests are lines: `p` a reply of 1,000 bytes, `b` a body of 1 MiB, `w` a reply that comes when `ready` is told,
 /// `t` one that comes in no order, `r` makes all of those ready, `l` a reply that takes turns of upkeep, `d` a short
-/// reply that is dear, so that what follows is put off, `n` none, `i` is followed by a body of one byte, `q` the end.
+/// reply that is dear, so that what follows is put off, `n` none, `m` one that another loop gives, `i` is followed by a
+/// body of one byte, `q` the end.
 /// Anything else is never whole.
 #[derive(Default)]
 struct Words {
@@ -46,6 +51,21 @@ struct Words {
     /// May connections hold more?
     refuses: bool,
     closed: usize,
+    /// The loop it is for that gives the reply to `m`.
+    is_other_loop: bool,
+    /// When it wants to be woken, ms; the next wake-up makes these connections.
+    alarms: VecDeque<u64>,
+    calls: Vec<Call>,
+    /// What happened, and when, ms.
+    told: Option<mpsc::Sender<(&'static str, u64)>>,
+}
+
+impl Words {
+    fn tell(&self, what: &'static str) {
+        let now_ms = self.now_ns.last().map_or(0, |ns| ns / 1_000_000);
+        // Nobody may listen any more.
+        self.told.iter().for_each(|told| told.send((what, now_ms)).unwrap_or_default());
+    }
 }
 
 const REPLY: [u8; 1000] = [b'r'; 1000];
@@ -85,6 +105,8 @@ impl Service for Words {
                 // Behind an `i`, the body that had come already.
                 b"n\n" | b"bn\n" => self.quiet += 1,
                 b"i\n" if used + 2 == input.len() => return Step { used: used + 2, next: Next::Bulk(1) },
+                b"m\n" if self.is_other_loop => out.buf.extend_from_slice(b"moved"),
+                b"m\n" => return Step { used, next: Next::Move(1) },
                 b"q\n" => return Step { used: used + 2, next: Next::Close },
                 _ => {}
             }
@@ -135,6 +157,25 @@ impl Service for Words {
 
     fn tick(&mut self, _due: &mut Vec<Ticket>) {}
 
+    fn alarm_ms(&self) -> u64 {
+        self.alarms.front().copied().unwrap_or(u64::MAX)
+    }
+
+    fn alarm(&mut self, _now_ms: u64, due: &mut Due) {
+        self.alarms.pop_front();
+        self.tell("alarm");
+        due.calls.append(&mut self.calls);
+    }
+
+    fn call(&mut self, number: u64) {
+        assert_eq!(number, 7);
+    }
+
+    fn connected(&mut self, _session: &mut (), out: &mut Output<'_, Same>) {
+        self.tell("connected");
+        out.buf.extend_from_slice(b"hello");
+    }
+
     fn upkeep(&mut self) -> bool {
         self.ready.extend(self.long.pop_front());
         self.wants_upkeep()
@@ -161,6 +202,7 @@ impl Service for Words {
     }
 
     fn close(&mut self, _session: ()) {
+        self.tell("closed");
         self.closed += 1;
     }
 }
@@ -475,4 +517,28 @@ fn who_is_owed_a_reply_has_it_before_a_stop_closes_the_connection() {
     assert_eq!(world.read_all(at, 1 << 20), b"late");
     world.engine.tick();
     assert!(world.engine.has_stopped());
+}
+
+#[test]
+fn a_connection_that_belongs_to_another_loop_is_handed_over_with_what_it_had_received() {
+    for cut in 0..4 {
+        let (mut world, mut other) = (World::new(), World::new());
+        let at = world.connect(1 << 20);
+        let (first, second) = b"m\np\n".split_at(cut);
+        world.peers[at].write(first);
+        world.settle();
+        world.peers[at].write(second);
+        world.settle();
+        assert_eq!((world.engine.open(), world.engine.service().closed), (0, 1));
+        let [Moved { pipe, to, input }] = world.pipes.moved().try_into().ok().expect("one was handed over");
+        assert_eq!(to, 1);
+        other.engine.service.is_other_loop = true;
+        let at = other.engine.adopt(([127, 0, 0, 1], 1).into(), |_| Ok(pipe)).expect("a pipe is always had");
+        other.engine.hand_in(at, input);
+        other.peers.append(&mut world.peers);
+        other.peers[at].end();
+        let all = other.read_all(at, 1 << 20);
+        assert_eq!(all, [&b"moved"[..], &REPLY].concat(), "cut at {cut}");
+        assert!(other.peers[at].is_closed() && !other.peers[at].is_reset());
+    }
 }

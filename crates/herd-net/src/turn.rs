@@ -70,6 +70,9 @@ impl<S: Service, M: System> Engine<S, M> {
             return;
         };
         conn.in_line = false;
+        if conn.moves_to.is_some() {
+            return self.hand_over(at);
+        }
         let alone = self.last_small.1 == at || self.now_ms > self.last_small.0 + ALONE_MS;
         let desk = &mut self.desks[0];
         let mut turn = Turn {
@@ -107,8 +110,10 @@ impl<S: Service, M: System> Conn<S, M> {
     /// Reads, serves and sends until the socket or the budget is used up; true if it wants another turn. An error ends
     /// the connection.
     fn turn(&mut self, turn: &mut Turn<'_, S, M>) -> io::Result<bool> {
-        if self.lingering {
-            return self.linger(turn);
+        match () {
+            () if self.lingering => return self.linger(turn),
+            () if self.connecting && !self.connect(turn)? => return Ok(false),
+            () => {}
         }
         self.flush(turn)?;
         while self.wants_to_read(turn.service) && turn.budget > 0 {
@@ -123,9 +128,21 @@ impl<S: Service, M: System> Conn<S, M> {
         self.set_deadline(turn.service, turn.now_ms, turn.read_bytes + turn.written_bytes > 0);
         match () {
             () if self.is_over(turn.service) => Err(ErrorKind::UnexpectedEof.into()),
+            () if self.moves_to.is_some() => Ok(true),
             () if self.closing && self.queue.is_empty() => self.begin_linger(turn),
             () => Ok(self.wants_another(turn)),
         }
+    }
+
+    /// Looks whether the connection that was dialed is made; it speaks first.
+    fn connect(&mut self, turn: &mut Turn<'_, S, M>) -> io::Result<bool> {
+        match turn.system.connected(&self.socket) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+            made => made?,
+        }
+        (self.connecting, self.writable) = (false, true);
+        turn.service.connected(&mut self.session, &mut Output::new(turn.replies, &mut self.queue, turn.id));
+        Ok(true)
     }
 
     /// Whether bytes are to be read: not before those that were put off are served.
@@ -155,16 +172,17 @@ impl<S: Service, M: System> Conn<S, M> {
         Ok(self.readable)
     }
 
-    /// Replies wait to be sent: more requests would only add to them.
+    /// Replies wait to be sent: more requests would only add to them. The other end of a link may wait for the same.
     fn is_backed_up(&self, service: &S) -> bool {
         let in_order = self.queue.can_send() && !service.is_multiplexed(&self.session);
-        in_order || self.queue.small_bytes() > OUTPUT_HIGH_BYTES
+        (in_order || self.queue.small_bytes() > OUTPUT_HIGH_BYTES) && !service.is_link(&self.session)
     }
 
     fn wants_another(&self, turn: &Turn<'_, S, M>) -> bool {
         let more = || self.put_off || turn.service.wants_more(&self.session);
         let has_more = self.queue.can_send() || (self.queue.is_empty() && more());
-        (self.writable && has_more) || self.wants_to_read(turn.service)
+        let serves_on = self.put_off && turn.service.is_link(&self.session);
+        (self.writable && has_more) || serves_on || self.wants_to_read(turn.service)
     }
 
     fn read_small(&mut self, turn: &mut Turn<'_, S, M>) -> io::Result<()> {
@@ -233,7 +251,8 @@ impl<S: Service, M: System> Conn<S, M> {
             while self.writable && turn.budget > 0 && (self.queue.can_send() || self.refill(turn)) {
                 self.send_queued(turn)?;
             }
-            if !self.put_off || !self.queue.is_empty() || self.closing || turn.budget == 0 {
+            let waits = !self.queue.is_empty() && !turn.service.is_link(&self.session);
+            if !self.put_off || waits || self.closing || turn.budget == 0 {
                 return Ok(());
             }
             self.serve_put_off(turn);
