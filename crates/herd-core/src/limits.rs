@@ -82,8 +82,8 @@ pub const WIRE_FIRST_CREDIT_BYTES: u64 = 4 << 20;
 /// Wire: requests open on one connection; beyond it the answer is `busy`.
 pub const WIRE_OPEN_REQUESTS_MAX: usize = 1024;
 
-/// Link: requests that one end has asked, and that the other has taken and not answered; beyond it the answer is `busy`.
-/// A loop serves some hundred thousand a second, so that these are some 50 ms of work.
+/// Link: requests that one end has asked, and that the other has taken and not answered; beyond it the answer is
+/// `busy`. A loop serves some hundred thousand a second, so that these are some 50 ms of work.
 pub const LINK_OPS_MAX: usize = 8192;
 
 /// Link: bytes of the bodies of such requests, and of replies that are not sent: what 10 Gbit/s carry in 50 ms.

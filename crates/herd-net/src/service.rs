@@ -116,8 +116,8 @@ pub trait Service {
         false
     }
 
-    /// When [`Service::alarm`] is wanted, ms of the loop's clock; `u64::MAX`: not at all. Asked after each round and turn,
-    /// so it should cost next to nothing.
+    /// When [`Service::alarm`] is wanted, ms of the loop's clock; `u64::MAX`: not at all. Asked whenever the loop has
+    /// worked, so it should cost next to nothing.
     fn alarm_ms(&self) -> u64 {
         u64::MAX
     }

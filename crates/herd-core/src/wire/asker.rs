@@ -252,8 +252,8 @@ impl<T> Asker<T> {
         None
     }
 
-    /// Appends header, head and `checks`, one for each block, of the frame that [`Asker::wanted`] asked for; its body of
-    /// `body_bytes` follows. `last` ends a body of unknown length (one of known length ends by itself).
+    /// Appends header, head and `checks`, one for each block, of the frame that [`Asker::wanted`] asked for; its body
+    /// of `body_bytes` follows. `last` ends a body of unknown length (one of known length ends by itself).
     pub fn encode_frame(
         &mut self,
         out: &mut Vec<u8>,

@@ -4,13 +4,13 @@
 //! | dialing side | | accepting side |
 //! |---|---|---|
 //! | [`Dialing::hello`]: who I am, my nonce | → | [`Accepting::new`]: is it one of mine? |
-//! | [`Dialing::welcomed`]: is it whom I dialed, does it know the secret? | ← | [`Accepting::welcome`]: who I am, my nonce, my proof |
+//! | [`Dialing::welcomed`]: is it whom I dialed? | ← | [`Accepting::welcome`]: who I am, my nonce, my proof |
 //! | a hello with my proof; the link is up | → | [`Accepting::proved`]; the link is up |
 //!
 //! A proof is SipHash-2-4 with 128 bits, keyed with the secret, over what both have said: a keyed function made to
 //! authenticate short messages, which is in the tree already for names. The secret never goes over the wire; both
-//! nonces are in the proof, so that none can be used again, and so is the side, so that none can be sent back. It proves
-//! who opened the link. It does not keep what follows from being read or changed on its way: that is for TLS.
+//! nonces are in the proof, so that none can be used again, and so is the side, so that none can be sent back. It
+//! proves who opened the link. It does not keep what follows from being read or changed on its way: that is for TLS.
 //!
 //! Callers: link sessions of nodes.
 

@@ -1,5 +1,5 @@
-//! Two engines that speak to each other over a link: dialed by the one, hello, requests of both sides, beats, a new link
-//! in the place of an old one. The service is the least that does all of it; what decides is in `herd_core::wire`.
+//! Two engines that speak to each other over a link: dialed by the one, hello, requests of both sides, beats, a new
+//! link in the place of an old one. The service is the least that does all of it; what decides is in `herd_core::wire`.
 
 use super::Same;
 use crate::{Cable, Call, Due, Engine, LoopStats, Next, Output, Peer as Outer, Pipes, Service, Step, System, Ticket};
