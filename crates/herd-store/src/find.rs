@@ -15,7 +15,8 @@ pub enum Got<R> {
     Hit(R),
     /// There is no such object.
     Miss,
-    /// Its slot is not this node's alone: the caller finds out whether the object may be read here. Nothing was counted.
+    /// Its slot is not this node's alone: the caller finds out whether the object may be read here. Nothing was
+    /// counted.
     Away {
         /// The slot.
         slot: usize,

@@ -89,7 +89,8 @@ impl<T> ByName<T> {
 
     /// Drops what is kept of those tags in `from..=to` which are `meant`.
     pub(crate) fn drop_range(&mut self, arena: &Arena, from: Tag, to: Tag, meant: impl Fn(Tag) -> bool) {
-        let gone: Vec<Of> = self.range(from, to).filter(|((tag, ..), _)| meant(*tag)).map(|(of, _)| of.clone()).collect();
+        let gone: Vec<Of> =
+            self.range(from, to).filter(|((tag, ..), _)| meant(*tag)).map(|(of, _)| of.clone()).collect();
         gone.iter().for_each(|(tag, generation, name)| drop(self.remove(arena, *tag, *generation, name)));
     }
 

@@ -104,13 +104,7 @@ pub(crate) struct Queue {
 pub(crate) struct NoPage;
 
 impl Shard {
-    pub(crate) fn new(
-        arena: Arc<Arena>,
-        owner: Owner,
-        hash_key: HashKey,
-        layout: Layout,
-        slots: Box<[Slot]>,
-    ) -> Self {
+    pub(crate) fn new(arena: Arc<Arena>, owner: Owner, hash_key: HashKey, layout: Layout, slots: Box<[Slot]>) -> Self {
         let left = Left::new(arena.budget_bytes() / LEFT_FENCES_PART * slots.len() as u64 / SLOTS as u64);
         Self {
             arena,
@@ -231,7 +225,13 @@ impl Shard {
     }
 
     /// Position and address of an entry's pending write.
-    pub(crate) fn find_pending(&self, c: &State, generation: Generation, tag: Tag, name: &[u8]) -> Option<(usize, Addr)> {
+    pub(crate) fn find_pending(
+        &self,
+        c: &State,
+        generation: Generation,
+        tag: Tag,
+        name: &[u8],
+    ) -> Option<(usize, Addr)> {
         self.find_either(c, generation, tag, name, true)
     }
 

@@ -8,12 +8,12 @@ use std::collections::HashMap;
 mod generations;
 mod left;
 mod memory;
+#[cfg(herd_shuttle)]
+mod model;
 mod pending;
 mod replicas;
 mod scan;
 mod slots;
-#[cfg(herd_shuttle)]
-mod model;
 mod threads;
 mod writes;
 

@@ -50,7 +50,7 @@ fn versions_of_a_slot_go_on_above_where_they_are_set_and_never_fall() {
     let c = store.create("r", spec("ram:1")).expect("new");
     let first = put(&store, &c, b"n", b"v", at(1)).expect("fits");
     let slot = slot_of(&store, &c, b"n");
-    let floor = (first >> COUNTER_BITS) + 1 << COUNTER_BITS;
+    let floor = ((first >> COUNTER_BITS) + 1) << COUNTER_BITS;
     store.set_seat(slot, Seat::Led, floor);
     store.set_seat(slot, Seat::Alone, first);
     assert_eq!(put(&store, &c, b"n", b"w", at(1)).expect("fits"), floor + 1);

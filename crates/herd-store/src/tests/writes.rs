@@ -1,5 +1,5 @@
-//! Prepared, committed and dropped writes beside all that a store does by itself, in small memory, against a model: what
-//! it has, by chance and from a seed.
+//! Prepared, committed and dropped writes beside all that a store does by itself, in small memory, against a model:
+//! what it has, by chance and from a seed.
 
 use super::*;
 use crate::index::Tag;
@@ -36,7 +36,7 @@ struct Model {
 }
 
 fn is_shared(slot: usize) -> bool {
-    slot % 3 != 0
+    !slot.is_multiple_of(3)
 }
 
 impl Model {
@@ -75,7 +75,8 @@ impl Model {
     }
 
     fn some_value(&mut self) -> ((u64, usize), u64) {
-        let size = if self.random.below(60) == 0 { 5_000 + self.random.below(90_000) } else { self.random.below(1_500) };
+        let size =
+            if self.random.below(60) == 0 { 5_000 + self.random.below(90_000) } else { self.random.below(1_500) };
         let expires_ms = if self.random.below(5) == 0 { self.now_ms + self.random.below(2_000) } else { 0 };
         ((self.random.below(1 << 40), size as usize), expires_ms)
     }
@@ -283,7 +284,9 @@ impl Model {
             let mut wanted: Vec<_> = shown.map(|(name, (version, ..))| (name.to_le_bytes(), version)).collect();
             wanted.sort_unstable();
             assert_eq!(listed.len(), wanted.len());
-            assert!(listed.iter().zip(wanted).all(|(item, (name, version))| *item.name == name && item.version == version));
+            assert!(
+                listed.iter().zip(wanted).all(|(item, (name, version))| *item.name == name && item.version == version)
+            );
         }
         self.saw("listed");
     }
