@@ -73,8 +73,9 @@ pub(crate) struct Conn<S: Service, M: System> {
     pub(crate) deadline_ms: u64,
 }
 
-/// Most bytes a small read asks for.
-pub(crate) const READ_BYTES: usize = 16 * 1024;
+/// Most bytes a small read asks for: 50 pipelined puts of 256 bytes come in one. With half of it they took a fifth more
+/// processor time.
+pub(crate) const READ_BYTES: usize = 32 * 1024;
 /// Longest rest a service may leave unconsumed and still be given more.
 pub(crate) const REST_MAX_BYTES: usize = 64 * 1024;
 /// A buffer for the replies of a round that had to grow beyond this is given back.
