@@ -10,6 +10,7 @@ mod chance;
 mod change;
 pub mod checksum;
 pub mod collection;
+pub mod control;
 pub mod door;
 pub mod entry;
 pub mod error;

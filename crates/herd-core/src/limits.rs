@@ -236,6 +236,45 @@ pub const SPEC_MAX_BYTES: usize = 1024;
 /// Bytes of a map: with every limit above reached it takes some 18 MiB; one of 100 nodes takes some 50 KiB.
 pub const MAP_MAX_BYTES: usize = 32 << 20;
 
+/// Key of the control store, or name of a candidate for the office of warden: its length is one byte.
+pub const CONTROL_KEY_MAX_BYTES: usize = 255;
+
+/// Value of the control store. Maps are cut into such parts; etcd takes 1.5 MiB a request, and is best with little.
+pub const CONTROL_VALUE_MAX_BYTES: usize = 64 * 1024;
+
+/// Comparisons and writes of one transaction of the control store: what etcd takes unless it is told otherwise.
+pub const CONTROL_TXN_STEPS_MAX: usize = 128;
+
+/// Keys and values of one transaction, each step with 8 bytes more: below etcd's 1.5 MiB a request.
+pub const CONTROL_TXN_MAX_BYTES: usize = 1 << 20;
+
+/// A page of a range, or of changes, ends once it has so many bytes: a reply of etcd's that clients take is 4 MiB.
+pub const CONTROL_PAGE_BYTES: usize = 1 << 20;
+
+/// Changes that an embedded control store keeps for those who watch: who falls further behind reads all anew.
+pub const CONTROL_HISTORY_BYTES: usize = 4 << 20;
+
+/// All that a control store holds: two maps of the largest size, of which one is just being replaced, and the nodes.
+pub const CONTROL_MAX_BYTES: usize = 96 << 20;
+
+/// An embedded control store's file is written anew once its log has so many bytes, and as many as what it holds.
+pub const CONTROL_LOG_BYTES: u64 = 4 << 20;
+
+/// The file of an embedded control store: what it holds, as much log, and room for their frames.
+pub const CONTROL_FILE_MAX_BYTES: u64 = 256 << 20;
+
+/// How long a warden holds its office after it was last heard of; etcd counts in seconds.
+pub const OFFICE_LEASE_MS: u64 = 5_000;
+
+/// How often a warden renews its office, and how soon it asks a control store again that did not answer.
+pub const OFFICE_RENEW_MS: u64 = 1_000;
+
+/// Requests that may wait for the warden: each node has but a few at a time.
+pub const WARDEN_ASKS_MAX: usize = 4 * NODES_MAX;
+
+/// Requests that the warden makes one write of: each costs some 100 us, and none should wait long for the first.
+pub const WARDEN_BATCH_MAX: usize = 64;
+
 const _: () = assert!(WIRE_FRAME_BODY_MAX_BYTES.is_multiple_of(BLOCK_BYTES));
 const _: () = assert!(WIRE_LIST_PAGE_MAX as usize * (NAME_MAX_BYTES + 18) <= WIRE_FRAME_BODY_MAX_BYTES);
 const _: () = assert!(NAME_MAX_BYTES + ATTRIBUTES_MAX_BYTES < WIRE_HEAD_MAX_BYTES);

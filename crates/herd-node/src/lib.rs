@@ -7,6 +7,7 @@ mod apply;
 mod bulk;
 mod config;
 mod context;
+pub mod control;
 mod debug_time;
 mod defect;
 mod doors;

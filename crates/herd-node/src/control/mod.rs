@@ -1,0 +1,47 @@
+//! The control store of a herd that needs no other: a file beside the warden's node.
+//!
+//! [`place`] says where it lies, [`open`] gives it. Calls block while the disk works; so they are made from a
+//! thread of their own, never from an event loop. Callers: what drives the warden.
+
+mod disk;
+mod embedded;
+#[cfg(test)]
+mod tests;
+
+pub use embedded::{OpenError, open};
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// The directory of a node's own files, if it has any place: `--data`, else one by the node's name below what
+/// `STATE_DIRECTORY` (systemd), `XDG_STATE_HOME` or `HOME` name. `variable` reads the environment.
+pub fn place(data: Option<&Path>, name: &str, variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    if let Some(data) = data {
+        return Some(data.to_path_buf());
+    }
+    let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = absolute("STATE_DIRECTORY");
+    let state = state.or_else(|| absolute("XDG_STATE_HOME").map(|path| path.join("herd")));
+    let state = state.or_else(|| absolute("HOME").map(|path| path.join(".local/state/herd")));
+    state.map(|state| state.join(component(name)))
+}
+
+/// A name as one component of a path: all but letters, digits, `-`, `_` and dots within as `%` and two digits. What would
+/// be too long for a file name ends in a checksum of the whole.
+fn component(name: &str) -> String {
+    const MOST: usize = 200;
+    let mut text = String::new();
+    for (at, byte) in name.bytes().enumerate() {
+        match byte {
+            b'.' if at > 0 => text.push('.'),
+            b'-' | b'_' => text.push(byte.into()),
+            _ if byte.is_ascii_alphanumeric() => text.push(byte.into()),
+            _ => text.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    if text.len() > MOST {
+        text.truncate(MOST);
+        text.push_str(&format!("~{:08x}", herd_core::checksum::crc32c(name.as_bytes())));
+    }
+    text
+}
