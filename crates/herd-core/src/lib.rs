@@ -21,6 +21,7 @@ pub mod op;
 pub mod place;
 pub mod replica;
 pub mod size;
+pub mod warden;
 pub mod wire;
 
 pub use error::{Error, ErrorKind, quote};

@@ -1,0 +1,201 @@
+//! What is asked of the warden, and what it answers.
+
+use crate::collection::Spec;
+use crate::error::{Error, quote};
+use crate::key::CollectionId;
+use crate::limits::NODES_MAX;
+use crate::place::{HerdId, MapError, NodeId};
+use std::fmt;
+
+/// Who a node is, over its restarts: random, kept in its own directory; of a node without one, drawn at each start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity(pub [u8; 16]);
+
+/// A node wants in, or is back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Join {
+    /// The herd it belonged to; `None`: to none.
+    pub herd: Option<HerdId>,
+    /// The newest protocol it speaks among nodes.
+    pub protocol: u32,
+    /// Who it is.
+    pub identity: Identity,
+    /// Which process it is: drawn at each start. What an earlier one held is gone.
+    pub process: [u8; 16],
+    /// Its name, unique in the herd.
+    pub name: String,
+    /// Where it can be reached, best first; at least one.
+    pub addresses: Vec<String>,
+    /// The machine it runs on.
+    pub host: String,
+    /// The rack of that; empty: not told.
+    pub rack: String,
+    /// Memory for objects.
+    pub memory_bytes: u64,
+    /// It was told that collection `default` evicts.
+    pub evict: bool,
+}
+
+/// A collection is to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Create {
+    /// Its name.
+    pub name: String,
+    /// What it promises.
+    pub spec: Spec,
+    /// Copies to keep; `None`: as the class needs.
+    pub copies: Option<u8>,
+    /// The spread group to lie in; `None`: one that fits, made if there is none.
+    pub spread: Option<u16>,
+}
+
+/// A request. Asked again, one that was done is answered as before, but for `Flush`, which flushes again, and
+/// `Destroy`, which finds nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// [`Join`].
+    Join(Join),
+    /// A primary is to hold an object, and its map says that the herd holds none: answered when it may.
+    Hold,
+    /// [`Create`].
+    Create(Create),
+    /// A collection and all its objects are to go.
+    Destroy {
+        /// Its name.
+        name: String,
+    },
+    /// All objects of a collection are to go.
+    Flush {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// What was done. Its map was pushed before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The node is in.
+    Joined(Joined),
+    /// The map that says so was pushed; the primary accepts writes once it has it.
+    Held,
+    /// The collection is there.
+    Created(CollectionId),
+    /// The collection is gone.
+    Destroyed,
+    /// All its objects are of before this generation.
+    Flushed {
+        /// The generation.
+        generation: u32,
+    },
+}
+
+/// What a node must know to be one of the herd, besides the map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Joined {
+    /// The herd.
+    pub herd: HerdId,
+    /// The key of its name hash.
+    pub hash_key: [u8; 16],
+    /// The node's number.
+    pub node: NodeId,
+    /// Its life.
+    pub incarnation: u64,
+}
+
+/// Why something was not done, or not known to be. What a person reads says what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The node belongs to another herd.
+    OtherHerd {
+        /// This one.
+        here: HerdId,
+        /// That one.
+        theirs: HerdId,
+    },
+    /// The node, or this program, speaks only protocols that the herd has left behind.
+    OldProtocol {
+        /// The newest it speaks.
+        theirs: u32,
+        /// The oldest the herd speaks.
+        least: u32,
+    },
+    /// Another node has the name.
+    NameTaken(String),
+    /// The herd's first node has no place that lasts, so it can't be more than one.
+    NoPlace,
+    /// The node was started with `--evict`, and the herd was not.
+    NotEvicting,
+    /// The node tells no address.
+    NoAddress,
+    /// There are as many nodes as may be.
+    TooManyNodes,
+    /// Numbers have run out: of what.
+    NoNumber(&'static str),
+    /// The map can't be so.
+    Map(MapError),
+    /// Of collections.
+    Collection(Error),
+    /// Somebody else is the warden: who, if known. Ask there.
+    NotWarden(Option<String>),
+    /// Too much waits already.
+    Busy,
+    /// The control store did not take it; nothing was done.
+    Store(String),
+    /// Whether it was done is not known.
+    Unknown,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::OtherHerd { here, theirs } => write!(
+                f,
+                "this node belongs to herd {}, not to {}: join that one, or give the node an empty --data",
+                short(theirs),
+                short(here)
+            ),
+            Refusal::OldProtocol { theirs, least } => {
+                write!(f, "this node speaks protocol {theirs} and the herd {least} or later: install a later version")
+            }
+            Refusal::NameTaken(name) => {
+                let name = quote(name.as_bytes());
+                write!(f, "another node has the name '{name}': give this one another with --name, or its own --data")
+            }
+            Refusal::NoPlace => f.write_str(
+                "the herd's first node has no place for the control store: start that one with --data, then join",
+            ),
+            Refusal::NotEvicting => f.write_str(
+                "the herd does not evict, and --evict says it does: leave --evict out, or begin a herd anew",
+            ),
+            Refusal::NoAddress => f.write_str("the node tells no address: give it one with --advertise"),
+            Refusal::TooManyNodes => write!(f, "the herd has {NODES_MAX} nodes, the most it can: take one out"),
+            Refusal::NoNumber(what) => write!(f, "the herd has run out of numbers for {what}"),
+            Refusal::Map(error) => error.fmt(f),
+            Refusal::Collection(error) => error.fmt(f),
+            Refusal::NotWarden(Some(name)) => write!(f, "the warden is {}: ask there", quote(name.as_bytes())),
+            Refusal::NotWarden(None) => f.write_str("the herd has no warden at the moment: try again"),
+            Refusal::Busy => f.write_str("too many changes of the herd are waiting: try again"),
+            Refusal::Store(text) => f.write_str(text),
+            Refusal::Unknown => f.write_str("outcome unknown: look before trying again"),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl From<MapError> for Refusal {
+    fn from(error: MapError) -> Self {
+        Refusal::Map(error)
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Refusal::Collection(error)
+    }
+}
+
+/// A herd as people tell it from others: the first bytes of its id.
+fn short(herd: &HerdId) -> String {
+    herd.0[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,519 @@
+//! The warden: the one writer of the herd's map.
+//!
+//! Pure: a [`Warden`] takes what happens (a request, an answer of the control store, time) and gives [`Order`]s. It
+//! calls nothing, waits for nothing and draws nothing. Whoever drives it carries the orders out in their order, with at
+//! most one call to the store under way, and hands its answer in. A reply that was lost is
+//! [`ControlError::Unknown`].
+//!
+//! # How it goes
+//!
+//! away -> (time) -> seeking the office -> (won) -> loading all from the store -> idle -> (requests) -> writing ->
+//! idle. From everywhere: a transaction is refused, or its outcome is unknown -> seeking. Somebody else holds the
+//! office -> away.
+//!
+//! # What holds
+//!
+//! * A map is pushed, and a request answered, when the store has it. Each change compares the head's revision and the
+//!   term, so two wardens never make two maps of one epoch and revision. An answer that changes nothing is compared
+//!   as well: who was paused past its lease tells nobody what was.
+//! * Requests are made into one write a few at a time, and each is answered once. One whose write is in doubt is found
+//!   out about: the head says which write made it. Only where somebody else wrote since is it `unknown`.
+//! * Numbers of nodes, lives and collections are given once.
+//! * Groups are planned anew with each join while the herd holds no object. A primary that is to hold the first one
+//!   asks ([`Ask::Hold`]), and is told when every node that is up has the map: then no plan of before is obeyed anywhere.
+//!
+//! * [`ask`]: requests, answers, refusals.
+//! * `state`, `collections`: what a request makes of the herd.
+//! * `layout`: keys and values in the store.
+//!
+//! Callers: the node of the warden, simulations.
+
+pub mod ask;
+mod collections;
+mod flight;
+mod layout;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use ask::{Answer, Ask, Create, Identity, Join, Joined, Refusal};
+
+use crate::control::{Control, ControlError, Entry, Office, Outcome, Page, Range, Term, Txn};
+use crate::limits::{OFFICE_LEASE_MS, OFFICE_RENEW_MS, WARDEN_ASKS_MAX, WARDEN_BATCH_MAX};
+use crate::place::{HerdId, Map, NodeId, NodeState};
+use flight::Flight;
+use layout::{Kept, Stamp};
+use state::{Rules, State};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// A request of the driver's, by its own number.
+pub type Ticket = u64;
+
+/// What a warden is started with.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Its name as a candidate for the office: of this process alone, for ever; and what others are told who the warden
+    /// is.
+    pub name: String,
+    /// The newest protocol this program speaks among nodes.
+    pub protocol: u32,
+    /// Whether the store outlives this process. One that does not is good for a herd of one.
+    pub lasts: bool,
+    /// The herd to begin where the store is empty; `None`: there must be one.
+    pub birth: Option<Birth>,
+}
+
+/// How a herd begins.
+#[derive(Clone, Debug)]
+pub struct Birth {
+    /// Its id: random.
+    pub herd: HerdId,
+    /// The key of its name hash: random.
+    pub hash_key: [u8; 16],
+    /// Its first map epoch: 1; without a store that lasts, one that no earlier herd of this node came to.
+    pub epoch: u32,
+    /// The oldest protocol a node may speak.
+    pub protocol_min: u32,
+    /// Whether collection `default` evicts.
+    pub evict: bool,
+    /// Copies that `default` keeps; `None`: one, two, three with as many nodes.
+    pub copies: Option<u8>,
+}
+
+/// A call to the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// [`Control::campaign`], for this long.
+    Campaign {
+        /// The candidate.
+        name: String,
+        /// The lease.
+        lease_ms: u64,
+    },
+    /// [`Control::range`].
+    Range(Range),
+    /// [`Control::txn`].
+    Txn(Txn),
+}
+
+impl Call {
+    /// Makes the call.
+    pub fn run(&self, store: &mut (impl Control + ?Sized), now_ms: u64) -> Result<Reply, ControlError> {
+        match self {
+            Call::Campaign { name, lease_ms } => store.campaign(name, *lease_ms, now_ms).map(Reply::Office),
+            Call::Range(range) => store.range(range).map(Reply::Page),
+            Call::Txn(txn) => store.txn(txn).map(Reply::Outcome),
+        }
+    }
+}
+
+/// What the store answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// To a candidacy.
+    Office(Office),
+    /// To a range.
+    Page(Page),
+    /// To a transaction.
+    Outcome(Outcome),
+}
+
+/// What is to be done, in this order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Order {
+    /// Make this call and hand the answer to [`Warden::reply`]. The one before has been answered.
+    Store(Call),
+    /// Give this map to all its nodes.
+    Push {
+        /// The map; in the store.
+        map: Arc<Map>,
+        /// Whether the herd may hold objects: before, no primary accepts a write. It goes with the map, and of two maps
+        /// of one epoch and revision the one with it is the later.
+        held: bool,
+    },
+    /// Answer this request.
+    Answer(Ticket, Result<Answer, Refusal>),
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Nothing is under way; not in office.
+    Away,
+    /// A candidacy is under way.
+    Seeking,
+    /// A range is under way: the next page of all.
+    Loading(Range, Vec<Entry>),
+    /// In office, nothing is under way.
+    Idle,
+    /// A transaction of the flight is under way.
+    Writing,
+}
+
+/// The warden of a herd, or who would be.
+#[derive(Debug)]
+pub struct Warden {
+    config: Config,
+    phase: Phase,
+    now_ms: u64,
+    /// When to stand for the office next.
+    stand_ms: u64,
+    /// The office as it was last seen; `None`: never yet.
+    office: Option<Office>,
+    /// What the store holds, while in office.
+    kept: Option<Kept>,
+    /// The requests that are being written, or whose write is in doubt.
+    flight: Option<Flight>,
+    asks: VecDeque<(Ticket, Ask)>,
+    /// Requests for leave to hold objects, until all nodes have the map.
+    holds: Vec<Ticket>,
+    /// The life and the map epoch that nodes told of.
+    have: BTreeMap<NodeId, (u64, u32)>,
+    /// Writes begun so far.
+    flights: u64,
+    /// Why it will never be in office.
+    retired: Option<Refusal>,
+    /// What was pushed last.
+    pushed: Option<(Arc<Map>, bool)>,
+    orders: Vec<Order>,
+}
+
+impl Warden {
+    /// A warden to be; [`tick`](Self::tick) begins.
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            phase: Phase::Away,
+            now_ms: 0,
+            stand_ms: 0,
+            office: None,
+            kept: None,
+            flight: None,
+            asks: VecDeque::new(),
+            holds: Vec::new(),
+            have: BTreeMap::new(),
+            flights: 0,
+            retired: None,
+            pushed: None,
+            orders: Vec::new(),
+        }
+    }
+
+    /// Time has passed. To be called about each 100 ms.
+    #[must_use]
+    pub fn tick(&mut self, now_ms: u64) -> Vec<Order> {
+        self.now_ms = now_ms;
+        if now_ms >= self.stand_ms && self.retired.is_none() && matches!(self.phase, Phase::Away | Phase::Idle) {
+            self.seek();
+        }
+        self.taken()
+    }
+
+    /// Somebody asks for something.
+    #[must_use]
+    pub fn ask(&mut self, ticket: Ticket, ask: Ask) -> Vec<Order> {
+        let holder = self.office.as_ref().and_then(|office| office.holder.as_ref());
+        let elsewhere = holder.filter(|holder| **holder != self.config.name).cloned();
+        let refusal = match (&self.retired, elsewhere) {
+            (Some(refusal), _) => Some(refusal.clone()),
+            (None, Some(holder)) => Some(Refusal::NotWarden(Some(holder))),
+            (None, None) => (self.asks.len() + self.holds.len() >= WARDEN_ASKS_MAX).then_some(Refusal::Busy),
+        };
+        match refusal {
+            Some(refusal) => self.answer(ticket, Err(refusal)),
+            None => self.asks.push_back((ticket, ask)),
+        }
+        self.step();
+        self.taken()
+    }
+
+    /// A node tells which map it has, in this of its lives.
+    #[must_use]
+    pub fn have(&mut self, node: NodeId, incarnation: u64, epoch: u32) -> Vec<Order> {
+        let known = self.kept.as_ref().is_some_and(|kept| kept.state.map.node(node).is_some());
+        if known {
+            self.have.insert(node, (incarnation, epoch));
+        }
+        self.hold_when_ready();
+        self.step();
+        self.taken()
+    }
+
+    /// The store answered the call that is under way.
+    #[must_use]
+    pub fn reply(&mut self, reply: Result<Reply, ControlError>, now_ms: u64) -> Vec<Order> {
+        self.now_ms = now_ms;
+        match std::mem::replace(&mut self.phase, Phase::Away) {
+            Phase::Seeking => self.sought(reply),
+            Phase::Loading(range, entries) => self.loaded(range, entries, reply),
+            Phase::Writing => self.written(reply),
+            // No call was under way.
+            other => self.phase = other,
+        }
+        self.step();
+        self.taken()
+    }
+
+    /// The map as the store has it, while in office.
+    pub fn map(&self) -> Option<&Arc<Map>> {
+        self.kept.as_ref().map(|kept| &kept.state.map)
+    }
+
+    /// The nodes that are up and have not told that they have the map: who asks to hold objects waits for them.
+    pub fn missing(&self) -> Vec<NodeId> {
+        self.kept.as_ref().map_or(Vec::new(), |kept| self.without(&kept.state))
+    }
+
+    fn taken(&mut self) -> Vec<Order> {
+        std::mem::take(&mut self.orders)
+    }
+
+    fn answer(&mut self, ticket: Ticket, answer: Result<Answer, Refusal>) {
+        self.orders.push(Order::Answer(ticket, answer));
+    }
+
+    fn call(&mut self, phase: Phase, call: Call) {
+        self.phase = phase;
+        self.orders.push(Order::Store(call));
+    }
+
+    /// Stands for the office, or renews it.
+    fn seek(&mut self) {
+        let name = self.config.name.clone();
+        self.call(Phase::Seeking, Call::Campaign { name, lease_ms: OFFICE_LEASE_MS });
+    }
+
+    /// Tries again in a while.
+    fn rest(&mut self) {
+        self.phase = Phase::Away;
+        self.stand_ms = self.now_ms + OFFICE_RENEW_MS;
+    }
+
+    fn sought(&mut self, reply: Result<Reply, ControlError>) {
+        self.stand_ms = self.now_ms + OFFICE_RENEW_MS;
+        match reply {
+            Ok(Reply::Office(office)) => {
+                let before = self.office.replace(office.clone());
+                if office.holder.as_ref() != Some(&self.config.name) {
+                    self.lose(&Refusal::NotWarden(office.holder));
+                } else if before.as_ref() == Some(&office) && self.kept.is_some() && self.flight.is_none() {
+                    self.phase = Phase::Idle;
+                } else {
+                    self.load();
+                }
+            }
+            Ok(_) | Err(ControlError::Unknown(_) | ControlError::Unreachable(_)) => {}
+            Err(error) => self.lose(&Refusal::Store(error.to_string())),
+        }
+    }
+
+    /// Knows nothing any more, and refuses all that waits.
+    fn lose(&mut self, refusal: &Refusal) {
+        self.rest();
+        self.kept = None;
+        self.have.clear();
+        let (in_doubt, flown) = self.flight.take().map(|flight| (flight.in_doubt, flight.asks)).unwrap_or_default();
+        for (ticket, _) in flown {
+            self.answer(ticket, Err(if in_doubt { Refusal::Unknown } else { refusal.clone() }));
+        }
+        let asks = std::mem::take(&mut self.asks).into_iter().map(|(ticket, _)| ticket);
+        for ticket in asks.chain(std::mem::take(&mut self.holds)) {
+            self.answer(ticket, Err(refusal.clone()));
+        }
+    }
+
+    /// Reads all there is.
+    fn load(&mut self) {
+        let range = Range::default();
+        self.call(Phase::Loading(range.clone(), Vec::new()), Call::Range(range));
+    }
+
+    fn loaded(&mut self, mut range: Range, mut entries: Vec<Entry>, reply: Result<Reply, ControlError>) {
+        match reply {
+            Ok(Reply::Page(page)) => {
+                entries.extend(page.entries);
+                if page.more {
+                    range.at = Some(page.revision);
+                    range.after = entries.last().map(|entry| entry.key.clone());
+                    return self.call(Phase::Loading(range.clone(), entries), Call::Range(range));
+                }
+                match layout::load(&entries) {
+                    Ok(kept) => self.know(kept),
+                    Err(text) => self.lose(&Refusal::Store(format!("control store: {text}"))),
+                }
+            }
+            Err(ControlError::Gap(_)) => self.load(),
+            Ok(_) | Err(ControlError::Unknown(_) | ControlError::Unreachable(_)) => self.rest(),
+            Err(error) => self.lose(&Refusal::Store(error.to_string())),
+        }
+    }
+
+    fn term(&self) -> Term {
+        self.office.as_ref().map_or(0, |office| office.term)
+    }
+
+    /// In office, and what the store holds is this; `None`: nothing yet.
+    fn know(&mut self, kept: Option<Kept>) {
+        let Some(mut kept) = kept else { return self.begin_herd() };
+        let least = kept.state.protocol_min;
+        if self.config.protocol < least {
+            // The lease runs out, and a later program's turn comes.
+            let refusal = Refusal::OldProtocol { theirs: self.config.protocol, least };
+            self.lose(&refusal);
+            self.retired = Some(refusal);
+            return;
+        }
+        let term = self.term();
+        let map = kept.state.map.next(|draft| draft.term = term);
+        kept.state.map = Arc::new(map.expect("no check looks at the term"));
+        self.phase = Phase::Idle;
+        match self.flight.take() {
+            Some(flight) if flight.made(&kept) => self.land(kept, flight.answers),
+            Some(flight) if flight.follows(&kept) && flight.term == term => {
+                self.kept = Some(kept);
+                self.fly(flight.again());
+            }
+            Some(flight) => {
+                let unknown = flight.in_doubt && !flight.follows(&kept);
+                self.kept = Some(kept);
+                for (ticket, ask) in flight.asks.into_iter().rev() {
+                    match unknown {
+                        true => self.answer(ticket, Err(Refusal::Unknown)),
+                        false => self.asks.push_front((ticket, ask)),
+                    }
+                }
+            }
+            None => self.kept = Some(kept),
+        }
+        self.push();
+        self.hold_when_ready();
+    }
+
+    /// The store is empty.
+    fn begin_herd(&mut self) {
+        let Some(birth) = self.config.birth.clone() else {
+            return self.lose(&Refusal::Store("control store: there is no herd in it".into()));
+        };
+        match State::born(&birth, self.term()) {
+            Ok(state) => {
+                let stamp = self.next_stamp();
+                self.fly(Flight::new(None, state, stamp, Vec::new(), Vec::new()));
+            }
+            Err(error) => self.lose(&Refusal::Map(error)),
+        }
+    }
+
+    /// Begins with what was asked for, if nothing is under way.
+    fn step(&mut self) {
+        while matches!(self.phase, Phase::Idle)
+            && !self.asks.is_empty()
+            && let Some(kept) = self.kept.take()
+        {
+            let mut state = kept.state.clone();
+            let (mut asks, mut answers) = (Vec::new(), Vec::new());
+            while asks.len() < WARDEN_BATCH_MAX
+                && let Some((ticket, ask)) = self.asks.pop_front()
+            {
+                if matches!(ask, Ask::Hold) && !state.held && !self.is_ready(&state) {
+                    self.holds.push(ticket);
+                    continue;
+                }
+                let rules = Rules { term: self.term(), lasts: self.config.lasts };
+                answers.push((ticket, state.apply(&ask, &rules)));
+                asks.push((ticket, ask));
+            }
+            if asks.is_empty() {
+                self.kept = Some(kept);
+                continue;
+            }
+            let stamp = self.next_stamp();
+            let flight = Flight::new(Some(&kept), state, stamp, asks, answers);
+            self.kept = Some(kept);
+            self.fly(flight);
+        }
+    }
+
+    /// What no other write has, ever: a term is one process's.
+    fn next_stamp(&mut self) -> Stamp {
+        self.flights += 1;
+        Stamp { term: self.term(), flight: self.flights }
+    }
+
+    /// Makes the flight's next call.
+    fn fly(&mut self, flight: Flight) {
+        let call = Call::Txn(flight.txn().clone());
+        self.flight = Some(flight);
+        self.call(Phase::Writing, call);
+    }
+
+    fn written(&mut self, reply: Result<Reply, ControlError>) {
+        let Some(mut flight) = self.flight.take() else { return self.seek() };
+        match reply {
+            Ok(Reply::Outcome(Outcome::Done(revision))) => match flight.advance() {
+                false => self.fly(flight),
+                true => {
+                    let (kept, answers) = flight.done(revision);
+                    self.land(kept, answers);
+                }
+            },
+            Ok(_) => {
+                self.flight = Some(flight);
+                self.seek();
+            }
+            Err(ControlError::Unknown(_)) => {
+                flight.in_doubt |= flight.writes();
+                self.flight = Some(flight);
+                self.rest();
+            }
+            Err(ControlError::Unreachable(_)) => {
+                self.flight = Some(flight);
+                self.rest();
+            }
+            Err(error) => {
+                let refusal = if flight.in_doubt { Refusal::Unknown } else { Refusal::Store(error.to_string()) };
+                flight.asks.into_iter().for_each(|(ticket, _)| self.answer(ticket, Err(refusal.clone())));
+                // Parts of it may be there.
+                self.load();
+            }
+        }
+    }
+
+    /// The write is in the store, which now holds this.
+    fn land(&mut self, kept: Kept, answers: Vec<(Ticket, Result<Answer, Refusal>)>) {
+        self.phase = Phase::Idle;
+        self.kept = Some(kept);
+        self.push();
+        answers.into_iter().for_each(|(ticket, answer)| self.answer(ticket, answer));
+        self.hold_when_ready();
+    }
+
+    /// Pushes the map, unless it was.
+    fn push(&mut self) {
+        let Some(kept) = &self.kept else { return };
+        let now = (kept.state.map.clone(), kept.state.held);
+        if self.pushed.as_ref() != Some(&now) {
+            self.orders.push(Order::Push { map: now.0.clone(), held: now.1 });
+            self.pushed = Some(now);
+        }
+    }
+
+    fn hold_when_ready(&mut self) {
+        let ready = self.kept.as_ref().is_some_and(|kept| kept.state.held || self.is_ready(&kept.state));
+        if ready {
+            let holds = std::mem::take(&mut self.holds);
+            self.asks.extend(holds.into_iter().map(|ticket| (ticket, Ask::Hold)));
+        }
+    }
+
+    fn is_ready(&self, state: &State) -> bool {
+        !state.map.nodes.is_empty() && self.without(state).is_empty()
+    }
+
+    fn without(&self, state: &State) -> Vec<NodeId> {
+        let has = |id, incarnation| {
+            self.have.get(&id).is_some_and(|(life, epoch)| *life == incarnation && *epoch >= state.map.epoch)
+        };
+        let up = state.map.nodes.iter().filter(|node| node.state == NodeState::Up);
+        up.filter(|node| !has(node.id, node.incarnation)).map(|node| node.id).collect()
+    }
+}

@@ -1,0 +1,194 @@
+//! What the warden keeps of the herd, and what a request makes of it. Collections: `collections`.
+
+use super::Birth;
+use super::ask::{Answer, Ask, Identity, Join, Joined, Refusal};
+use crate::collection::{Class, Spec};
+use crate::control::Term;
+use crate::key::CollectionId;
+use crate::limits::NODES_MAX;
+use crate::place::plan::needed_of;
+use crate::place::{Collection, Draft, Kind, Map, MapError, Node, NodeId, NodeState};
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+/// What the warden knows of a node besides what the map says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Member {
+    /// Who it is.
+    pub(super) identity: Identity,
+    /// Which process it is.
+    pub(super) process: [u8; 16],
+}
+
+/// All that a herd's warden must know, and leaves to the next one.
+#[derive(Clone, Debug)]
+pub(super) struct State {
+    /// The key of the name hash.
+    pub(super) hash_key: [u8; 16],
+    /// The oldest protocol that nodes may speak.
+    pub(super) protocol_min: u32,
+    /// Whether the herd may hold objects.
+    pub(super) held: bool,
+    /// The number of the next node, and of the next collection.
+    pub(super) next_node: u32,
+    pub(super) next_collection: u64,
+    /// The nodes of the map.
+    pub(super) members: BTreeMap<NodeId, Member>,
+    /// The map.
+    pub(super) map: Arc<Map>,
+}
+
+/// What else decides about a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    /// The warden's term.
+    pub(super) term: Term,
+    /// Whether the store outlives the process.
+    pub(super) lasts: bool,
+}
+
+impl State {
+    /// A herd without nodes: collection `default` alone, in spread group 0.
+    pub(super) fn born(birth: &Birth, term: Term) -> Result<Self, MapError> {
+        let mut draft = Draft { term, ..Draft::empty(birth.herd) };
+        let (kind, class) = match birth.evict {
+            true => (Kind::Cache, Class::Cache),
+            false => (Kind::Kept, Class::Ram(birth.copies.map_or(1, needed_of))),
+        };
+        let grows = birth.copies.is_none() && !birth.evict;
+        draft.add_spread(kind, birth.copies.unwrap_or(1), grows);
+        let (id, spec) = (CollectionId::DEFAULT, Spec::of(&class.to_string()));
+        draft.collections.push(Collection { id, name: "default".into(), spec, generation: 1 });
+        Ok(Self {
+            hash_key: birth.hash_key,
+            protocol_min: birth.protocol_min,
+            held: false,
+            next_node: 1,
+            next_collection: CollectionId::DEFAULT.serial() + 1,
+            members: BTreeMap::new(),
+            map: Arc::new(Map::first(draft, birth.epoch)?),
+        })
+    }
+
+    /// An error if numbers that are yet to come are there.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let nodes = self.map.nodes.iter().all(|node| node.id.0.get() < self.next_node);
+        let collections = self.map.collections.iter().all(|it| it.id.serial() < self.next_collection);
+        if nodes && collections { Ok(()) } else { Err("a number that was not given yet is there".into()) }
+    }
+
+    /// Whether nothing has changed since.
+    pub(super) fn is(&self, before: &State) -> bool {
+        let numbers = |state: &State| (state.held, state.next_node, state.next_collection);
+        Arc::ptr_eq(&self.map, &before.map) && numbers(self) == numbers(before) && self.members == before.members
+    }
+
+    /// Does what is asked; where it is refused nothing changes.
+    pub(super) fn apply(&mut self, ask: &Ask, rules: &Rules) -> Result<Answer, Refusal> {
+        match ask {
+            Ask::Join(join) => self.join(join, rules).map(Answer::Joined),
+            Ask::Hold => {
+                self.held = true;
+                Ok(Answer::Held)
+            }
+            Ask::Create(create) => self.create(create, rules).map(Answer::Created),
+            Ask::Destroy { name } => self.destroy(name, rules).map(|()| Answer::Destroyed),
+            Ask::Flush { name } => self.flush(name, rules).map(|generation| Answer::Flushed { generation }),
+        }
+    }
+
+    /// The map after a change of this term.
+    pub(super) fn changed(&self, rules: &Rules, change: impl FnOnce(&mut Draft)) -> Result<Arc<Map>, MapError> {
+        let map = self.map.next(|draft| {
+            draft.term = rules.term;
+            change(draft);
+        });
+        map.map(Arc::new)
+    }
+
+    fn joined(&self, node: NodeId, incarnation: u64) -> Joined {
+        Joined { herd: self.map.herd, hash_key: self.hash_key, node, incarnation }
+    }
+
+    /// Lets a node in. One that is known by its identity keeps its number; if it is another process, its memory is
+    /// gone, and it is in no group that holds objects.
+    fn join(&mut self, join: &Join, rules: &Rules) -> Result<Joined, Refusal> {
+        let own = self.members.iter().find(|(_, member)| member.identity == join.identity).map(|(id, _)| *id);
+        self.admit(join, own, rules)?;
+        let known = own.and_then(|id| self.map.node(id));
+        if let Some(node) = known.filter(|node| self.members[&node.id].process == join.process) {
+            return Ok(self.joined(node.id, node.incarnation));
+        }
+        let (id, next_node) = match known {
+            Some(node) => (node.id, self.next_node),
+            None => {
+                let id = NonZeroU32::new(self.next_node).ok_or(Refusal::NoNumber("nodes"))?;
+                (NodeId(id), self.next_node.checked_add(1).ok_or(Refusal::NoNumber("nodes"))?)
+            }
+        };
+        let lives = known.map_or(0, |node| node.incarnation);
+        let incarnation = lives.checked_add(1).ok_or(Refusal::NoNumber("lives of this node"))?;
+        let node = node(join, id, incarnation);
+        let mut held = self.held;
+        let map = self.changed(rules, |draft| {
+            if held {
+                held = forget(draft, id);
+            }
+            draft.join(node, held);
+        })?;
+        (self.map, self.held, self.next_node) = (map, held, next_node);
+        self.members.insert(id, Member { identity: join.identity, process: join.process });
+        Ok(self.joined(id, incarnation))
+    }
+
+    /// An error if the node can't be one of this herd. `own`: its number, if it was one before.
+    fn admit(&self, join: &Join, own: Option<NodeId>, rules: &Rules) -> Result<(), Refusal> {
+        let here = self.map.herd;
+        if let Some(theirs) = join.herd.filter(|herd| *herd != here) {
+            return Err(Refusal::OtherHerd { here, theirs });
+        }
+        if join.protocol < self.protocol_min {
+            return Err(Refusal::OldProtocol { theirs: join.protocol, least: self.protocol_min });
+        }
+        let named = self.map.nodes.iter().find(|node| node.name == join.name).map(|node| node.id);
+        if named.is_some() && named != own {
+            return Err(Refusal::NameTaken(join.name.clone()));
+        }
+        if own.is_none() && !self.map.nodes.is_empty() && !rules.lasts {
+            return Err(Refusal::NoPlace);
+        }
+        if own.is_none() && self.map.nodes.len() >= NODES_MAX {
+            return Err(Refusal::TooManyNodes);
+        }
+        if join.addresses.is_empty() {
+            return Err(Refusal::NoAddress);
+        }
+        let evicts = self.map.collections.iter().any(|it| it.id == CollectionId::DEFAULT && it.spec.class == "cache");
+        if join.evict && !evicts { Err(Refusal::NotEvicting) } else { Ok(()) }
+    }
+}
+
+fn node(join: &Join, id: NodeId, incarnation: u64) -> Node {
+    Node {
+        id,
+        name: join.name.clone(),
+        addresses: join.addresses.clone(),
+        incarnation,
+        host: join.host.clone(),
+        rack: join.rack.clone(),
+        memory_bytes: join.memory_bytes,
+        state: NodeState::Up,
+    }
+}
+
+/// Takes a node whose memory is gone out of all groups. Whether anybody is left who holds what was acknowledged; if
+/// not, the loss is a fact, and the herd holds nothing.
+fn forget(draft: &mut Draft, node: NodeId) -> bool {
+    for group in draft.spreads.iter_mut().flat_map(|spread| &mut spread.groups) {
+        group.primary = group.primary.filter(|primary| *primary != node);
+        group.others.retain(|member| member.node != node);
+        group.eligible.retain(|eligible| *eligible != node);
+    }
+    draft.spreads.iter().flat_map(|spread| &spread.groups).any(|group| !group.eligible.is_empty())
+}
