@@ -1,7 +1,9 @@
 //! The corpus, replayed: no input fails, and together the files of a target reach each outcome it can have.
 
 use herd_fuzz::reasons::literals;
-use herd_fuzz::targets::{attributes, collection, http_chunked, http_head, memcached_line, memcached_stream};
+use herd_fuzz::targets::{
+    attributes, collection, control_file, http_chunked, http_head, memcached_line, memcached_stream,
+};
 use herd_fuzz::{TARGETS, corpus};
 use std::collections::BTreeSet;
 use std::fs;
@@ -92,6 +94,12 @@ fn each_reason_in_the_source_of_attributes_and_collections_is_in_the_table() {
     let markers = ["Error::new(ErrorKind::BadRequest, format!(\"", "Error::new(ErrorKind::NotInVersion, \""];
     let found = texts(&["collection.rs"], &markers);
     compare("collection", collection::REASONS, found);
+}
+
+#[test]
+fn each_kind_of_damage_in_the_source_of_the_control_store_is_in_the_table() {
+    let markers = ["damaged(rest, \"", "FileError::Damaged(bytes.len(), \"", "FileError::Damaged(0, \""];
+    compare("control file", control_file::REASONS, texts(&["control/file.rs"], &markers));
 }
 
 /// The constants of `reply` that a module names.

@@ -2,6 +2,7 @@
 
 pub mod attributes;
 pub mod collection;
+pub mod control_file;
 pub mod door_sniff;
 pub mod http_chunked;
 pub mod http_field;
@@ -97,6 +98,7 @@ targets! {
         wire_list,
         attributes,
         collection,
+        control_file,
         key,
         size,
     }
