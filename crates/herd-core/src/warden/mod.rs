@@ -20,7 +20,8 @@
 //!   out about: the head says which write made it. Only where somebody else wrote since is it `unknown`.
 //! * Numbers of nodes, lives and collections are given once.
 //! * Groups are planned anew with each join while the herd holds no object. A primary that is to hold the first one
-//!   asks ([`Ask::Hold`]), and is told when every node that is up has the map: then no plan of before is obeyed anywhere.
+//!   asks ([`Ask::Hold`]), and is told when every node that is up has the map: then no plan of before is obeyed
+//!   anywhere.
 //!
 //! * [`ask`]: requests, answers, refusals.
 //! * `state`, `collections`: what a request makes of the herd.

@@ -26,8 +26,8 @@ pub fn place(data: Option<&Path>, name: &str, variable: impl Fn(&str) -> Option<
     state.map(|state| state.join(component(name)))
 }
 
-/// A name as one component of a path: all but letters, digits, `-`, `_` and dots within as `%` and two digits. What would
-/// be too long for a file name ends in a checksum of the whole.
+/// A name as one component of a path: all but letters, digits, `-`, `_` and dots within as `%` and two digits. What
+/// would be too long for a file name ends in a checksum of the whole.
 fn component(name: &str) -> String {
     const MOST: usize = 200;
     let mut text = String::new();
