@@ -10,6 +10,7 @@ use crate::chance::Chance;
 use crate::control::{Control, Txn};
 use crate::error::ErrorKind;
 use crate::key::CollectionId;
+use crate::limits::OFFICE_LEASE_MS;
 use crate::place::{Draft, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,13 +18,15 @@ const WARDENS: usize = 3;
 const NODES: usize = 4;
 const CLIENTS: usize = 3;
 const STEPS: usize = 500;
-const SEEDS: u64 = 12;
+const SEEDS: u64 = 40;
 
 /// A warden and its one call that is under way.
 struct Seat {
     warden: Warden,
     call: Option<Call>,
     lives: u32,
+    /// Steps until it goes on: until then its clock stands, and it is asked all the same.
+    paused: usize,
 }
 
 /// Who asks one thing after the other.
@@ -76,13 +79,16 @@ impl World {
             answered: 0,
             unknown: 0,
         };
-        world.seats = (0..WARDENS).map(|seat| Seat { warden: warden(seat, 0), call: None, lives: 0 }).collect();
+        world.seats =
+            (0..WARDENS).map(|seat| Seat { warden: warden(seat, 0), call: None, lives: 0, paused: 0 }).collect();
         world
     }
 
     fn step(&mut self) {
         let seat = self.chance.index(WARDENS);
+        self.seats.iter_mut().for_each(|seat| seat.paused = seat.paused.saturating_sub(1));
         match self.chance.below(100) {
+            0..50 if self.seats[seat].paused > 0 => {}
             0..30 => self.deliver(seat),
             30..50 => {
                 self.now_ms += self.chance.below(400);
@@ -90,12 +96,19 @@ impl World {
                 self.carry_out(seat, orders);
             }
             50..52 if self.faults => self.now_ms += self.chance.below(8_000),
-            52..54 if self.faults => self.die(seat),
+            52..53 if self.faults => {
+                self.now_ms += OFFICE_LEASE_MS;
+                self.seats[seat].paused = 150;
+            }
+            53..54 if self.faults => self.die(seat),
             54..57 => self.come_late(),
             57..70 => self.have(seat),
             _ => {
                 let asker = self.chance.index(self.askers.len());
-                self.ask(asker, seat);
+                let in_office = (0..WARDENS).filter(|seat| self.seats[*seat].warden.map().is_some());
+                let likely = in_office.collect::<Vec<_>>();
+                let likely = self.chance.one_of(&likely).filter(|_| self.chance.below(4) > 0);
+                self.ask(asker, likely.unwrap_or(seat));
             }
         }
     }
@@ -138,7 +151,7 @@ impl World {
         if let Some(Call::Txn(txn)) = self.seats[seat].call.take() {
             self.late.push(txn);
         }
-        self.seats[seat] = Seat { warden: warden(seat, lives), call: None, lives };
+        self.seats[seat] = Seat { warden: warden(seat, lives), call: None, lives, paused: 0 };
         let asked: Vec<usize> =
             (0..self.askers.len()).filter(|n| self.askers[*n].out.as_ref().is_some_and(|out| out.0 == seat)).collect();
         for asker in asked {
