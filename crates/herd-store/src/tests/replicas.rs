@@ -158,8 +158,8 @@ impl Copies<Key, Edit> for Group {
     fn next_key(&self, after: Option<&Key>) -> Option<Key> {
         let (mut items, first) = (Vec::new(), after.map_or(0, Key::slot));
         for slot in (first..SLOTS).filter(|slot| *slot == first || self.store.slot(*slot).entries > 0) {
-            let mut cursor =
-                after.filter(|_| slot == first).map_or(SlotCursor::new(slot), |key| self.store.cursor_at(key));
+            let from = after.filter(|_| slot == first);
+            let mut cursor = from.map_or(SlotCursor::new(slot), |key| self.store.cursor_at(key));
             while !cursor.is_at_end() {
                 self.store.slot_turn(&mut cursor, &mut items, 100, at(1));
                 if let Some(item) = items.drain(..).find(|item| after.is_none_or(|after| item.key > *after)) {

@@ -1,5 +1,5 @@
-//! Prepared, committed and dropped writes beside all that a store does by itself, in small memory, against a model:
-//! what it has, by chance and from a seed.
+//! Prepared, committed and dropped writes beside all that a store does by itself, in small memory: against a model, by
+//! chance and from a seed.
 
 use super::*;
 use crate::index::Tag;
@@ -8,12 +8,15 @@ use herd_core::limits::SLOTS;
 use herd_core::replica::Pending;
 use std::collections::BTreeMap;
 
+/// A write, its value's seed and size, and when it expires.
+type Write = (Pending, (u64, usize), u64);
+
 /// One object of the model.
 #[derive(Clone, Default)]
 struct Known {
     /// Version, value's seed and size, when it expires.
     committed: Option<(u64, (u64, usize), u64)>,
-    pending: Option<(Pending, (u64, usize), u64)>,
+    pending: Option<Write>,
     /// The highest version it ever had.
     last: u64,
 }
@@ -75,8 +78,13 @@ impl Model {
     }
 
     fn some_value(&mut self) -> ((u64, usize), u64) {
-        let size =
-            if self.random.below(60) == 0 { 5_000 + self.random.below(90_000) } else { self.random.below(1_500) };
+        let is_large = self.random.below(60) == 0;
+        let size = match self.random.below(4) {
+            _ if is_large => 5_000 + self.random.below(90_000),
+            // Objects of one size take each other's place.
+            0 => 300,
+            _ => self.random.below(1_500),
+        };
         let expires_ms = if self.random.below(5) == 0 { self.now_ms + self.random.below(2_000) } else { 0 };
         ((self.random.below(1 << 40), size as usize), expires_ms)
     }
@@ -158,10 +166,14 @@ impl Model {
         self.check(of);
     }
 
-    /// Commits or drops a write that is pending, somewhere from this name on.
+    /// A write that is pending, somewhere from this name on.
+    fn next_pending(&self, from: (usize, u64)) -> Option<((usize, u64), Write)> {
+        self.known.range(from..).find_map(|(of, known)| known.pending.map(|pending| (*of, pending)))
+    }
+
+    /// Commits or drops a write that is pending.
     fn end(&mut self, from: (usize, u64)) {
-        let next = self.known.range(from..).find_map(|(of, known)| known.pending.map(|pending| (*of, pending)));
-        let Some((of, (write, value, expires_ms))) = next else { return };
+        let Some((of, (write, value, expires_ms))) = self.next_pending(from) else { return };
         self.learn(of);
         let name = of.1.to_le_bytes();
         let commits = self.random.below(3) > 0;
@@ -180,8 +192,9 @@ impl Model {
 
     /// As a copy that comes below what is pending, or as a node does that is alone.
     fn put(&mut self, of: (usize, u64)) {
-        let (new, known) = (self.some_value(), self.learn(of));
         let copies = self.random.below(2) == 0;
+        let of = self.next_pending(of).filter(|_| copies).map_or(of, |(of, _)| of);
+        let (new, known) = (self.some_value(), self.learn(of));
         let done = self.with(of, new, |entry, new| {
             if !copies {
                 return entry.put(new);
@@ -284,9 +297,9 @@ impl Model {
             let mut wanted: Vec<_> = shown.map(|(name, (version, ..))| (name.to_le_bytes(), version)).collect();
             wanted.sort_unstable();
             assert_eq!(listed.len(), wanted.len());
-            assert!(
-                listed.iter().zip(wanted).all(|(item, (name, version))| *item.name == name && item.version == version)
-            );
+            let is_it =
+                |item: &ListItem, (name, version): ([u8; 8], u64)| *item.name == name && item.version == version;
+            assert!(listed.iter().zip(wanted).all(|(item, wanted)| is_it(item, wanted)));
         }
         self.saw("listed");
     }
