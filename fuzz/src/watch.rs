@@ -17,6 +17,17 @@ pub(crate) fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// What to say of an input that has run for so long, if it is too long.
+fn hang(cpu: Duration, wall: Duration) -> Option<&'static str> {
+    if cpu > CPU_MAX {
+        Some("hang: over 1 s of CPU")
+    } else if wall > WALL_MAX {
+        Some("hang: over 30 s; or the fuzzer was stopped meanwhile")
+    } else {
+        None
+    }
+}
+
 /// What is being run, shared with the watchdog.
 #[derive(Default)]
 pub(crate) struct Watch {
@@ -36,9 +47,9 @@ impl Watch {
                 let run = watch.run.load(SeqCst);
                 if run % 2 == 0 || run != seen {
                     (seen, since, cpu) = (run, Instant::now(), cpu_time());
-                } else if cpu_time() - cpu > CPU_MAX || since.elapsed() > WALL_MAX {
+                } else if let Some(hang) = hang(cpu_time() - cpu, since.elapsed()) {
                     let input = watch.input.lock().expect("nobody panics while copying").clone();
-                    let text = save(target, &input, "hang: over 1 s");
+                    let text = save(target, &input, hang);
                     eprintln!("herd-fuzz: {text}");
                     std::process::exit(1);
                 }

@@ -30,7 +30,9 @@ pub(crate) use client::Door;
 /// Clients at once.
 const CLIENTS: usize = 4;
 /// Steps of one input.
-const STEPS_MAX: usize = 96;
+pub(crate) const STEPS_MAX: usize = 96;
+/// Largest object of the node, bytes.
+pub(crate) const OBJECT_MAX_BYTES: usize = 2 << 20;
 /// Largest value that memcached takes.
 const VALUE_MAX_BYTES: usize = 1 << 20;
 /// Memory of the node, MiB.

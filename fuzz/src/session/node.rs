@@ -1,5 +1,6 @@
 //! The node under test: its loop, sessions and store as they are, over pretended sockets and in virtual time.
 
+use crate::session::OBJECT_MAX_BYTES;
 use herd_core::limits::NODE_NAME_MAX_BYTES;
 use herd_net::{Engine, LoopStats, Peer, Pipe, Pipes, Service, System};
 use herd_node::{Config, Environment, Inside};
@@ -10,9 +11,6 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// The date at which every run begins, ms since 1970.
 pub(super) const START_MS: u64 = 1_800_000_000_000;
-
-/// Largest object of the node.
-pub(super) const OBJECT_MAX_BYTES: u64 = 2 << 20;
 
 /// Virtual time that passes at each look at the clock: some microseconds of work.
 const LOOK_NS: u64 = 2_000;
@@ -70,8 +68,14 @@ impl Node {
     /// A node with so much memory, whose collection `default` evicts or refuses when it is full.
     pub(super) fn new(memory_bytes: u64, evict: bool) -> Self {
         let name = "f".repeat(NODE_NAME_MAX_BYTES);
-        let config =
-            Config { name, memory_bytes, evict, threads: 1, object_max_bytes: OBJECT_MAX_BYTES, ..Config::default() };
+        let config = Config {
+            name,
+            memory_bytes,
+            evict,
+            threads: 1,
+            object_max_bytes: OBJECT_MAX_BYTES as u64,
+            ..Config::default()
+        };
         let environment = Environment { unix_ms: START_MS, random: [7; 16] };
         let (inside, service) = Inside::new(config, &environment).expect("a node's state");
         let (pipes, stats) = (Pipes::default(), Arc::new(LoopStats::default()));

@@ -22,7 +22,7 @@ pub mod wire_frame;
 pub mod wire_hello;
 pub mod wire_list;
 
-use crate::Outcomes;
+use crate::{Outcomes, session};
 
 /// One target: a parser under test, or a node with its sessions.
 pub struct Target {
@@ -65,9 +65,9 @@ impl Target {
 const PARSER_BYTES: usize = 1 << 20;
 /// Memory of a map, 16 spread groups of 4,096 slots and groups, several times.
 const MAP_BYTES: usize = 64 << 20;
-/// Memory of a node's loops, clients and model, with all values of a script several times; its store's arena is mapped,
-/// not allocated.
-const SESSION_BYTES: usize = 96 << 20;
+/// Memory of a session's run: each step may leave an answer with the largest object in what the clients keep; the node's
+/// loops and the model have the rest. The store's arena is mapped, not allocated.
+const SESSION_BYTES: usize = session::STEPS_MAX * session::OBJECT_MAX_BYTES + (32 << 20);
 
 /// Makes the table from the names of the modules.
 macro_rules! targets {
