@@ -15,8 +15,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Descriptors kept for anything but connections and loops; half of them where there are few.
 const SPARE_DESCRIPTORS: u64 = 64;
-/// Descriptors of a loop: its poller, what wakes it, its timer, and the three it lends with.
-const LOOP_DESCRIPTORS: u64 = 6;
+/// Descriptors of a loop: its poller, twice, what wakes it, its ticks, its alarm, and the three it lends with.
+const LOOP_DESCRIPTORS: u64 = 8;
 /// How often the log tells of shed connections, if there were any.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 

@@ -65,8 +65,8 @@ impl Target {
 const PARSER_BYTES: usize = 1 << 20;
 /// Memory of a map, 16 spread groups of 4,096 slots and groups, several times.
 const MAP_BYTES: usize = 64 << 20;
-/// Memory of a session's run: each step may leave an answer with the largest object in what the clients keep; the node's
-/// loops and the model have the rest. The store's arena is mapped, not allocated.
+/// Memory of a session's run: each step may leave an answer with the largest object in what the clients keep; loops and
+/// model have the rest. The store's arena is mapped, not allocated.
 const SESSION_BYTES: usize = session::STEPS_MAX * session::OBJECT_MAX_BYTES + (32 << 20);
 
 /// Makes the table from the names of the modules.

@@ -25,7 +25,7 @@ const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk";
 const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 
 /// All of them; the first that fits counts.
-pub(super) const ALLOWED: [Allowed; 29] = [
+pub(super) const ALLOWED: [Allowed; 30] = [
     Allowed {
         name: "client flags above 32 bits",
         sentence: "Client flags above 4,294,967,295 are refused: memcached keeps their low 32 bits, and a client \
@@ -187,6 +187,15 @@ pub(super) const ALLOWED: [Allowed; 29] = [
         },
     },
     Allowed {
+        name: "joined beyond 1 MiB",
+        sentence: "A value that `append`, `prepend` or `ms` would make too large is refused as that: memcached says \
+                   NOT_STORED or NS, as if no object were there.",
+        is: |it| {
+            let made = it.asked_before(|words| (is_storage(words) || is(words, b"ms")) && !is_join(words));
+            it.asks(is_join) && made && it.memcached_is_any(&["NOT_STORED", "NS"]) && it.herd_is(TOO_LARGE)
+        },
+    },
+    Allowed {
         name: "md with x",
         sentence: "`md` with x is a change, so the object has a new CAS value: memcached keeps the old one, and who \
                    compares it does not see that the value is gone.",
@@ -336,8 +345,10 @@ pub(super) const ALLOWED: [Allowed; 29] = [
             let mark = |word: &[u8]| matches!(word, b"h0" | b"fetch=no") || time(word);
             let marks = it.differs_only_in(|_, _, other| mark(other));
             let numbers = it.differs_only_in(|_, one, other| number(one).is_some() && number(other).is_some());
-            refused
-                || (counted && (numbers || marks || it.is_about_tokens() || it.herd_misses() || it.memcached_misses()))
+            let quiet = it.asks(|words| is(words, b"mg") && has_flag(words, b'q'));
+            let silent = quiet && it.herd_lines() < it.memcached_lines();
+            let misses = silent || it.herd_misses() || it.memcached_misses();
+            refused || (counted && (numbers || marks || it.is_about_tokens() || misses))
         },
     },
     Allowed {

@@ -3,6 +3,8 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// The store's file.
 const FILE: &str = "control";
@@ -10,6 +12,10 @@ const FILE: &str = "control";
 const NEW: &str = "control.new";
 /// Locked by who owns the file; it stays where it is, as the file itself does not.
 const LOCK: &str = "control.lock";
+
+/// How long a lock is waited for: between fork and exec a process that its owner starts has it too, for some ms.
+const LOCK_PATIENCE: Duration = Duration::from_millis(200);
+const LOCK_PERIOD: Duration = Duration::from_millis(5);
 
 /// Whether what failed may have been done all the same.
 #[derive(Debug)]
@@ -52,10 +58,14 @@ impl Directory {
     pub(super) fn lock(path: &Path) -> io::Result<Option<Self>> {
         fs::create_dir_all(path)?;
         let lock = OpenOptions::new().create(true).write(true).truncate(false).open(path.join(LOCK))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Some(Self { path: path.to_path_buf(), file: None, _lock: lock })),
-            Err(fs::TryLockError::WouldBlock) => Ok(None),
-            Err(fs::TryLockError::Error(error)) => Err(error),
+        let until = Instant::now() + LOCK_PATIENCE;
+        loop {
+            match lock.try_lock() {
+                Ok(()) => return Ok(Some(Self { path: path.to_path_buf(), file: None, _lock: lock })),
+                Err(fs::TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(LOCK_PERIOD),
+                Err(fs::TryLockError::WouldBlock) => return Ok(None),
+                Err(fs::TryLockError::Error(error)) => return Err(error),
+            }
         }
     }
 

@@ -183,6 +183,17 @@ fn connections_beyond_the_descriptors_are_shed_and_the_others_served() {
     assert_eq!(node.stop(), Some(0));
 }
 
+/// 8: `LOOP_DESCRIPTORS` of `herd node`, by which it tells how many connections it can have.
+#[test]
+fn a_loop_opens_as_many_descriptors_as_a_node_reckons_with() {
+    let opened = |threads| {
+        let node = Node::start(&["--memory", "64m", "--threads", threads]);
+        node.talk(b"version\r\nquit\r\n");
+        fs::read_dir(format!("/proc/{}/fd", node.pid())).expect("it runs").count()
+    };
+    assert_eq!(opened("5") - opened("1"), 4 * 8);
+}
+
 #[test]
 fn a_node_out_of_descriptors_serves_those_it_has_and_rests() {
     let node = Tight::start(1024);
