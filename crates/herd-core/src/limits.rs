@@ -73,6 +73,10 @@ pub const WIRE_FRAME_BODY_MAX_BYTES: usize = 1 << 20;
 /// Wire: what a node says of itself when a link opens: those of later versions may say four times as much as today's.
 pub const WIRE_PEER_MAX_BYTES: usize = 256;
 
+/// Wire: what a node says of itself that wants in: name, host, rack and addresses of the greatest length, and as much
+/// again for later versions.
+pub const WIRE_JOIN_MAX_BYTES: usize = 6144;
+
 /// Wire: arguments of a method: they are taken when they are wholly there, so a connection holds them meanwhile.
 pub const WIRE_ARGUMENTS_MAX_BYTES: usize = 48 * 1024;
 
@@ -208,6 +212,14 @@ pub const WINDOW_REQUESTS_MAX: usize = 256;
 /// 80 KiB.
 pub const WINDOW_RESULT_MAX_BYTES: usize = 256;
 
+/// Requests that one write answers, as they stand in its message, with their results: with a name and attributes of the
+/// greatest length they still fit one head. These are some 80 of short results, or 10 of the longest.
+pub const GROUP_ANSWERS_MAX_BYTES: usize = 2816;
+
+/// What a member of a group tells of its pending writes: some 8,000 of names of the greatest length, or 200,000 of
+/// common ones.
+pub const GROUP_PENDING_MAX_BYTES: usize = 16 << 20;
+
 /// Map epochs end here: they are the high 24 bits of versions. At one change a second it takes half a year; changes
 /// are joins, deaths and moves.
 pub const MAP_EPOCHS_END: u32 = 1 << 24;
@@ -276,6 +288,8 @@ pub const WARDEN_ASKS_MAX: usize = 4 * NODES_MAX;
 pub const WARDEN_BATCH_MAX: usize = 64;
 
 const _: () = assert!(WIRE_FRAME_BODY_MAX_BYTES.is_multiple_of(BLOCK_BYTES));
+const _: () = assert!(NAME_MAX_BYTES + ATTRIBUTES_MAX_BYTES + GROUP_ANSWERS_MAX_BYTES + 160 < WIRE_HEAD_MAX_BYTES);
+const _: () = assert!(2 * (MAP_TEXT_MAX_BYTES + 1) * (3 + NODE_ADDRESSES_MAX) < WIRE_JOIN_MAX_BYTES);
 const _: () = assert!(WIRE_LIST_PAGE_MAX as usize * (NAME_MAX_BYTES + 18) <= WIRE_FRAME_BODY_MAX_BYTES);
 const _: () = assert!(NAME_MAX_BYTES + ATTRIBUTES_MAX_BYTES < WIRE_HEAD_MAX_BYTES);
 const _: () = assert!(ERROR_TEXT_MAX_BYTES + 64 < WIRE_HEAD_MAX_BYTES);

@@ -38,6 +38,10 @@ pub enum WireError {
     FieldTwice(u8),
     /// The field must be UTF-8.
     NotText(u8),
+    /// What a field between nodes holds does not go together.
+    BadField(u8),
+    /// The frame does not go on where the one before it of the same body ended, or ends it too early or too late.
+    BodyBroken,
     /// A block of the body, counted within its frame, fails its checksum.
     BadBlock(usize),
 }
@@ -58,6 +62,8 @@ impl fmt::Display for WireError {
             WireError::FieldLength { tag, length_bytes } => write!(f, "field {tag} has {length_bytes} bytes"),
             WireError::FieldTwice(tag) => write!(f, "field {tag} is given twice"),
             WireError::NotText(tag) => write!(f, "field {tag} is not UTF-8"),
+            WireError::BadField(tag) => write!(f, "what field {tag} says does not go together"),
+            WireError::BodyBroken => f.write_str("the frames of a body do not go together"),
             WireError::BadBlock(index) => write!(f, "block {index} of the frame fails its checksum"),
         }
     }

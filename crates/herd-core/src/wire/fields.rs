@@ -7,8 +7,8 @@ use super::error::WireError;
 use super::hello::PROOF_BYTES;
 use crate::entry::TOKEN_BYTES;
 use crate::limits::{
-    ATTRIBUTES_MAX_BYTES, COLLECTION_NAME_MAX_BYTES, ERROR_TEXT_MAX_BYTES, NAME_MAX_BYTES, WIRE_HEAD_MAX_BYTES,
-    WIRE_PEER_MAX_BYTES,
+    ATTRIBUTES_MAX_BYTES, COLLECTION_NAME_MAX_BYTES, ERROR_TEXT_MAX_BYTES, GROUP_ANSWERS_MAX_BYTES, NAME_MAX_BYTES,
+    WIRE_HEAD_MAX_BYTES, WIRE_JOIN_MAX_BYTES, WIRE_PEER_MAX_BYTES,
 };
 
 pub(super) const NAME: u8 = 1;
@@ -31,6 +31,13 @@ const CHECKSUM: u8 = 17;
 const TOKEN: u8 = 18;
 const PEER: u8 = 19;
 const PROOF: u8 = 20;
+const JOIN: u8 = 21;
+const JOINED: u8 = 22;
+pub(super) const MAP: u8 = 23;
+pub(super) const ASKED: u8 = 24;
+pub(super) const BECAME: u8 = 25;
+pub(super) const GROUP: u8 = 26;
+pub(super) const ANSWERED: u8 = 27;
 
 /// Tag and length before each value.
 const FIELD_BYTES: usize = 3;
@@ -78,6 +85,54 @@ pub struct Fields<'a> {
     pub peer: Option<&'a [u8]>,
     /// Welcome and second hello of a link: that its sender knows the herd's secret.
     pub proof: Option<&'a [u8; PROOF_BYTES]>,
+    /// What only nodes say to each other; one of its kinds at most.
+    pub between: Option<Between<'a>>,
+    /// Message of a replica group: the requests that a write answers ([`super::Answers`]).
+    pub answered: Option<&'a [u8]>,
+}
+
+/// What only nodes say to each other: the bytes of one field, read by the module of what they are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Between<'a> {
+    /// First hello of a join, and its answer (`join.rs`).
+    Join(&'a [u8]),
+    /// A node was let in (`join.rs`).
+    Joined(&'a [u8]),
+    /// Which map a node has, or sends (`map.rs`).
+    Map(&'a [u8]),
+    /// Who asks what is handed on (`forward.rs`).
+    Asked(&'a [u8]),
+    /// What became of the object of a request that was handed on (`forward.rs`).
+    Became(&'a [u8]),
+    /// Message of a replica group (`group.rs`).
+    Group(&'a [u8]),
+}
+
+impl<'a> Between<'a> {
+    /// Its tag and its bytes.
+    fn parts(self) -> (u8, &'a [u8]) {
+        match self {
+            Between::Join(bytes) => (JOIN, bytes),
+            Between::Joined(bytes) => (JOINED, bytes),
+            Between::Map(bytes) => (MAP, bytes),
+            Between::Asked(bytes) => (ASKED, bytes),
+            Between::Became(bytes) => (BECAME, bytes),
+            Between::Group(bytes) => (GROUP, bytes),
+        }
+    }
+
+    /// That of a tag; `None` if the tag is another's.
+    fn of(tag: u8, bytes: &'a [u8]) -> Option<Self> {
+        Some(match tag {
+            JOIN => Between::Join(bytes),
+            JOINED => Between::Joined(bytes),
+            MAP => Between::Map(bytes),
+            ASKED => Between::Asked(bytes),
+            BECAME => Between::Became(bytes),
+            GROUP => Between::Group(bytes),
+            _ => return None,
+        })
+    }
 }
 
 impl<'a> Fields<'a> {
@@ -99,9 +154,10 @@ impl<'a> Fields<'a> {
         #[rustfmt::skip]
         let Self {
             name, ttl_ms, flags, attributes, collection, spec, error, prefix, after, limit, method, features,
-            highest_version, session, node, expires_ms, checksum, token, peer, proof,
+            highest_version, session, node, expires_ms, checksum, token, peer, proof, between,
+            answered,
         } = self;
-        let bytes = [name, attributes, prefix, after, peer];
+        let bytes = [name, attributes, prefix, after, peer, answered];
         let texts = [collection, spec, error, method, node];
         bytes.iter().all(|field| field.is_none())
             && texts.iter().all(|field| field.is_none())
@@ -110,6 +166,7 @@ impl<'a> Fields<'a> {
             && highest_version.is_none()
             && token.is_none()
             && proof.is_none()
+            && between.is_none()
     }
 
     /// Decodes a head. Unknown tags are skipped; a known one that stands there twice is refused.
@@ -155,7 +212,15 @@ impl<'a> Fields<'a> {
             TOKEN => self.token = Some(value.try_into().map_err(|_| field_length(tag, value))?),
             PEER => self.peer = Some(sized(tag, value)?),
             PROOF => self.proof = Some(value.try_into().map_err(|_| field_length(tag, value))?),
-            _ => return Ok(false),
+            ANSWERED => self.answered = Some(sized(tag, value)?),
+            _ => match Between::of(tag, value) {
+                None => return Ok(false),
+                Some(_) if self.between.is_some() => return Err(WireError::FieldTwice(tag)),
+                between => {
+                    sized(tag, value)?;
+                    self.between = between;
+                }
+            },
         }
         Ok(true)
     }
@@ -195,7 +260,12 @@ impl<'a> Fields<'a> {
         put(out, CHECKSUM, self.checksum.map(u32::to_le_bytes))?;
         put(out, TOKEN, self.token)?;
         put(out, PEER, self.peer)?;
-        put(out, PROOF, self.proof)
+        put(out, PROOF, self.proof)?;
+        put(out, ANSWERED, self.answered)?;
+        match self.between.map(Between::parts) {
+            Some((tag, value)) => put(out, tag, Some(value)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -219,6 +289,8 @@ fn bounds(tag: u8) -> (usize, usize) {
         COLLECTION => (1, COLLECTION_NAME_MAX_BYTES),
         PREFIX | AFTER => (0, NAME_MAX_BYTES),
         PEER => (0, WIRE_PEER_MAX_BYTES),
+        JOIN => (0, WIRE_JOIN_MAX_BYTES),
+        ANSWERED => (0, GROUP_ANSWERS_MAX_BYTES),
         _ => (0, WIRE_HEAD_MAX_BYTES - FIELD_BYTES),
     }
 }

@@ -14,6 +14,7 @@
 //!
 //! Callers: link sessions of nodes.
 
+use super::bytes::Reader;
 use super::fields::Fields;
 use super::header::{Header, Kind};
 use super::{LINK_PROTOCOL, LINK_PROTOCOL_LEAST, PROTOCOL_VERSION, WireError, encode_frame};
@@ -75,11 +76,15 @@ pub enum LinkErrorKind {
     OlderIncarnation = 6,
     /// What was said is no hello of a node.
     BadHello = 7,
+    /// The warden does not let the node in; the text says why.
+    JoinRefused = 8,
+    /// Somebody else is the warden; the text is its address, `HOST:PORT`, and nothing else.
+    AskWarden = 9,
 }
 
 impl LinkErrorKind {
     /// All kinds, in the order of their codes.
-    pub const ALL: [LinkErrorKind; 7] = [
+    pub const ALL: [LinkErrorKind; 9] = [
         LinkErrorKind::OtherHerd,
         LinkErrorKind::OlderProtocol,
         LinkErrorKind::WrongSecret,
@@ -87,6 +92,8 @@ impl LinkErrorKind {
         LinkErrorKind::Itself,
         LinkErrorKind::OlderIncarnation,
         LinkErrorKind::BadHello,
+        LinkErrorKind::JoinRefused,
+        LinkErrorKind::AskWarden,
     ];
 
     /// The kind with this code of a goodbye; 0 and others are none of them.
@@ -105,7 +112,8 @@ pub struct LinkError {
 }
 
 impl LinkError {
-    pub(super) fn new(kind: LinkErrorKind, text: impl Into<String>) -> Self {
+    /// An error of this kind.
+    pub fn new(kind: LinkErrorKind, text: impl Into<String>) -> Self {
         Self { kind, text: text.into() }
     }
 
@@ -149,20 +157,20 @@ impl Peer {
     /// Reads the bytes of a peer. Its protocol is judged first: what follows may look otherwise in another one.
     pub fn decode(bytes: &[u8]) -> Result<Self, LinkError> {
         let bad = || LinkError::new(LinkErrorKind::BadHello, "this is no hello of a Herd node");
-        let mut rest = bytes;
-        let protocol = u16::from_le_bytes(take(&mut rest).ok_or_else(bad)?);
-        check_protocol(protocol)?;
-        let read = |rest: &mut &[u8]| {
+        let mut rest = Reader(bytes);
+        let protocol = rest.u16().ok_or_else(bad)?;
+        check_protocol(protocol.into())?;
+        let read = |rest: &mut Reader<'_>| {
             Some(Self {
                 protocol,
-                herd: HerdId(take(rest)?),
-                node: NodeId(NonZeroU32::new(u32::from_le_bytes(take(rest)?))?),
-                incarnation: u64::from_le_bytes(take(rest)?),
-                loops: u16::from_le_bytes(take(rest)?),
-                link: u16::from_le_bytes(take(rest)?),
-                epoch: u32::from_le_bytes(take(rest)?),
-                revision: u64::from_le_bytes(take(rest)?),
-                nonce: take(rest)?,
+                herd: HerdId(rest.fixed()?),
+                node: NodeId(NonZeroU32::new(rest.u32()?)?),
+                incarnation: rest.u64()?,
+                loops: rest.u16()?,
+                link: rest.u16()?,
+                epoch: rest.u32()?,
+                revision: rest.u64()?,
+                nonce: rest.fixed()?,
             })
         };
         read(&mut rest).filter(|peer| peer.loops > 0).ok_or_else(bad)
@@ -203,15 +211,8 @@ impl Peer {
     }
 }
 
-/// Takes the next bytes off.
-fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
-    let (bytes, after) = rest.split_first_chunk::<N>()?;
-    *rest = after;
-    Some(*bytes)
-}
-
-fn check_protocol(protocol: u16) -> Result<(), LinkError> {
-    if protocol >= LINK_PROTOCOL_LEAST {
+pub(super) fn check_protocol(protocol: u32) -> Result<(), LinkError> {
+    if protocol >= LINK_PROTOCOL_LEAST.into() {
         return Ok(());
     }
     let text = format!(
@@ -221,23 +222,29 @@ fn check_protocol(protocol: u16) -> Result<(), LinkError> {
     Err(LinkError::new(LinkErrorKind::OlderProtocol, text))
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         write!(text, "{byte:02x}").expect("a string takes all");
         text
     })
 }
 
-/// Who proves.
+/// Who proves. Each is in its proof, so that none is of use as another's.
 #[derive(Clone, Copy)]
-enum Prover {
+pub(super) enum Prover {
+    /// The accepting side of a link.
     Acceptor = 1,
+    /// The dialing side of a link.
     Dialer = 2,
+    /// The member that is asked to let a node in.
+    Member = 3,
+    /// The node that wants in.
+    Joiner = 4,
 }
 
 impl Secret {
     /// The proof of one side that it knows the secret, over what both have said.
-    fn proof(&self, prover: Prover, dialer: &[u8], acceptor: &[u8]) -> [u8; PROOF_BYTES] {
+    pub(super) fn proof(&self, prover: Prover, dialer: &[u8], acceptor: &[u8]) -> [u8; PROOF_BYTES] {
         let mut hasher = SipHasher24::new_with_key(&self.0);
         hasher.write(&[prover as u8]);
         for said in [dialer, acceptor] {
@@ -248,7 +255,7 @@ impl Secret {
     }
 
     /// Whether a peer has proved that it knows the secret.
-    fn check(&self, expected: &[u8; PROOF_BYTES], fields: &Fields<'_>) -> Result<(), LinkError> {
+    pub(super) fn check(&self, expected: &[u8; PROOF_BYTES], fields: &Fields<'_>) -> Result<(), LinkError> {
         let expected = u128::from_le_bytes(*expected);
         // One comparison of all bits: how long it takes tells nothing of them.
         match fields.proof.map(|proof| u128::from_le_bytes(*proof) ^ expected) {
@@ -274,8 +281,7 @@ impl Dialing {
     /// Appends the hello.
     pub fn hello(&self, out: &mut Vec<u8>) {
         let peer = self.me.encode();
-        let fields = Fields { features: Some(0), highest_version: Some(PROTOCOL_VERSION), peer: Some(&peer), ..none() };
-        write_frame(out, Kind::Hello, &fields);
+        write_frame(out, Kind::Hello, &Fields { peer: Some(&peer), ..opening() });
     }
 
     /// Takes the welcome, and appends the proof of this side. Gives the other one: the link is up.
@@ -328,8 +334,7 @@ impl Accepting {
 
     /// Appends the welcome.
     pub fn welcome(&self, out: &mut Vec<u8>) {
-        let fields = Fields { features: Some(0), highest_version: Some(PROTOCOL_VERSION), ..none() };
-        let fields = Fields { peer: Some(&self.welcome), proof: Some(&self.proof), ..fields };
+        let fields = Fields { peer: Some(&self.welcome), proof: Some(&self.proof), ..opening() };
         write_frame(out, Kind::Welcome, &fields);
     }
 
@@ -339,11 +344,16 @@ impl Accepting {
     }
 }
 
-fn none() -> Fields<'static> {
+/// What each first hello and each welcome says of the wire.
+pub(super) fn opening() -> Fields<'static> {
+    Fields { features: Some(0), highest_version: Some(PROTOCOL_VERSION), ..none() }
+}
+
+pub(super) fn none() -> Fields<'static> {
     Fields::default()
 }
 
-fn write_frame(out: &mut Vec<u8>, kind: Kind, fields: &Fields<'_>) {
+pub(super) fn write_frame(out: &mut Vec<u8>, kind: Kind, fields: &Fields<'_>) {
     let written: Result<(), WireError> = encode_frame(out, Header::new(kind), fields, b"");
     written.expect("a hello is far below the limits");
 }

@@ -8,30 +8,38 @@
 //! body the caller takes straight from the socket to where it belongs, with [`BlockChecks`] beside it. Two ways to
 //! write: [`encode_frame`] with the body, and [`encode_frame_head`] for a body that is sent from where it lies.
 //! Node and client call this; it knows of no connection. Order and credit of the frames that belong to a request are
-//! the business of its [`Asker`]; how two nodes open a link, of [`Dialing`] and [`Accepting`].
+//! the business of its [`Asker`]; how two nodes open a link, of [`Dialing`] and [`Accepting`];
+//! how a node joins, of [`Joining`] and [`Admitting`].
 
 mod asker;
+mod body;
+mod bytes;
 mod checks;
 mod error;
 mod fields;
 mod header;
 mod hello;
+mod join;
 mod link;
 mod list;
+mod map;
 #[cfg(test)]
 mod tests;
 
 pub use asker::{Answer, Asker, Breach, ID_OF_ACCEPTOR, Side, Started, Wanted};
+pub use body::Assembly;
 pub use checks::{BlockChecks, FRAME_BLOCKS_MAX, block_checks};
 pub use error::WireError;
-pub use fields::Fields;
+pub use fields::{Between, Fields};
 pub use header::{
     BRIEF_BYTES, BRIEF_MAGIC, CODE_NEWER, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_MORE, FLAG_QUIET, FLAG_RANGE, HEADER_BYTES,
     Header, Kind, LENGTH_UNKNOWN, MAGIC, SEQUENCE_BITS, SESSION_BITS, Status, Verb, request_id,
 };
 pub use hello::{Accepting, Dialing, LinkError, LinkErrorKind, PEER_BYTES, PROOF_BYTES, Peer, Secret};
+pub use join::{Admitting, Greeting, Joining, decode_joined, encode_joined, wants_in};
 pub use link::{Beat, Beats, LinkId, Links, Load, VERB_BEAT};
 pub use list::{LIST_ENTRY_OVERHEAD_BYTES, ListEntries, ListEntry};
+pub use map::{MapMark, MapSent, VERB_MAP};
 
 use crate::checksum::crc32c;
 use crate::key::name_is_valid;

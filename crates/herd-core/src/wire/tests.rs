@@ -369,7 +369,14 @@ fn random_fields<'a>(random: &mut Random, owned: &'a Owned) -> Fields<'a> {
         token: random.maybe(|_| b"sixteen bytes id and a u64".first_chunk().expect("24")),
         peer: random.maybe(|_| &owned.blobs[2][..owned.blobs[2].len().min(WIRE_PEER_MAX_BYTES)]),
         proof: random.maybe(|_| b"sixteen bytes .."),
+        between: random.maybe(|random| random_between(random, &owned.blobs[3])),
+        answered: random.maybe(|_| &owned.blobs[2][..]),
     }
+}
+
+fn random_between<'a>(random: &mut Random, bytes: &'a [u8]) -> Between<'a> {
+    let all = [Between::Join, Between::Joined, Between::Map, Between::Asked, Between::Became, Between::Group];
+    all[random.below(all.len())](bytes)
 }
 
 #[test]
@@ -395,6 +402,8 @@ fn every_breach_of_a_head_has_its_own_error() {
     assert_eq!(decode(&[2, 1, 0, 7]), Err(WireError::FieldLength { tag: 2, length_bytes: 1 }));
     assert_eq!(decode(&[7, 1, 0, 0xFF]), Err(WireError::NotText(7)));
     assert_eq!(decode(&[1, 1, 0, b'a', 1, 1, 0, b'b']), Err(WireError::FieldTwice(1)));
+    assert_eq!(decode(&[21, 1, 0, b'a', 21, 1, 0, b'b']), Err(WireError::FieldTwice(21)));
+    assert_eq!(decode(&[21, 1, 0, b'a', 26, 1, 0, b'b']), Err(WireError::FieldTwice(26)), "one of its kinds at most");
     let long = [&[1, 1, 4][..], &[b'n'; 1025]].concat();
     assert_eq!(decode(&long), Err(WireError::FieldLength { tag: 1, length_bytes: 1025 }));
 }
