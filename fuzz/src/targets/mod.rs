@@ -20,7 +20,9 @@ pub mod size;
 pub mod wire_fields;
 pub mod wire_frame;
 pub mod wire_hello;
+pub mod wire_join;
 pub mod wire_list;
+pub mod wire_map;
 
 use crate::{Outcomes, session};
 
@@ -94,6 +96,8 @@ targets! {
         http_chunked,
         wire_frame,
         wire_hello,
+        wire_join,
+        wire_map,
         wire_fields,
         wire_list,
         attributes,

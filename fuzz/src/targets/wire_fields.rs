@@ -14,6 +14,7 @@ const ERRORS: &[&str] = &["CutShort", "FieldLength", "FieldTwice", "NotText", "H
 pub(super) const FOUND: &[&str] = &[
     "no field", "name", "ttl", "flags", "attributes", "collection", "spec", "error", "prefix", "after", "limit",
     "method", "features", "highest version", "session", "node", "expires", "checksum", "token", "peer", "proof",
+    "between", "answered",
 ];
 
 /// Words of the driver: one field each.
@@ -23,7 +24,8 @@ pub const DICTIONARY: &[&[u8]] = &[
     b"\x06\x02\0{}", b"\x07\x01\0e", b"\x08\0\0", b"\x09\x01\0a", b"\x0A\x04\0\x0A\0\0\0", b"\x0B\x01\0m",
     b"\x0C\x08\0\0\0\0\0\0\0\0\0", b"\x0D\x02\0\x01\0", b"\x0E\x04\0\x01\0\0\0", b"\x0F\x01\0h",
     b"\x10\x08\0\x01\0\0\0\0\0\0\0", b"\x11\x04\0\x01\0\0\0", b"\x12\x18\x00123456789012345678901234",
-    b"\x13\x02\0\x01\0", b"\x14\x10\x000123456789012345", b"\x15\x01\0?", b"\xFF\0\0", b"\x01\x01\x04",
+    b"\x13\x02\0\x01\0", b"\x14\x10\x000123456789012345", b"\x15\x01\0?",
+    b"\x1A\x01\0?", b"\x1B\x01\0?", b"\xFF\0\0", b"\x01\x01\x04",
 ];
 
 /// Runs the target.
@@ -76,6 +78,8 @@ fn note(fields: &Fields<'_>, outcomes: &mut Outcomes) {
         token,
         peer,
         proof,
+        between,
+        answered,
     } = *fields;
     let there = [
         *fields == Fields::default(),
@@ -99,6 +103,8 @@ fn note(fields: &Fields<'_>, outcomes: &mut Outcomes) {
         token.is_some(),
         peer.is_some(),
         proof.is_some(),
+        between.is_some(),
+        answered.is_some(),
     ];
     for (found, _) in FOUND.iter().zip(there).filter(|(_, is_there)| *is_there) {
         outcomes.add(found);

@@ -43,6 +43,7 @@ names!(error_of, ERRORS, WireError {
     WireError::FieldTwice(_) => "FieldTwice",
     WireError::NotText(_) => "NotText",
     WireError::BadBlock(_) => "BadBlock",
+    ; never WireError::BadField(_) | WireError::BodyBroken // Of what nodes say to each other: targets of its own.
 });
 
 names!(kind, KINDS, Kind {

@@ -25,7 +25,7 @@ names!(error_name, ERRORS, LinkErrorKind {
     LinkErrorKind::OtherNode => "OtherNode",
     LinkErrorKind::Itself => "Itself",
     LinkErrorKind::BadHello => "BadHello",
-    ; never LinkErrorKind::OlderIncarnation
+    ; never LinkErrorKind::OlderIncarnation | LinkErrorKind::JoinRefused | LinkErrorKind::AskWarden
 });
 
 const SECRET: Secret = Secret(*b"sixteen bytes ..");

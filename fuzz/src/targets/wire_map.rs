@@ -1,0 +1,68 @@
+//! What nodes tell each other of their maps, in beats, answers, and with a map.
+//!
+//! The first byte says how long the map is said to be, the rest is the head of the frame.
+
+use super::wire_frame::error_name;
+use crate::Outcomes;
+use herd_core::limits::MAP_MAX_BYTES;
+use herd_core::wire::{Fields, Header, Kind, MapMark, MapSent, WireError, parse_frame};
+
+/// What the corpus reaches.
+pub const OUTCOMES: &[&[&str]] =
+    &[&["no head", "no mark", "BadField", "mark", "of a herd that holds objects", "whole", "difference", "BodyTooLong"]];
+
+/// Words of the driver: the field, and its bits.
+pub const DICTIONARY: &[&[u8]] = &[b"\x17\x11\0", b"\x01\0\0\0\0\0\0\0", b"\0", b"\x03"];
+
+/// Runs the target.
+pub fn run(input: &[u8]) -> Outcomes {
+    let mut outcomes = Outcomes::default();
+    let Some((long, head)) = input.split_first() else { return outcomes };
+    let Ok(fields) = Fields::decode(head) else {
+        outcomes.add("no head");
+        return outcomes;
+    };
+    let length = if long % 2 == 1 { MAP_MAX_BYTES as u64 + 1 } else { 5 };
+    let header = Header { epoch: 7, length, ..Header::new(Kind::Request) };
+    match MapMark::told(&header, &fields) {
+        Ok(None) => outcomes.add("no mark"),
+        Ok(Some(mark)) => told(mark, &mut outcomes),
+        Err(error) => refused(&error, &mut outcomes),
+    }
+    match MapSent::decode(&header, &fields) {
+        Ok((sent, _)) => arrives(sent, &mut outcomes),
+        Err(error) => refused(&error, &mut outcomes),
+    }
+    outcomes
+}
+
+/// BadField is this target's own, the others are known by the frame's.
+fn refused(error: &WireError, outcomes: &mut Outcomes) {
+    match error {
+        WireError::BadField(_) => outcomes.add("BadField"),
+        _ => outcomes.add(error_name(error)),
+    }
+}
+
+fn told(mark: MapMark, outcomes: &mut Outcomes) {
+    outcomes.add("mark");
+    if mark.held {
+        outcomes.add("of a herd that holds objects");
+    }
+    let mut out = Vec::new();
+    mark.tell(&mut out, Header::new(Kind::Request));
+    let frame = parse_frame(&out).expect("parses").expect("is whole");
+    let again = MapMark::told(frame.header(), &frame.fields().expect("fields"));
+    assert_eq!(again, Ok(Some(mark)), "it reads back as it was written");
+}
+
+fn arrives(sent: MapSent, outcomes: &mut Outcomes) {
+    outcomes.add(if sent.is_difference { "difference" } else { "whole" });
+    let mut out = Vec::new();
+    sent.encode(&mut out, 3, b"a map").expect("within the limits");
+    let frame = parse_frame(&out).expect("parses").expect("is whole");
+    let (again, mut map) = MapSent::decode(frame.header(), &frame.fields().expect("fields")).expect("understood");
+    assert_eq!(again, sent, "it reads back as it was written");
+    assert_eq!(map.take(frame.header(), frame.body().expect("checked")), Ok(true));
+    assert_eq!(map.into_bytes(), b"a map");
+}
