@@ -216,9 +216,12 @@ pub const WINDOW_RESULT_MAX_BYTES: usize = 256;
 /// greatest length they still fit one head. These are some 80 of short results, or 10 of the longest.
 pub const GROUP_ANSWERS_MAX_BYTES: usize = 2816;
 
-/// What a member of a group tells of its pending writes: some 8,000 of names of the greatest length, or 200,000 of
+/// What a member of a group tells of its pending writes: some 15,000 of names of the greatest length, or 200,000 of
 /// common ones.
 pub const GROUP_PENDING_MAX_BYTES: usize = 16 << 20;
+
+/// How often a request is handed on: to the node that the map names, and to others where the map has changed meanwhile.
+pub const FORWARD_HOPS_MAX: u8 = 4;
 
 /// Map epochs end here: they are the high 24 bits of versions. At one change a second it takes half a year; changes
 /// are joins, deaths and moves.

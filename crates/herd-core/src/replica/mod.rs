@@ -239,6 +239,40 @@ pub enum Message<K, C> {
     },
 }
 
+impl<K, C> Message<K, C> {
+    /// The same message with its keys and its change in another form.
+    pub fn map<'a, L, D>(&'a self, key: impl Fn(&'a K) -> L, change: impl Fn(&'a C) -> D) -> Message<L, D> {
+        match *self {
+            Message::Adopt { ref view } => Message::Adopt { view: view.clone() },
+            Message::Adopted { epoch, ref pending } => {
+                Message::Adopted { epoch, pending: pending.iter().map(|(of, write)| (key(of), *write)).collect() }
+            }
+            Message::Prepare { epoch, serial, settled, key: ref of, write, ref offer } => {
+                let offer = match offer {
+                    Offer::Name => Offer::Name,
+                    Offer::Change(it) => Offer::Change(change(it)),
+                    Offer::Whole(it) => Offer::Whole(change(it)),
+                };
+                Message::Prepare { epoch, serial, settled, key: key(of), write, offer }
+            }
+            Message::Abort { epoch, settled, key: ref of, version } => {
+                Message::Abort { epoch, settled, key: key(of), version }
+            }
+            Message::Settle { epoch, settled } => Message::Settle { epoch, settled },
+            Message::Resolve { epoch, key: ref of, version, commit } => {
+                Message::Resolve { epoch, key: key(of), version, commit }
+            }
+            Message::Copy { epoch, key: ref of, version, ref state } => {
+                Message::Copy { epoch, key: key(of), version, state: change(state) }
+            }
+            Message::Answer { epoch, key: ref of, version, verdict } => {
+                Message::Answer { epoch, key: key(of), version, verdict }
+            }
+            Message::Moved { ref view } => Message::Moved { view: view.clone() },
+        }
+    }
+}
+
 /// What became of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {

@@ -10,7 +10,7 @@ use super::body::{Assembly, encode_with_body};
 use super::bytes::Reader;
 use super::encode_frame;
 use super::fields::{Between, Fields, MAP};
-use super::header::{Header, Kind};
+use super::header::{Header, Kind, STATUS_MOVED, Status};
 use crate::limits::MAP_MAX_BYTES;
 use crate::place::{Map, MapError};
 
@@ -76,12 +76,22 @@ impl MapMark {
 impl MapSent {
     /// Appends the request `id` that sends a map's bytes.
     pub fn encode(self, out: &mut Vec<u8>, id: u64, map: &[u8]) -> Result<(), WireError> {
+        self.send(out, Header { verb: VERB_MAP, id, ..Header::new(Kind::Request) }, map)
+    }
+
+    /// Appends the reply to a request that went by an older map: it was not begun, and this is the later one.
+    pub fn moved(self, out: &mut Vec<u8>, request: &Header, map: &[u8]) -> Result<(), WireError> {
+        let reply = Header::reply_to(request, Status::Ok);
+        self.send(out, Header { code: STATUS_MOVED, offset: 0, brief: false, ..reply }, map)
+    }
+
+    fn send(self, out: &mut Vec<u8>, header: Header, map: &[u8]) -> Result<(), WireError> {
         let bytes = self.mark.bytes(if self.is_difference { DIFFERENCE } else { 0 });
-        let header = Header { verb: VERB_MAP, id, epoch: self.mark.epoch, ..Header::new(Kind::Request) };
+        let header = Header { epoch: self.mark.epoch, ..header };
         encode_with_body(out, header, &Fields { between: Some(Between::Map(&bytes)), ..Fields::default() }, map)
     }
 
-    /// What such a request sends, and its body, of which the request itself has the first part.
+    /// What such a request or reply sends, and its body, of which the frame itself has the first part.
     pub fn decode(header: &Header, fields: &Fields<'_>) -> Result<(Self, Assembly), WireError> {
         let sent = Self::told(header, fields)?.ok_or(WireError::BadField(MAP))?;
         Ok((sent, Assembly::new(header.length, MAP_MAX_BYTES)?))
@@ -109,7 +119,7 @@ mod tests {
     use super::*;
     use crate::chance::Chance;
     use crate::place::{Draft, HerdId, Kind as Keeps, Node, NodeId, NodeState};
-    use crate::wire::{Frame, VERB_BEAT, parse_frame};
+    use crate::wire::{FLAG_BRIEF, FLAG_RANGE, Frame, VERB_BEAT, Verb, parse_frame};
     use std::num::NonZeroU32;
 
     fn map(nodes: u32) -> Map {
@@ -189,6 +199,23 @@ mod tests {
         let (sent, bytes) = (MapSent { mark, is_difference: true }, new.encode_since(&old));
         assert_eq!(received(sent, &bytes, &old), Ok(new.clone()));
         assert_eq!(received(sent, &bytes, &new), Err(MapError::OtherBase));
+    }
+
+    #[test]
+    fn who_goes_by_an_older_map_gets_the_later_one_and_nobody_takes_that_for_an_answer() {
+        let (old, mut out) = (map(2), Vec::new());
+        let new = old.next(|draft| draft.nodes[0].state = NodeState::Draining).expect("valid");
+        let flags = FLAG_BRIEF | FLAG_RANGE;
+        let request = Header { flags, offset: 70_000, collection: 2, ..Header::request(Verb::Get, 9) };
+        let sent = MapSent { mark: MapMark::of(&new, true), is_difference: true };
+        sent.moved(&mut out, &request, &new.encode_since(&old)).expect("within the limits");
+        let frame = parse(&out);
+        let header = frame.header();
+        assert_eq!((header.kind, header.id, header.code), (Kind::Reply, 9, STATUS_MOVED));
+        assert_eq!(header.status(), None, "a client knows no such status");
+        let (told, mut assembly) = MapSent::decode(header, &frame.fields().expect("fields")).expect("told");
+        assert_eq!(assembly.take(header, frame.body().expect("checked")), Ok(true));
+        assert_eq!(told.map(&assembly.into_bytes(), &old), Ok(new));
     }
 
     #[test]

@@ -104,6 +104,16 @@ impl<'a> Meta<'a> {
         Ok(meta)
     }
 
+    /// Key and flags as they were sent, by which [`Meta::of_sent`] makes the same anew.
+    pub(crate) fn sent(&self) -> (&'a [u8], &'a [u8]) {
+        (self.sent_key, self.words)
+    }
+
+    /// Of key and flags as they were sent; `None` if no command has such.
+    pub(crate) fn of_sent(key: &'a [u8], words: &'a [u8]) -> Option<Self> {
+        Self::parse_flags(key, words, WORDS_MAX - 2).ok().filter(|_| !key.is_empty())
+    }
+
     /// The fault that memcached names, of a line that has some: a word that is no flag; or else too many; or else the
     /// first unknown or repeated flag; or else the last flag with a wrong token, `F` and `O` only if no other has one.
     #[cold]
