@@ -18,7 +18,9 @@ pub mod session_mixed;
 pub mod session_wire;
 pub mod size;
 pub mod wire_fields;
+pub mod wire_forward;
 pub mod wire_frame;
+pub mod wire_group;
 pub mod wire_hello;
 pub mod wire_join;
 pub mod wire_list;
@@ -98,6 +100,8 @@ targets! {
         wire_hello,
         wire_join,
         wire_map,
+        wire_group,
+        wire_forward,
         wire_fields,
         wire_list,
         attributes,

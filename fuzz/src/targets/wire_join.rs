@@ -17,8 +17,17 @@ use std::num::NonZeroU32;
 pub const OUTCOMES: &[&[&str]] = &[ERRORS, &["no head", "wants in", "welcomed", "proved", "let in"]];
 
 /// Words of the driver: tags and lengths of the fields, protocols, texts.
-pub const DICTIONARY: &[&[u8]] =
-    &[b"\x15\x68\0", b"\x15\x28\0", b"\x14\x10\0", b"\x16\x2C\0", b"\x01\0\0\0", b"\0\0\0\0", b"\x02n2", b"\0", b"\xFF"];
+pub const DICTIONARY: &[&[u8]] = &[
+    b"\x15\x68\0",
+    b"\x15\x28\0",
+    b"\x14\x10\0",
+    b"\x16\x2C\0",
+    b"\x01\0\0\0",
+    b"\0\0\0\0",
+    b"\x02n2",
+    b"\0",
+    b"\xFF",
+];
 
 names!(error_name, ERRORS, LinkErrorKind {
     LinkErrorKind::OtherHerd => "OtherHerd",

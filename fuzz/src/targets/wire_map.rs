@@ -8,8 +8,16 @@ use herd_core::limits::MAP_MAX_BYTES;
 use herd_core::wire::{Fields, Header, Kind, MapMark, MapSent, WireError, parse_frame};
 
 /// What the corpus reaches.
-pub const OUTCOMES: &[&[&str]] =
-    &[&["no head", "no mark", "BadField", "mark", "of a herd that holds objects", "whole", "difference", "BodyTooLong"]];
+pub const OUTCOMES: &[&[&str]] = &[&[
+    "no head",
+    "no mark",
+    "BadField",
+    "mark",
+    "of a herd that holds objects",
+    "whole",
+    "difference",
+    "BodyTooLong",
+]];
 
 /// Words of the driver: the field, and its bits.
 pub const DICTIONARY: &[&[u8]] = &[b"\x17\x11\0", b"\x01\0\0\0\0\0\0\0", b"\0", b"\x03"];
