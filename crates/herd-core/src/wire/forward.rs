@@ -73,8 +73,8 @@ impl Asked {
 }
 
 /// A request to hand on, but for its body, which is [`value_of`] the operation; `scratch` holds what the fields borrow.
-/// `now_ms` is the time by which the operation expires. In `header` the caller then sets id, collection, epoch, hops and
-/// the time that is left. `None`: it is a method of the wire, whose frame goes on as it came.
+/// `now_ms` is the time by which the operation expires. In the header the caller then sets id, collection, epoch, hops
+/// and the time that is left. `None`: it is a method of the wire, whose frame goes on as it came.
 pub fn encode_op<'a, B: Large>(
     op: &Op<'a, B>,
     name: &'a [u8],

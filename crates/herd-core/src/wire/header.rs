@@ -38,7 +38,8 @@ pub const FLAG_BRIEF: u8 = 16;
 /// Code of a get that waits until the object's version is greater than `version`.
 pub const CODE_NEWER: u16 = 4;
 
-/// Status of a reply between nodes: the map has changed, and comes with it ([`super::MapSent::moved`]). No client sees it.
+/// Status of a reply between nodes: the map has changed, and comes with it ([`super::MapSent::moved`]). No client sees
+/// it.
 pub const STATUS_MOVED: u16 = 15;
 
 /// Bits of the sequence within a request id.

@@ -15,8 +15,8 @@ use crate::limits::{LINK_BEAT_MS, LINK_BYTES_MAX, LINK_OPS_MAX, LINK_SILENCE_MS}
 use crate::place::NodeId;
 use std::collections::BTreeMap;
 
-/// Verb of a beat, the request by which a node lets the other end of a link hear from it. It has no body; it tells which
-/// map its sender has, and so does its reply ([`super::MapMark::tell`]).
+/// Verb of a beat, the request by which a node lets the other end of a link hear from it. It has no body; it tells
+/// which map its sender has, and so does its reply ([`super::MapMark::tell`]).
 pub const VERB_BEAT: u8 = 16;
 
 /// Which of the links to a node a session is, one after the other under the same number.

@@ -1,7 +1,7 @@
 //! How nodes tell each other which map they have, and send it (PROTOCOL.md §1.10). Pure.
 //!
-//! Each beat, and the answer to it, has a [`MapMark`]; so whoever has a later map sees to whom to send it. A map that is
-//! sent is a request with its bytes as the body; the answer is again a mark, of what the receiver has then.
+//! Each beat, and the answer to it, has a [`MapMark`]; so whoever has a later map sees to whom to send it. A map that
+//! is sent is a request with its bytes as the body; the answer is again a mark, of what the receiver has then.
 //!
 //! Callers: link sessions of nodes.
 
@@ -119,8 +119,14 @@ mod tests {
     use super::*;
     use crate::chance::Chance;
     use crate::place::{Draft, HerdId, Kind as Keeps, Node, NodeId, NodeState};
+    use crate::wire::hello::hex;
     use crate::wire::{FLAG_BRIEF, FLAG_RANGE, Frame, VERB_BEAT, Verb, parse_frame};
     use std::num::NonZeroU32;
+
+    // Made by another program from PROTOCOL.md, with a bitwise CRC-32C.
+    const BEAT: &str = "\
+        ce031000774ef55707000000000000000000140000000000000000000000000000000000000000000000000000000000\
+        000000000000000009000000000000000000000013fb54851711000300000000000000040000000000000001";
 
     fn map(nodes: u32) -> Map {
         let node = |number| Node {
@@ -154,6 +160,13 @@ mod tests {
             [mark(0, 9, 9, true), mark(1, 0, 9, true), mark(1, 1, 0, true), mark(1, 1, 1, false), mark(1, 1, 1, true)];
         assert!(rising.is_sorted_by(|a, b| a < b));
         assert!(MapMark::default() < MapMark::of(&map(1), false), "who has none takes any");
+    }
+
+    #[test]
+    fn a_beat_has_its_golden_bytes() {
+        let (mark, mut out) = (MapMark { term: 3, epoch: 9, revision: 4, held: true }, Vec::new());
+        mark.tell(&mut out, Header { verb: VERB_BEAT, id: 7, ..Header::new(Kind::Request) });
+        assert_eq!(hex(&out), BEAT);
     }
 
     #[test]

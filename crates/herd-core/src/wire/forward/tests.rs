@@ -5,10 +5,21 @@ use crate::Chunks;
 use crate::chance::Chance;
 use crate::checksum::crc32c;
 use crate::limits::NAME_MAX_BYTES;
+use crate::wire::hello::hex;
 use crate::wire::{CODE_NEWER, FLAG_HEAD_ONLY, Frame, encode_frame, parse_frame};
 
 const NOW_MS: u64 = 1_800_000_000_000;
-const NAME: &[u8] = b"a name";
+const NAME: &[u8] = b"n";
+
+// Made by another program from PROTOCOL.md, with a bitwise CRC-32C.
+const APPEND_BY_MS: &str = "\
+    ce0304000897420a070000000000000005004a0005000000020000000000000008000000000000000000000000000000\
+    05000000000000000500000028230000000001002e86ae4e0101006e121800747474747474747474747474747474740b\
+    00000000000000182800150000000000000016000000000000001e000000000010000000000003070201006e04004d41\
+    20636303e0e176616c7565";
+const WAS_AND_IS: &str = "\
+    00505c18a301000064000000030900000000000000050000000000000000000000000000000000000000000000030000\
+    005a000000010a000000000000000600000000000000603a5d18a30100000700000000000000030000005b00000006";
 
 /// A large value that nobody looks into.
 #[derive(Clone, Debug)]
@@ -39,10 +50,10 @@ fn asked(chance: &mut Chance) -> Asked {
 fn metas() -> Vec<Meta<'static>> {
     let words: [&[u8]; 7] =
         [b"", b"v", b"t s v T90 N30 R10", b"c q O123 k C77 E78", b"I x F5", b"N0 D3 J9 MI", b"S5 v"];
-    let all = words.map(|words| Meta::of_sent(b"a name", words));
+    let all = words.map(|words| Meta::of_sent(NAME, words));
     let mut all: Vec<Meta<'_>> = all.into_iter().flatten().collect();
     assert_eq!(all.len(), 6, "S is no flag");
-    all.push(Meta::of_sent(b"YSBuYW1l", b"b v").expect("a name in base64"));
+    all.push(Meta::of_sent(b"bg==", b"b v").expect("a name in base64"));
     all
 }
 
@@ -108,6 +119,31 @@ fn served(frame: &Frame<'_>, value: Given<'_, Body>) -> (Asked, Result<String, E
     let handed = Handed::decode(header, &fields).expect("well formed").expect("it was handed on");
     let op = handed.op(header, &fields, value, NOW_MS);
     (handed.asked, op.map(|op| format!("{op:?}")))
+}
+
+#[test]
+fn a_request_and_what_became_of_it_have_their_golden_bytes() {
+    let meta = Meta::of_sent(NAME, b"MA c").expect("a command");
+    let value = Given::<Body>::Small(b"value", None);
+    let method = memcached::Method::Set { meta: &meta, mode: SetMode::Append, value };
+    let op = Op {
+        action: Action::Execute(Method::Memcached(method)),
+        condition: Condition::IfCas(8),
+        token: Some(Token { lock: [b't'; 16], grant: 11 }),
+        max_bytes: 1 << 20,
+        else_remove: true,
+    };
+    let id = RequestId { client: 21, sequence: 22 };
+    let asked = Asked { id, age_ms: 30, max_bytes: 1 << 20, at_primary: true, else_remove: true };
+    assert_eq!(hex(&frame(&op, &asked).expect("it can be handed on")), APPEND_BY_MS);
+    let (flags, fetched, memcached) = (3, true, Memcached::default());
+    let before = Head { version: 9, size_bytes: 5, flags, expires_ms: 0, access_s: 90, fetched, memcached };
+    let memcached = Memcached { cas: 7, stale: true, token_sent: true };
+    let expires_ms = NOW_MS + 60_000;
+    let after = Head { version: 10, size_bytes: 6, expires_ms, access_s: 91, fetched: false, memcached, ..before };
+    let (clock, mut bytes) = (Clock { now_ms: NOW_MS, node_s: 100 }, Vec::new());
+    Became { clock, before: Some(before), after: Some(after) }.encode(&mut bytes);
+    assert_eq!(hex(&bytes), WAS_AND_IS);
 }
 
 #[test]

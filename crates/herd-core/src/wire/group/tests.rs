@@ -4,9 +4,21 @@ use super::*;
 use crate::chance::Chance;
 use crate::checksum::crc32c;
 use crate::limits::{ATTRIBUTES_MAX_BYTES, NAME_MAX_BYTES};
+use crate::wire::hello::hex;
 use crate::wire::{FLAG_MORE, HEADER_BYTES, parse_frame};
 
 const GROUP_ID: GroupId = GroupId { spread: 3, number: 0x0102 };
+
+// Made by another program from PROTOCOL.md, with a bitwise CRC-32C.
+const PREPARE_OF_A_RANGE: &str = "\
+    ce0312083b606555000000000000000003007e0004000000020000000000000009000000000000000400000000000000\
+    04000000000000004d0000000000000000000000be8ad78d0101006e0208008403000000000000030400070000000400\
+    00121800747474747474747474747474747474740b000000000000001b14001500000000000000160000000000000002\
+    0034321a3000030002010500000006000000010000000000000002000000000000000800000000000000000103050000\
+    0000000000035e7ffe7070617274";
+const NEED_WHOLE: &str = "\
+    ce031208e682edad00000000000000000800140000000000020000000000000009000000000000000000000000000000\
+    00000000000000004d0000000000000000000000560be33a0101006e1a0d0003000201050000000600000002";
 
 /// Owner of what a random message borrows.
 struct Owned {
@@ -118,6 +130,28 @@ fn encoded(message: Message<Key<'_>, Delta<'_>>) -> Vec<u8> {
 fn decoded(frame: &[u8]) -> Result<GroupMessage<'_>, WireError> {
     let frame = parse_frame(frame).expect("parses").expect("is whole");
     GroupMessage::decode(&frame.head, frame.body().expect("its blocks are right"))
+}
+
+#[test]
+fn a_prepare_and_its_answer_have_their_golden_bytes() {
+    let key = Key { collection: CollectionId::DEFAULT, generation: 6, name: b"n" };
+    let mut answers = Vec::new();
+    assert!(Answers::push(&mut answers, RequestId { client: 21, sequence: 22 }, b"42"));
+    let put = PutOf {
+        value: ValueOf::Range(4, Sent::Inline(b"part", crc32c(b"part"))),
+        flags: 7,
+        left_ms: Some(900),
+        attributes: Some(b""),
+        memcached: Memcached { cas: 5, stale: true, token_sent: true },
+        fence: Some(Token { lock: [b't'; 16], grant: 11 }),
+    };
+    let answers = Answers::of(&answers).expect("they were made so");
+    let offer = Offer::Change(Delta { becomes: Becomes::Put(put), answers });
+    let write = Pending { version: 9, base: 8, removes: false };
+    let prepare = Message::Prepare { epoch: 5, serial: 2, settled: 1, key, write, offer };
+    assert_eq!(hex(&encoded(prepare)), PREPARE_OF_A_RANGE);
+    let answer = Message::Answer { epoch: 5, key, version: 9, verdict: Verdict::NeedWhole };
+    assert_eq!(hex(&encoded(answer)), NEED_WHOLE);
 }
 
 #[test]
