@@ -118,7 +118,8 @@ impl<S: Service, M: System> Conn<S, M> {
         self.readable && self.bulk == 0 && self.queue.is_empty() && !self.put_off && is_open && !self.in_line
     }
 
-    /// Tells the service of what it holds, where that changed much; false if it may not hold so much.
+    /// Tells the service of what it holds, where that changed much; false if it may not hold so much, and is to be
+    /// closed. A link is not: clients could keep nodes apart.
     #[inline]
     pub(crate) fn tell_held(&mut self, service: &mut S) -> bool {
         let held_bytes = (self.queue.held_bytes() + self.input.capacity()) / HELD_STEP_BYTES * HELD_STEP_BYTES;
@@ -131,7 +132,7 @@ impl<S: Service, M: System> Conn<S, M> {
         if fits {
             self.held_bytes = held_bytes;
         }
-        fits
+        fits || service.is_link(&self.session)
     }
 
     /// Gives back what the service was told it holds.

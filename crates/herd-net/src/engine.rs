@@ -68,7 +68,7 @@ pub struct Engine<S: Service, M: System> {
     /// Those whose turn has not come.
     late: VecDeque<Ticket>,
     /// What is due, kept for its memory.
-    due: Due,
+    due: Due<S::Session>,
     pub(crate) stats: Arc<LoopStats>,
 }
 
@@ -111,6 +111,11 @@ impl<S: Service, M: System> Engine<S, M> {
     /// The service.
     pub fn service(&self) -> &S {
         &self.service
+    }
+
+    /// The service, for tests that have it do something: what it makes ready is looked at with the next rounds.
+    pub fn service_mut(&mut self) -> &mut S {
+        &mut self.service
     }
 
     /// Whether connections stand in line for a turn.
@@ -166,9 +171,12 @@ impl<S: Service, M: System> Engine<S, M> {
     #[cold]
     pub(crate) fn hand_over(&mut self, at: usize) {
         let Some((conn, to)) = self.vacate(at).and_then(|conn| conn.moves_to.map(|to| (conn, to))) else { return };
-        let Conn { socket, session, input, .. } = *conn;
+        let Conn { socket, session, input, queue, .. } = *conn;
         self.service.close(session);
-        self.system.hand_over(socket, to, input);
+        // The rest of what was said could not follow.
+        if queue.is_empty() {
+            self.system.hand_over(socket, to, input);
+        }
     }
 
     /// Takes a connection from its place.
@@ -191,16 +199,16 @@ impl<S: Service, M: System> Engine<S, M> {
     }
 
     /// Begins to make a connection that the service wants.
-    fn call(&mut self, call: Call) {
-        let (at, session) = (self.place(), self.service.call(call.number));
+    fn call(&mut self, call: Call<S::Session>) {
+        let at = self.place();
         match self.system.dial(call.to, at) {
             Ok(socket) => {
                 add(&self.stats.opened, 1);
-                self.conns[at] = Some(Box::new(Conn::dialed(socket, session, self.now_ms)));
+                self.conns[at] = Some(Box::new(Conn::dialed(socket, call.session, self.now_ms)));
             }
             Err(_) => {
                 self.free.push(at);
-                self.service.close(session);
+                self.service.close(call.session);
             }
         }
     }
@@ -309,9 +317,10 @@ impl<S: Service, M: System> Engine<S, M> {
         }
     }
 
-    /// Has the service make the replies of this loop that what was served just now made ready.
+    /// Has the service make the replies of this loop that what was served just now made ready. Whether any was there.
     #[inline]
     pub(crate) fn resume_ready(&mut self) -> bool {
+        let urgent = self.resume_urgent();
         self.service.ready(&mut self.ready);
         self.late.extend(self.ready.drain(..));
         let mut left = RESUMES;
@@ -326,7 +335,18 @@ impl<S: Service, M: System> Engine<S, M> {
         }
         // After those that were resumed, which may want another turn.
         self.upkeep_left |= self.service.wants_upkeep();
-        left < RESUMES
+        urgent || left < RESUMES
+    }
+
+    /// Has the service make what comes before all that waits.
+    #[inline]
+    fn resume_urgent(&mut self) -> bool {
+        self.service.urgent(&mut self.ready);
+        let any = !self.ready.is_empty();
+        while let Some(ticket) = self.ready.pop() {
+            self.resume(ticket);
+        }
+        any
     }
 
     /// Has a deferred reply looked at when its turn comes.
@@ -344,7 +364,7 @@ impl<S: Service, M: System> Engine<S, M> {
             return false;
         }
         let (mut buf, mut reply) = (Vec::new(), Queue::resumed(ticket.serial));
-        let mut out = Output::new(&mut buf, &mut reply, ticket.conn);
+        let mut out = Output::resumed(&mut buf, &mut reply, ticket.conn, conn.queue.small_bytes());
         let is_there = self.service.resume(&mut conn.session, ticket, &mut out);
         reply.push(&buf);
         if !reply.is_empty() {

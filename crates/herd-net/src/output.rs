@@ -64,11 +64,18 @@ pub struct Output<'a, B> {
     pub buf: &'a mut Vec<u8>,
     queue: &'a mut Queue<B>,
     conn: u64,
+    /// Bytes that the connection has to send besides.
+    before_bytes: usize,
 }
 
 impl<'a, B: Chunks> Output<'a, B> {
     pub(crate) fn new(buf: &'a mut Vec<u8>, queue: &'a mut Queue<B>, conn: u64) -> Self {
-        Self { buf, queue, conn }
+        Self { buf, queue, conn, before_bytes: 0 }
+    }
+
+    /// Of a deferred reply, which is made in a queue of its own beside that of the connection, where so many bytes are.
+    pub(crate) fn resumed(buf: &'a mut Vec<u8>, queue: &'a mut Queue<B>, conn: u64, before_bytes: usize) -> Self {
+        Self { buf, queue, conn, before_bytes }
     }
 
     /// Queues bytes `at..end` of a body behind what was written so far.
@@ -99,7 +106,7 @@ impl<'a, B: Chunks> Output<'a, B> {
 
     /// Bytes queued or written that are not sent yet, bodies not counted.
     pub fn pending_bytes(&self) -> usize {
-        self.buf.len() + self.queue.small_bytes()
+        self.before_bytes + self.buf.len() + self.queue.small_bytes()
     }
 
     /// Whether large bodies are queued.

@@ -342,6 +342,11 @@ impl Cable {
         &self.ends[at]
     }
 
+    /// The ends, of a cable that is taken away: what it held is lost.
+    pub fn into_ends(self) -> [Peer; 2] {
+        self.ends
+    }
+
     /// Carries up to so many bytes from the node at the end `from` to the other one; how many arrived.
     pub fn carry(&mut self, from: usize, most: usize) -> usize {
         let (source, target, held) = (&self.ends[from], &self.ends[1 - from], &mut self.held[from]);

@@ -17,7 +17,7 @@ pub enum Next {
     /// Send what is queued, then close.
     Close,
     /// The connection, on which nothing was said yet, belongs to the loop of this number: it is handed over, and what
-    /// was not used is served there first, by a session of that loop.
+    /// was not used is served there first, by a session of that loop. If something was said, it is closed.
     Move(usize),
 }
 
@@ -31,21 +31,25 @@ pub struct Step {
 }
 
 /// A connection that a service wants to make.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct Call<S> {
     /// Where to.
     pub to: SocketAddr,
-    /// What the service calls it.
-    pub number: u64,
+    /// Its session. It is closed like any other if the connection is not made.
+    pub session: S,
 }
 
 /// What a service has to do at its own time.
-#[derive(Debug, Default)]
-pub struct Due {
+pub struct Due<S> {
     /// Connections and deferred replies to look at: [`Service::resume`].
     pub tickets: Vec<Ticket>,
-    /// Connections to make: [`Service::call`].
-    pub calls: Vec<Call>,
+    /// Connections to make.
+    pub calls: Vec<Call<S>>,
+}
+
+impl<S> Default for Due<S> {
+    fn default() -> Self {
+        Self { tickets: Vec::new(), calls: Vec::new() }
+    }
 }
 
 /// A protocol served by a loop. One value per loop, so it may keep state without locks.
@@ -85,6 +89,12 @@ pub trait Service {
     /// Those of other loops are told to them ([`Remote::resume`](crate::Remote::resume)).
     fn ready(&mut self, tickets: &mut Vec<Ticket>);
 
+    /// As [`Service::ready`], but these come before all that wait: links between nodes, for which many wait elsewhere.
+    /// There is at most one of each connection, so that they are few.
+    fn urgent(&mut self, tickets: &mut Vec<Ticket>) {
+        let _ = tickets;
+    }
+
     /// A deferred reply may be ready: this loop, another one or the clock said so. False: there is none of that ticket
     /// any more, so that to ask cost next to nothing.
     fn resume(&mut self, session: &mut Self::Session, ticket: Ticket, out: &mut Output<'_, Self::Bulk>) -> bool;
@@ -123,13 +133,8 @@ pub trait Service {
     }
 
     /// That time has come, or has passed.
-    fn alarm(&mut self, now_ms: u64, due: &mut Due) {
+    fn alarm(&mut self, now_ms: u64, due: &mut Due<Self::Session>) {
         let _ = (now_ms, due);
-    }
-
-    /// A connection that was asked for is being made. It is closed like any other if that fails.
-    fn call(&mut self, number: u64) -> Self::Session {
-        panic!("connection {number} is made for a service that asks for none");
     }
 
     /// A connection that was asked for is made: what this side says first goes to `out`.
@@ -138,7 +143,8 @@ pub trait Service {
     }
 
     /// Whether the connection is a link between nodes: it is read however much of its output is not taken, or two nodes
-    /// with much to say to each other would wait for ever. What it may owe the service bounds by itself.
+    /// with much to say to each other would wait for ever. What it may owe the service bounds by itself; it is counted
+    /// by [`Service::hold`] as far as there is room, and never closed for what clients hold.
     fn is_link(&self, session: &Self::Session) -> bool {
         let _ = session;
         false
@@ -158,7 +164,8 @@ pub trait Service {
     fn is_known(&self, session: &Self::Session) -> bool;
 
     /// What connections of this loop hold in buffers, of requests that are not whole and of replies that are not read,
-    /// changed by so many bytes. False: there is no room for more; the connection that holds more is then closed.
+    /// changed by so many bytes. False: there is no room for more; the connection that holds more is then closed, unless
+    /// it is a link.
     /// Less is always taken.
     fn hold(&mut self, change_bytes: i64) -> bool;
 

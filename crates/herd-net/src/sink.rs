@@ -24,7 +24,8 @@ impl<B: Chunks> Sink<B> {
     /// Has `make` make the deferred reply of `ticket` and puts it in its place.
     pub fn resume(&mut self, ticket: Ticket, make: impl FnOnce(&mut Output<'_, B>)) {
         let (mut buf, mut reply) = (Vec::new(), Queue::resumed(ticket.serial));
-        make(&mut Output::new(&mut buf, &mut reply, ticket.conn));
+        let before_bytes = self.pending_bytes();
+        make(&mut Output::resumed(&mut buf, &mut reply, ticket.conn, before_bytes));
         reply.push(&buf);
         if !reply.is_empty() {
             self.settle();

@@ -55,7 +55,7 @@ struct Words {
     is_other_loop: bool,
     /// When it wants to be woken, ms; the next wake-up makes these connections.
     alarms: VecDeque<u64>,
-    calls: Vec<Call>,
+    calls: Vec<SocketAddr>,
     /// What happened, and when, ms.
     told: Option<mpsc::Sender<(&'static str, u64)>>,
 }
@@ -161,14 +161,10 @@ impl Service for Words {
         self.alarms.front().copied().unwrap_or(u64::MAX)
     }
 
-    fn alarm(&mut self, _now_ms: u64, due: &mut Due) {
+    fn alarm(&mut self, _now_ms: u64, due: &mut Due<()>) {
         self.alarms.pop_front();
         self.tell("alarm");
-        due.calls.append(&mut self.calls);
-    }
-
-    fn call(&mut self, number: u64) {
-        assert_eq!(number, 7);
+        due.calls.extend(self.calls.drain(..).map(|to| Call { to, session: () }));
     }
 
     fn connected(&mut self, _session: &mut (), out: &mut Output<'_, Same>) {

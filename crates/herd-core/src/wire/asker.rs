@@ -261,6 +261,7 @@ impl<T> Asker<T> {
         checks: impl IntoIterator<Item = u32>,
         last: bool,
     ) -> Result<Started, WireError> {
+        assert!(self.turns.front() == Some(&id), "it is its turn");
         let asked = self.open.get_mut(&id).expect("only an open request wants a body");
         let sending = asked.sending.as_mut().expect("only a streamed body is wanted");
         let (position, more) = (sending.position, sending.has_more(body_bytes, last));

@@ -23,8 +23,8 @@ fn with_loops(listeners: Vec<TcpListener>, services: Vec<Words>, during: impl Fn
 /// A service that is woken at these times, ms, and the first time makes a connection.
 fn service(alarms: &[u64], to: SocketAddr) -> (Words, mpsc::Receiver<(&'static str, u64)>) {
     let (told, hears) = mpsc::channel();
-    let calls = vec![Call { to, number: 7 }];
-    (Words { alarms: alarms.iter().copied().collect(), calls, told: Some(told), ..Words::default() }, hears)
+    let alarms = alarms.iter().copied().collect();
+    (Words { alarms, calls: vec![to], told: Some(told), ..Words::default() }, hears)
 }
 
 #[test]

@@ -32,11 +32,11 @@ fn address(number: usize) -> SocketAddr {
 /// A link session, by how far its hello has come.
 enum Session {
     /// Being made, or the welcome is to come.
-    Dialing(Box<Dialing>),
+    Dialing(Box<Dialing>, u64),
     /// Nothing was heard yet.
     New,
     /// The other side's proof is to come.
-    Accepting(Box<Accepting>),
+    Accepting(Box<Accepting>, u64),
     Up(Box<Up>),
     /// It is over; what comes is dropped.
     Down,
@@ -79,6 +79,8 @@ struct Node {
     silent: usize,
     failed: usize,
     most_unsent: usize,
+    /// Clients hold all there is.
+    is_full: bool,
 }
 
 impl Node {
@@ -106,6 +108,7 @@ impl Node {
             silent: 0,
             failed: 0,
             most_unsent: 0,
+            is_full: false,
         }
     }
 
@@ -124,9 +127,14 @@ impl Node {
         }
     }
 
-    /// The other side has proved itself.
-    fn up(&mut self, peer: &Peer, side: Side, out: &mut Output<'_, Same>) -> Result<Session, LinkError> {
-        let (id, ticket) = (self.links.renew(peer)?, out.ticket());
+    fn dial(&mut self, to: usize) -> Session {
+        let (me, begun) = (self.me(), self.links.begin());
+        Session::Dialing(Box::new(Dialing::new(me, node(to), SECRET)), begun)
+    }
+
+    /// The other side has proved itself, after a hello that was the `begun`th.
+    fn up(&mut self, peer: &Peer, begun: u64, side: Side, out: &mut Output<'_, Same>) -> Result<Session, LinkError> {
+        let (id, ticket) = (self.links.renew(peer, begun)?, out.ticket());
         self.up.push(ticket);
         self.ready.push(ticket);
         self.beat_ms = self.beat_ms.min(self.now_ms + LINK_BEAT_MS);
@@ -141,15 +149,15 @@ impl Node {
             (Session::New, Kind::Hello) => {
                 let accepting = Accepting::new(&fields, &self.me(), SECRET)?;
                 accepting.welcome(out.buf);
-                *session = Session::Accepting(Box::new(accepting));
+                *session = Session::Accepting(Box::new(accepting), self.links.begin());
             }
-            (Session::Accepting(accepting), Kind::Hello) => {
-                let peer = accepting.proved(&fields)?;
-                *session = self.up(&peer, Side::Acceptor, out)?;
+            (Session::Accepting(accepting, begun), Kind::Hello) => {
+                let (peer, begun) = (accepting.proved(&fields)?, *begun);
+                *session = self.up(&peer, begun, Side::Acceptor, out)?;
             }
-            (Session::Dialing(dialing), Kind::Welcome) => {
-                let peer = dialing.welcomed(&fields, out.buf)?;
-                *session = self.up(&peer, Side::Dialer, out)?;
+            (Session::Dialing(dialing, begun), Kind::Welcome) => {
+                let (peer, begun) = (dialing.welcomed(&fields, out.buf)?, *begun);
+                *session = self.up(&peer, begun, Side::Dialer, out)?;
             }
             (_, Kind::Goodbye) => {
                 self.refused = LinkError::of_goodbye(header, &fields);
@@ -308,10 +316,10 @@ impl Service for Node {
         self.dial_ms.min(self.beat_ms)
     }
 
-    fn alarm(&mut self, now_ms: u64, due: &mut Due) {
+    fn alarm(&mut self, now_ms: u64, due: &mut Due<Session>) {
         if now_ms >= self.dial_ms {
             self.dial_ms = u64::MAX;
-            due.calls.extend(self.dials.map(|to| Call { to: address(to), number: to as u64 }));
+            due.calls.extend(self.dials.map(|to| Call { to: address(to), session: self.dial(to) }));
         }
         if now_ms >= self.beat_ms {
             self.beat_ms = if self.up.is_empty() { u64::MAX } else { now_ms + LINK_BEAT_MS };
@@ -319,13 +327,8 @@ impl Service for Node {
         }
     }
 
-    fn call(&mut self, number: u64) -> Session {
-        let me = self.me();
-        Session::Dialing(Box::new(Dialing::new(me, node(number as usize), SECRET)))
-    }
-
     fn connected(&mut self, session: &mut Session, out: &mut Output<'_, Same>) {
-        let Session::Dialing(dialing) = session else { panic!("only who dials is connected") };
+        let Session::Dialing(dialing, _) = session else { panic!("only who dials is connected") };
         dialing.hello(out.buf);
     }
 
@@ -348,8 +351,8 @@ impl Service for Node {
         matches!(session, Session::Up(_))
     }
 
-    fn hold(&mut self, _change_bytes: i64) -> bool {
-        true
+    fn hold(&mut self, change_bytes: i64) -> bool {
+        change_bytes < 0 || !self.is_full
     }
 
     fn close(&mut self, session: Session) {
@@ -535,6 +538,20 @@ fn requests_of_both_sides_are_answered_over_one_link_however_it_is_cut() {
     }
 }
 
+#[test]
+fn a_link_is_not_closed_for_what_clients_hold() {
+    let mut world = World::linked(4_096, 4_096);
+    for at in 0..2 {
+        let node = &mut world.engines[at].service;
+        (node.is_full, node.request_bytes, node.reply_bytes) = (true, 2_000, 10_000);
+        world.ask(at, 200);
+    }
+    world.settle();
+    for at in 0..2 {
+        assert_eq!((world.node(at).answered.len(), world.node(at).up.len()), (200, 1));
+    }
+}
+
 /// With what stops reading at its own high mark, both would wait for ever: each has more to say than there is room for.
 #[test]
 fn two_nodes_that_are_full_of_each_others_requests_do_not_hang() {
@@ -620,6 +637,47 @@ fn a_link_that_is_replaced_has_none_of_its_unread_bytes_served() {
         assert!(old.end(0).is_closed());
         assert_eq!((node.up.len(), world.engines[0].open()), (1, 1));
     }
+}
+
+/// A proof that the network gives back late belongs to a link that the dialing node has dropped since, with all that
+/// follows it.
+#[test]
+fn a_proof_that_comes_late_opens_no_link() {
+    let mut world = World::new(1 << 20, 1 << 20);
+    world.work(1);
+    world.answer();
+    let up = |world: &World, at: usize| world.node(at).up.len();
+    loop {
+        world.work(1);
+        if up(&world, 1) == 1 {
+            break;
+        }
+        world.cables[0].1.carry(1, 1 << 20);
+        world.work(0);
+        world.cables[0].1.carry(0, 1 << 20);
+    }
+    world.ask(1, 3);
+    (0..3).for_each(|_| world.work(1));
+    assert_eq!(up(&world, 0), 0, "its proof lies in the network, with three requests");
+    let ([held_at, own_at], held) = world.cables.remove(0);
+    let late = held.end(1).read(1 << 20);
+    assert!(late.len() > 300);
+    held.end(1).reset();
+    world.engines[1].begin();
+    world.engines[1].note(own_at, held.end(1).news().expect("a reset"));
+    world.engines[1].rounds();
+    world.pass(REDIAL_MS);
+    assert_eq!((up(&world, 0), up(&world, 1), world.dialed), (1, 1, 2));
+    assert_eq!(held.end(0).write(&late), late.len());
+    let engine = &mut world.engines[0];
+    engine.begin();
+    engine.note(held_at, held.end(0).news().expect("a proof"));
+    engine.rounds();
+    world.pass(2 * TICK_MS);
+    world.ask(1, 2);
+    world.settle();
+    assert_eq!((up(&world, 0), world.node(0).served.clone()), (1, vec![4, 5]), "the newer link is the present one");
+    assert!(held.end(0).is_closed());
 }
 
 #[test]
