@@ -96,12 +96,32 @@ pub const LINK_BYTES_MAX: u64 = 64 << 20;
 /// Link: how often each end lets the other one hear from it.
 pub const LINK_BEAT_MS: u64 = 200;
 
-/// A node that does not answer the dialing of a link for so long is dialed anew: a lost packet is sent again after 1 s.
+/// A node that does not answer the dialing of a link, and its hello, for so long is dialed anew: a lost packet is sent
+/// again after 1 s.
 pub const DIAL_TIMEOUT_MS: u64 = 2_000;
 
 /// Link: silence after which it is taken to be lost: ten beats. No loop is busy for so long, and whoever waits for an
 /// answer over a link that was cut is told well before its own 10 s are over.
 pub const LINK_SILENCE_MS: u64 = 2_000;
+
+/// Link: bytes that wait to be sent beyond which it is closed: what may be owed ([`LINK_BYTES_MAX`]), a map, and as
+/// many refusals as an end may have requests open. An end that asks more, and reads nothing, breaks the protocol.
+pub const LINK_UNSENT_MAX_BYTES: u64 = LINK_BYTES_MAX + MAP_MAX_BYTES as u64 + (8 << 20);
+
+/// How soon a link that was lost is dialed again: a node is started anew within some 100 ms.
+pub const LINK_REDIAL_MS: u64 = 50;
+
+/// How long at most, and how long one that was refused rests: each costs the other node some 10 us.
+pub const LINK_REDIAL_MAX_MS: u64 = 1_000;
+
+/// A map that was sent and not taken is sent whole after this: meanwhile the receiver may just be at work on it.
+pub const MAP_AGAIN_MS: u64 = 1_000;
+
+/// How soon a machine's name that was not found is looked up again: a new machine's is known after some seconds.
+pub const NAMES_RETRY_MS: u64 = 1_000;
+
+/// How often names that are known are looked up: machines move, and resolvers keep what they know about as long.
+pub const NAMES_AGAIN_MS: u64 = 30_000;
 
 /// Names in one page of a listing.
 pub const LIST_PAGE_MAX: u32 = 10_000;
@@ -290,6 +310,7 @@ pub const WARDEN_ASKS_MAX: usize = 4 * NODES_MAX;
 /// Requests that the warden makes one write of: each costs some 100 us, and none should wait long for the first.
 pub const WARDEN_BATCH_MAX: usize = 64;
 
+const _: () = assert!((LINK_OPS_MAX * (ERROR_TEXT_MAX_BYTES + 128)) < (8 << 20));
 const _: () = assert!(WIRE_FRAME_BODY_MAX_BYTES.is_multiple_of(BLOCK_BYTES));
 const _: () = assert!(NAME_MAX_BYTES + ATTRIBUTES_MAX_BYTES + GROUP_ANSWERS_MAX_BYTES + 160 < WIRE_HEAD_MAX_BYTES);
 const _: () = assert!(2 * (MAP_TEXT_MAX_BYTES + 1) * (3 + NODE_ADDRESSES_MAX) < WIRE_JOIN_MAX_BYTES);

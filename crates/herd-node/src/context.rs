@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::debug_time::DebugTime;
+use crate::link::{Ends, Hub};
 use crate::metrics::{Batch, DoorName, Metrics, VerbName};
 use crate::watch::{Waiter, Watch};
 use herd_core::key::CollectionId;
@@ -44,6 +45,8 @@ pub(crate) struct Shared {
     pub(crate) addrs: OnceLock<Vec<SocketAddr>>,
     /// Sessions of the wire so far.
     pub(crate) sessions: AtomicU32,
+    /// What its links share, if it takes any; set before the loops are made.
+    pub(crate) hub: OnceLock<Arc<Hub>>,
 }
 
 /// Telling so many waiters of a change takes longer than most requests.
@@ -69,10 +72,13 @@ pub(crate) struct Context {
     listings: VecDeque<Ticket>,
     /// A request was served that takes much longer than its bytes tell.
     dear: Cell<bool>,
+    /// This loop's links to other nodes.
+    pub(crate) links: Ends,
 }
 
 impl Context {
     pub(crate) fn new(shared: Arc<Shared>, number: usize) -> Self {
+        let links = Ends::new(shared.hub.get().cloned(), number, shared.config.threads);
         let mut context = Self {
             shared,
             number,
@@ -83,6 +89,7 @@ impl Context {
             woken: RefCell::default(),
             listings: VecDeque::new(),
             dear: Cell::new(false),
+            links,
         };
         context.begin(0);
         context
@@ -98,6 +105,11 @@ impl Context {
     /// How long the node has been up, by the clock of its loops.
     pub(crate) fn up(&self) -> Duration {
         Duration::from_nanos(self.began_ns)
+    }
+
+    /// The same in whole milliseconds.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.began_ns / 1_000_000
     }
 
     /// The clock that requests see was moved.

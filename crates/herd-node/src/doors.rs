@@ -2,10 +2,10 @@
 
 use crate::context::{Context, Output};
 use crate::metrics::{DoorName, VerbName};
-use crate::{http, memcached, wire};
+use crate::{http, link, memcached, wire};
 use herd_core::ErrorKind;
-use herd_core::door::Door;
-use herd_net::{Step, Ticket};
+use herd_core::door::{self, Door};
+use herd_net::{Next, Step, Ticket};
 use std::io::IoSliceMut;
 
 /// State of a connection.
@@ -18,11 +18,25 @@ pub(crate) enum Session {
     Http(http::Session),
     /// Herd's wire.
     Wire(wire::Session),
+    /// Herd's wire between two nodes.
+    Link(link::Session),
 }
 
 impl Session {
-    /// The session of a connection that has told its door; `None` if that is not built yet.
-    pub(crate) fn open(door: Door, cx: &Context, out: &mut Output<'_>) -> Option<Self> {
+    /// The session of a connection whose first bytes these are. Error: what is to happen, as they do not tell its door,
+    /// or that is not built yet.
+    pub(crate) fn of(input: &[u8], cx: &Context, out: &mut Output<'_>) -> Result<Self, Step> {
+        let more = Step { used: 0, next: Next::Read };
+        let door = door::sniff(input).ok_or(more)?;
+        let is_node = door == Door::Wire && link::is_hello(input).ok_or(more)?;
+        if is_node {
+            return Ok(Session::Link(link::Session::New));
+        }
+        Session::open(door, cx, out).ok_or(Step { used: input.len(), next: Next::Close })
+    }
+
+    /// The session of a client's connection by this door; `None` if that is not built yet.
+    fn open(door: Door, cx: &Context, out: &mut Output<'_>) -> Option<Self> {
         match door {
             Door::Memcached => Some(Session::Memcached(memcached::Session::default())),
             Door::Http => Some(Session::Http(http::Session::default())),
@@ -44,14 +58,14 @@ impl Session {
             Session::New => DoorName::Other,
             Session::Memcached(_) => DoorName::Memcached,
             Session::Http(_) => DoorName::Http,
-            Session::Wire(_) => DoorName::Wire,
+            Session::Wire(_) | Session::Link(_) => DoorName::Wire,
         }
     }
 
     /// Where the next bytes of a body go.
     pub(crate) fn space<'a>(&'a mut self, cx: &mut Context, max: usize) -> Vec<IoSliceMut<'a>> {
         match self {
-            Session::New => Vec::new(),
+            Session::New | Session::Link(_) => Vec::new(),
             Session::Memcached(session) => session.space(cx, max),
             Session::Http(session) => session.space(cx, max),
             Session::Wire(session) => session.space(cx, max),
@@ -61,7 +75,7 @@ impl Session {
     /// `n` bytes of a body were received into its space.
     pub(crate) fn filled(&mut self, cx: &mut Context, n: usize, out: &mut Output<'_>) -> Step {
         match self {
-            Session::New => unreachable!("no space was given"),
+            Session::New | Session::Link(_) => unreachable!("no space was given"),
             Session::Memcached(session) => session.filled(n),
             Session::Http(session) => session.filled(cx, n, out),
             Session::Wire(session) => session.filled(cx, n, out),
@@ -74,6 +88,7 @@ impl Session {
             Session::New | Session::Memcached(_) => false,
             Session::Http(session) => session.resume(cx, ticket, out),
             Session::Wire(session) => session.resume(cx, ticket, out),
+            Session::Link(session) => session.resume(cx, ticket, out),
         }
     }
 
@@ -87,7 +102,7 @@ impl Session {
     /// Whether it is between requests.
     pub(crate) fn is_idle(&self) -> bool {
         match self {
-            Session::New => true,
+            Session::New | Session::Link(_) => true,
             Session::Memcached(session) => session.is_idle(),
             Session::Http(session) => session.is_idle(),
             Session::Wire(session) => session.is_idle(),
@@ -100,6 +115,7 @@ impl Session {
             Session::New => false,
             Session::Http(session) => session.is_known(),
             Session::Memcached(_) | Session::Wire(_) => true,
+            Session::Link(session) => session.is_up(),
         }
     }
 }

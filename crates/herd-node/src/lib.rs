@@ -1,7 +1,7 @@
 //! The daemon as a library: event loops over one store, and the doors between them.
 //!
 //! Reading order: `service.rs` (which door), `memcached/`, `apply.rs` (what changes an object), `watch.rs` (who waits),
-//! `context.rs`.
+//! `context.rs`; `link/` (other nodes).
 
 mod apply;
 mod bulk;
@@ -17,6 +17,7 @@ mod environment;
 mod held;
 mod http;
 mod inside;
+mod link;
 mod memcached;
 mod metrics;
 mod report;
@@ -30,6 +31,7 @@ pub use config::Config;
 pub use defect::abort_on_panic;
 pub use environment::Environment;
 pub use inside::{Inside, Unsettled};
+pub use link::{Came, Hub, Membership, Owner};
 
 use context::Shared;
 use debug_time::DebugTime;
@@ -62,13 +64,26 @@ pub struct Node {
 impl Node {
     /// Starts a node; it serves when this returns. Errors: an address can't be had, memory is too little.
     pub fn start(config: Config) -> io::Result<Self> {
+        Self::start_with(config, None)
+    }
+
+    /// As [`Node::start`], of a node that has links to others of its herd, by the maps that the hub is given.
+    pub fn start_linked(config: Config, hub: Arc<Hub>) -> io::Result<Self> {
+        Self::start_with(config, Some(hub))
+    }
+
+    fn start_with(config: Config, hub: Option<Arc<Hub>>) -> io::Result<Self> {
         let listeners = config.listen.iter().map(|addr| listen(*addr)).collect::<io::Result<Vec<_>>>()?;
         let addrs = listeners.iter().map(|listener| listener.local_addr()).collect::<io::Result<Vec<_>>>()?;
         let (start, environment) = (Instant::now(), machine()?);
         let shared = Arc::new(shared(config, &environment)?);
+        if let Some(hub) = hub {
+            shared.hub.set(hub).ok();
+        }
         let services = (0..shared.config.threads).map(|n| NodeService::new(shared.clone(), n)).collect();
         let (handle, group) = EventLoop::group(listeners, services, shared.config.connections_max, start)?;
         shared.loops.set(handle.clone()).ok();
+        shared.hub.get().into_iter().for_each(|hub| hub.set_loops(handle.clone()));
         shared.addrs.set(addrs.clone()).ok();
         let spawn = |(n, event_loop): (usize, EventLoop<NodeService>)| {
             std::thread::Builder::new().name(format!("loop-{n}")).spawn(move || event_loop.run())
@@ -140,6 +155,7 @@ fn shared(config: Config, environment: &Environment) -> io::Result<Shared> {
         watch,
         addrs: OnceLock::new(),
         sessions: AtomicU32::new(0),
+        hub: OnceLock::new(),
     })
 }
 

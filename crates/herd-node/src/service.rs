@@ -2,8 +2,9 @@
 
 use crate::context::{Context, Output, Shared};
 use crate::doors::Session;
+use crate::link;
 use herd_core::{door, wire};
-use herd_net::{Next, Service, Step, Ticket};
+use herd_net::{Due, Service, Step, Ticket};
 use herd_store::{Body, Foreseen};
 use std::io::IoSliceMut;
 use std::net::SocketAddr;
@@ -14,7 +15,7 @@ const UPKEEP_RECORDS: usize = 1024;
 
 /// The service of one loop.
 pub(crate) struct NodeService {
-    cx: Context,
+    pub(crate) cx: Context,
     /// The object this round will ask for that was foreseen last.
     foreseen: Option<Foreseen>,
     /// The store's upkeep of this tick is not done.
@@ -58,13 +59,10 @@ impl Service for NodeService {
     #[inline]
     fn serve(&mut self, session: &mut Session, input: &[u8], out: &mut Output<'_>) -> Step {
         if let Session::New = session {
-            let Some(door) = door::sniff(input) else {
-                return Step { used: 0, next: Next::Read };
-            };
-            let Some(known) = Session::open(door, &self.cx, out) else {
-                return Step { used: input.len(), next: Next::Close };
-            };
-            *session = known;
+            match Session::of(input, &self.cx, out) {
+                Ok(known) => *session = known,
+                Err(step) => return step,
+            }
         }
         self.cx.door = session.name();
         match session {
@@ -72,6 +70,7 @@ impl Service for NodeService {
             Session::Memcached(session) => session.serve(&mut self.cx, input, out),
             Session::Http(session) => session.serve(&mut self.cx, input, out),
             Session::Wire(session) => session.serve(&mut self.cx, input, out),
+            Session::Link(session) => session.serve(&mut self.cx, input, out),
         }
     }
 
@@ -83,6 +82,11 @@ impl Service for NodeService {
     #[inline]
     fn ready(&mut self, tickets: &mut Vec<Ticket>) {
         self.cx.take_woken(tickets);
+    }
+
+    #[inline]
+    fn urgent(&mut self, tickets: &mut Vec<Ticket>) {
+        self.cx.links.take_ready(tickets);
     }
 
     fn open(&mut self, _peer: SocketAddr) -> Session {
@@ -104,7 +108,7 @@ impl Service for NodeService {
     }
 
     fn is_multiplexed(&self, session: &Session) -> bool {
-        matches!(session, Session::Wire(_))
+        matches!(session, Session::Wire(_) | Session::Link(_))
     }
 
     #[inline]
@@ -139,6 +143,29 @@ impl Service for NodeService {
         self.cx.has_listings()
     }
 
+    #[inline]
+    fn alarm_ms(&self) -> u64 {
+        self.cx.links.alarm_ms()
+    }
+
+    fn alarm(&mut self, now_ms: u64, due: &mut Due<Session>) {
+        link::alarm(&mut self.cx, now_ms, due);
+    }
+
+    fn connected(&mut self, session: &mut Session, out: &mut Output<'_>) {
+        if let Session::Link(session) = session {
+            session.connected(out);
+        }
+    }
+
+    fn is_link(&self, session: &Session) -> bool {
+        matches!(session, Session::Link(session) if session.is_up())
+    }
+
+    fn is_dropped(&self, session: &Session) -> bool {
+        matches!(session, Session::Link(session) if session.is_over(&self.cx))
+    }
+
     fn is_idle(&self, session: &Session) -> bool {
         session.is_idle()
     }
@@ -151,5 +178,9 @@ impl Service for NodeService {
         self.cx.shared.store.hold(change_bytes)
     }
 
-    fn close(&mut self, _session: Session) {}
+    fn close(&mut self, session: Session) {
+        if let Session::Link(mut session) = session {
+            session.close(&mut self.cx);
+        }
+    }
 }

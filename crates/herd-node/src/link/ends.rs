@@ -1,0 +1,379 @@
+//! The ends of links that a loop has, and what it asks over them.
+
+use super::hub::{self, View};
+use super::peers::{Peers, Target};
+use super::push::{Pushed, Staged};
+use super::{Hub, LinkLost, NoLink, Note, verbs};
+use crate::context::Context;
+use herd_core::limits::{LINK_BYTES_MAX, LINK_OPS_MAX, STALLED_TIMEOUT_MS};
+use herd_core::place::NodeId;
+use herd_core::wire::{
+    Accepting, Asker, Beat, Beats, Dialing, Fields, Header, Kind, LINK_PROTOCOL, LinkError, LinkErrorKind, LinkId,
+    Links, Load, MapMark, Peer, Side, VERB_BEAT, WireError,
+};
+use herd_net::Ticket;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The links of one loop.
+pub(crate) struct Ends {
+    number: u16,
+    loops: u16,
+    hub: Option<Arc<Hub>>,
+    /// The map as it was seen last, and the hub's changes then.
+    pub(super) view: Option<Arc<View>>,
+    seen: u64,
+    links: Links,
+    pub(super) ends: BTreeMap<Target, End>,
+    pub(super) peers: Peers,
+    /// When [`super::alarm`] has something to do, unless there is a new map.
+    due_ms: u64,
+    /// Ends with something to say.
+    ready: Vec<Ticket>,
+    /// A map of several frames that is coming.
+    pub(super) staged: Option<Staged>,
+    /// Why nodes were refused, as the owner was told.
+    refused: BTreeMap<NodeId, LinkErrorKind>,
+    /// What came of the probes of tests.
+    #[cfg(test)]
+    pub(super) probes: Vec<(u64, Result<Option<herd_core::wire::Status>, LinkLost>)>,
+}
+
+/// This end of a link that is up.
+pub(super) struct End {
+    pub(super) id: LinkId,
+    pub(super) peer: Peer,
+    pub(super) asker: Asker<Note>,
+    pub(super) load: Load,
+    pub(super) beats: Beats,
+    /// Since when a beat is not answered.
+    unanswered_ms: Option<u64>,
+    /// Makes the connection speak.
+    ticket: Ticket,
+    /// What it is to say with the next turn.
+    unsent: Vec<u8>,
+    /// Bytes that it had to send besides when it was last looked at.
+    pub(super) pending_bytes: usize,
+    /// The map that the other end has, as far as it told.
+    pub(super) has: Option<MapMark>,
+    pub(super) pushed: Option<Pushed>,
+}
+
+impl End {
+    fn new(id: LinkId, peer: Peer, side: Side, ticket: Ticket, now_ms: u64) -> Self {
+        Self {
+            id,
+            peer,
+            asker: Asker::new(side),
+            load: Load::default(),
+            beats: Beats::new(now_ms),
+            unanswered_ms: None,
+            ticket,
+            unsent: Vec::new(),
+            pending_bytes: 0,
+            has: None,
+            pushed: None,
+        }
+    }
+
+    /// Asks: `encode` appends the frames of the request, which has the header that it is given.
+    fn ask(
+        &mut self,
+        request: Header,
+        note: Note,
+        encode: impl FnOnce(Header, &mut Vec<u8>) -> Result<(), WireError>,
+    ) -> Result<(), NoLink> {
+        let unsent_bytes = (self.pending_bytes + self.unsent.len()) as u64;
+        if self.asker.len() >= LINK_OPS_MAX || unsent_bytes > LINK_BYTES_MAX {
+            return Err(NoLink::Busy);
+        }
+        let request = Header { kind: Kind::Request, id: self.asker.next_id(), ..request };
+        encode(request, &mut self.unsent).expect("who asks keeps the limits of a frame");
+        self.asker.open(request, note);
+        Ok(())
+    }
+
+    /// Says that this end is there, and which map it has.
+    fn beat(&mut self, mark: MapMark, now_ms: u64) {
+        let request = Header { verb: VERB_BEAT, ..Header::new(Kind::Request) };
+        let beat = |header, out: &mut Vec<u8>| {
+            mark.tell(out, header);
+            Ok(())
+        };
+        // Where too much is under way for a beat, that is heard.
+        if self.ask(request, Note::Beat, beat).is_ok() {
+            self.unanswered_ms.get_or_insert(now_ms);
+        }
+    }
+
+    /// A beat was answered.
+    pub(super) fn beat_answered(&mut self) {
+        self.unanswered_ms = None;
+    }
+
+    /// What is due now. An end whose other one sends and never reads is lost as well.
+    fn poll(&mut self, now_ms: u64) -> Beat {
+        match self.unanswered_ms {
+            Some(since_ms) if now_ms >= since_ms + STALLED_TIMEOUT_MS => Beat::Lost,
+            _ => self.beats.poll(now_ms),
+        }
+    }
+}
+
+impl Ends {
+    /// Of the loop of this number, of so many; without a hub it has none.
+    pub(crate) fn new(hub: Option<Arc<Hub>>, number: usize, loops: usize) -> Self {
+        let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        let (number, loops) = (small(number), small(loops).max(1));
+        Self {
+            number,
+            loops,
+            hub,
+            view: None,
+            seen: 0,
+            links: Links::default(),
+            ends: BTreeMap::new(),
+            peers: Peers::new(number, loops),
+            due_ms: u64::MAX,
+            ready: Vec::new(),
+            staged: None,
+            refused: BTreeMap::new(),
+            #[cfg(test)]
+            probes: Vec::new(),
+        }
+    }
+
+    /// When [`super::alarm`] has something to do.
+    #[inline]
+    pub(crate) fn alarm_ms(&self) -> u64 {
+        match &self.hub {
+            Some(hub) if hub.changes() != self.seen => 0,
+            _ => self.due_ms,
+        }
+    }
+
+    /// Gives the tickets of ends that have something to say.
+    #[inline]
+    pub(crate) fn take_ready(&mut self, tickets: &mut Vec<Ticket>) {
+        tickets.append(&mut self.ready);
+    }
+
+    /// Asks something of a node: `encode` appends the frames of the request, which has the header that it is given and
+    /// keeps the limits of a frame. What becomes of it comes to [`verbs::answered`], with the note. All that is asked
+    /// of one node takes one link, in order.
+    pub(crate) fn ask(
+        &mut self,
+        node: NodeId,
+        request: Header,
+        note: Note,
+        encode: impl FnOnce(Header, &mut Vec<u8>) -> Result<(), WireError>,
+    ) -> Result<(), NoLink> {
+        let target = Target { node, link: self.number };
+        let end = self.ends.get_mut(&target).ok_or(NoLink::Down)?;
+        end.ask(request, note, encode)?;
+        self.ready.push(end.ticket);
+        Ok(())
+    }
+
+    /// Appends what an end is to say; whether there was anything.
+    pub(super) fn flush(&mut self, id: LinkId, out: &mut Vec<u8>) -> bool {
+        let Some(end) = self.end(id).filter(|end| !end.unsent.is_empty()) else { return false };
+        if out.is_empty() {
+            std::mem::swap(&mut end.unsent, out);
+        } else {
+            out.append(&mut end.unsent);
+        }
+        true
+    }
+
+    /// The end of this link, unless another has taken its place.
+    pub(super) fn end(&mut self, id: LinkId) -> Option<&mut End> {
+        self.ends.get_mut(&of(id)).filter(|end| end.id == id)
+    }
+
+    /// Whether what comes over this link is served.
+    pub(crate) fn is_current(&self, id: LinkId) -> bool {
+        self.links.is_current(id)
+    }
+
+    /// The map that is told to others.
+    pub(super) fn mark(&self) -> MapMark {
+        self.view.as_ref().map_or_else(MapMark::default, |view| view.mark)
+    }
+
+    pub(super) fn hub(&self) -> Option<&Hub> {
+        self.hub.as_deref()
+    }
+
+    /// What this node says of itself.
+    fn me(&self, hub: &Hub, link: u16) -> Peer {
+        let (me, mark) = (&hub.me, self.mark());
+        Peer {
+            protocol: LINK_PROTOCOL,
+            herd: me.herd,
+            node: me.node,
+            incarnation: me.incarnation,
+            loops: self.loops,
+            link,
+            epoch: mark.epoch,
+            revision: mark.revision,
+            nonce: hub.nonce(),
+        }
+    }
+
+    /// Begins to dial.
+    pub(super) fn dial(&mut self, target: Target) -> Option<(Dialing, u64)> {
+        let hub = self.hub.as_ref()?;
+        let dialing = Dialing::new(self.me(hub, target.link), target.node, hub.me.secret);
+        Some((dialing, self.links.begin()))
+    }
+
+    /// Judges the hello of a node; an error refuses it.
+    pub(super) fn accept(&mut self, hello: &Fields<'_>) -> Result<(Accepting, u64), LinkError> {
+        let refuse = |text| Err(LinkError { kind: LinkErrorKind::BadHello, text });
+        let Some(hub) = &self.hub else {
+            return refuse("this node takes no links: see HERD_SECRET and --plain".to_owned());
+        };
+        let accepting = Accepting::new(hello, &self.me(hub, 0), hub.me.secret)?;
+        let (own, theirs) = (hub.me.node, accepting.claimed().node);
+        if theirs < own {
+            return refuse(format!("node {} dials node {}, not the other way round", own.0, theirs.0));
+        }
+        Ok((accepting, self.links.begin()))
+    }
+
+    /// The loop a link belongs to, if it is another one.
+    pub(super) fn elsewhere(&self, peer: &Peer) -> Option<usize> {
+        let number = peer.link % self.loops;
+        (number != self.number).then_some(number.into())
+    }
+
+    /// The other end has proved itself: the link is up. Gives it, and what was asked over those whose place it takes.
+    pub(super) fn up(
+        &mut self,
+        (peer, begun): (&Peer, u64),
+        side: Side,
+        ticket: Ticket,
+        now_ms: u64,
+    ) -> Result<(LinkId, Vec<Note>), LinkError> {
+        hub::check(self.view.as_deref(), peer)?;
+        let id = self.links.renew(peer, begun)?;
+        let lost = self.sweep(now_ms);
+        let mut end = End::new(id, *peer, side, ticket, now_ms);
+        end.beat(self.mark(), now_ms);
+        self.due_ms = self.due_ms.min(end.beats.due_ms());
+        self.ends.insert(of(id), end);
+        self.peers.up(of(id), peer.loops, now_ms);
+        self.due_ms = self.due_ms.min(self.peers.due_ms());
+        Ok((id, lost))
+    }
+
+    /// Closes a link; gives what was asked over it.
+    pub(super) fn close(&mut self, id: LinkId, now_ms: u64) -> Vec<Note> {
+        if !self.is_current(id) {
+            return Vec::new();
+        }
+        self.links.close(id);
+        let Some(end) = self.ends.remove(&of(id)) else { return Vec::new() };
+        self.peers.lost(of(id), now_ms);
+        self.due_ms = self.due_ms.min(self.peers.due_ms());
+        end.asker.notes().map(|(_, note)| *note).collect()
+    }
+
+    /// A dialing has failed; `error`: it was refused.
+    pub(super) fn failed(&mut self, target: Target, error: Option<&LinkError>, now_ms: u64) {
+        match error {
+            None => self.peers.failed(target, now_ms),
+            Some(error) => {
+                self.peers.refused(target, now_ms);
+                self.tell_refused(target, error);
+            }
+        }
+        self.due_ms = self.due_ms.min(self.peers.due_ms());
+    }
+
+    /// Tells the owner, once, and by one loop.
+    fn tell_refused(&mut self, target: Target, error: &LinkError) {
+        let told = target.link == 0 && self.refused.insert(target.node, error.kind) != Some(error.kind);
+        self.hub().filter(|_| told).into_iter().for_each(|hub| hub.owner.refused(target.node, error));
+    }
+
+    /// The other end told which map it has.
+    pub(super) fn marked(&mut self, id: LinkId, mark: MapMark, now_ms: u64) {
+        let Some(end) = self.end(id) else { return };
+        (end.peer.epoch, end.peer.revision) = (mark.epoch, mark.revision);
+        let (is_news, incarnation) = (end.has.replace(mark) != Some(mark), end.peer.incarnation);
+        if id.link == 0 && is_news {
+            self.refused.remove(&id.node);
+            self.hub().into_iter().for_each(|hub| hub.owner.has_map(id.node, incarnation, mark));
+        }
+        self.push(of(id), now_ms);
+    }
+
+    /// Takes ends away whose place others have taken; gives what was asked over them.
+    fn sweep(&mut self, now_ms: u64) -> Vec<Note> {
+        let (links, mut lost) = (&self.links, Vec::new());
+        for (target, end) in self.ends.extract_if(.., |_, end| !links.is_current(end.id)) {
+            lost.extend(end.asker.notes().map(|(_, note)| *note));
+            self.peers.lost(target, now_ms);
+        }
+        lost
+    }
+
+    /// Looks whether there is a new map, and obeys it; gives what was asked over links that it ends.
+    pub(super) fn look(&mut self, now_ms: u64) -> Vec<Note> {
+        let Some(hub) = self.hub.as_ref().filter(|hub| hub.changes() != self.seen) else { return Vec::new() };
+        self.seen = hub.changes();
+        let view = hub.view();
+        let gone = |end: &End| hub::check(view.as_deref(), &end.peer).is_err();
+        let gone: Vec<LinkId> = self.ends.values().filter(|end| gone(end)).map(|end| end.id).collect();
+        let lost = gone.into_iter().flat_map(|id| self.close(id, now_ms)).collect();
+        self.peers.adopt(view.as_ref().map_or(&BTreeMap::new(), |view| &view.addresses), now_ms);
+        self.view = view;
+        let targets: Vec<Target> = self.ends.keys().copied().collect();
+        for target in targets {
+            self.beat(target, now_ms);
+            self.push(target, now_ms);
+        }
+        lost
+    }
+
+    /// Sends the beats that are due, and gives up who is silent; gives what was asked of them.
+    pub(super) fn poll(&mut self, now_ms: u64) -> Vec<Note> {
+        let due: Vec<_> = self.ends.iter_mut().map(|(target, end)| (*target, end.id, end.poll(now_ms))).collect();
+        let mut lost = Vec::new();
+        for (target, id, beat) in due {
+            match beat {
+                Beat::Rest => {}
+                Beat::Send => self.beat(target, now_ms),
+                Beat::Lost => lost.extend(self.close(id, now_ms)),
+            }
+        }
+        lost
+    }
+
+    fn beat(&mut self, target: Target, now_ms: u64) {
+        let mark = self.mark();
+        if let Some(end) = self.ends.get_mut(&target) {
+            end.beat(mark, now_ms);
+            self.ready.push(end.ticket);
+        }
+    }
+
+    /// Reckons when there is something to do next.
+    pub(super) fn plan(&mut self, dials: bool) {
+        let beats = self.ends.values().map(|end| end.beats.due_ms()).min().unwrap_or(u64::MAX);
+        self.due_ms = beats.min(if dials { self.peers.due_ms() } else { u64::MAX });
+    }
+}
+
+fn of(id: LinkId) -> Target {
+    Target { node: id.node, link: id.link }
+}
+
+/// Tells who asked that the link was lost.
+pub(super) fn lose(cx: &mut Context, lost: Vec<Note>) {
+    for note in lost {
+        verbs::answered(cx, note, Err(LinkLost)).expect("what did not come breaks no protocol");
+    }
+}

@@ -1,0 +1,192 @@
+//! What all loops of a node share of its links: who the node is, which map it has, and whom they tell of what came.
+
+use super::resolve::Names;
+use herd_core::place::{HerdId, Map, NodeId, NodeState};
+use herd_core::wire::{LinkError, LinkErrorKind, MapMark, MapSent, Nonces, Peer, Secret};
+use herd_net::LoopHandle;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Who a node is in its herd.
+#[derive(Clone)]
+pub struct Membership {
+    /// The herd.
+    pub herd: HerdId,
+    /// The node's number there.
+    pub node: NodeId,
+    /// Which of its lives this process is.
+    pub incarnation: u64,
+    /// What the nodes of the herd know and nobody else.
+    pub secret: Secret,
+    /// Random, drawn at this start.
+    pub random: [u8; 16],
+}
+
+/// A map that came over a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Came {
+    /// Who gave it.
+    pub from: NodeId,
+    /// Which map it is, and what the bytes are.
+    pub sent: MapSent,
+    /// Its bytes, for [`MapSent::map`]. Nothing of them was looked at.
+    pub bytes: Vec<u8>,
+}
+
+/// Whom links tell of what came over them. All is told by loops, so nothing may wait in it, or take long.
+pub trait Owner: Send + Sync {
+    /// A map came. Once the node has it, [`Hub::adopt`] tells the links so.
+    fn map_came(&self, came: Came);
+
+    /// A node, in that life, has this map: told when it has a link, and when that changed.
+    fn has_map(&self, node: NodeId, incarnation: u64, mark: MapMark);
+
+    /// A link to a node was refused, by it or by this one; told again only when it is refused for another reason, or
+    /// was up meanwhile.
+    fn refused(&self, node: NodeId, error: &LinkError);
+}
+
+/// See the module. It is made before the loops are.
+pub struct Hub {
+    pub(super) me: Membership,
+    pub(super) owner: Arc<dyn Owner>,
+    nonces: Nonces,
+    state: Mutex<State>,
+    /// Views so far: loops look here whether there is a new one.
+    changes: AtomicU64,
+    loops: OnceLock<LoopHandle>,
+}
+
+#[derive(Default)]
+struct State {
+    view: Option<Arc<View>>,
+    names: Names,
+}
+
+/// The map as links see it.
+pub(super) struct View {
+    pub(super) map: Arc<Map>,
+    pub(super) mark: MapMark,
+    /// The map that was shown before, if there was one.
+    pub(super) before: Option<Arc<Map>>,
+    /// Rises with each map.
+    pub(super) edition: u64,
+    /// This node gives the map to the others.
+    pub(super) pushes: bool,
+    /// Where the nodes are that this one dials.
+    pub(super) addresses: BTreeMap<NodeId, Vec<SocketAddr>>,
+    /// The whole map's bytes, once somebody needs them.
+    pub(super) whole: OnceLock<Vec<u8>>,
+}
+
+impl Hub {
+    /// Of a node that has no map yet.
+    pub fn new(me: Membership, owner: Arc<dyn Owner>) -> Arc<Self> {
+        let (nonces, state, changes, loops) =
+            (Nonces::new(me.random), Mutex::default(), AtomicU64::new(0), OnceLock::new());
+        Arc::new(Self { me, owner, nonces, state, changes, loops })
+    }
+
+    /// The node has this map from now on: links to its nodes are made, those to others closed, and all are told.
+    pub fn adopt(self: &Arc<Self>, map: Arc<Map>, held: bool) {
+        self.show(map, held, false);
+    }
+
+    /// As [`Hub::adopt`], by the node of the warden: each node that has another map is given this one, those too whose
+    /// links come up later.
+    pub fn push(self: &Arc<Self>, map: Arc<Map>, held: bool) {
+        self.show(map, held, true);
+    }
+
+    fn show(self: &Arc<Self>, map: Arc<Map>, held: bool, pushes: bool) {
+        let mut state = self.lock();
+        let (before, edition) = state.view.as_ref().map_or((None, 0), |view| (Some(view.map.clone()), view.edition));
+        state.names.want(self, dialed(&map, &self.me).flat_map(|(_, addresses)| addresses.iter()));
+        let addresses = state.names.addresses(dialed(&map, &self.me));
+        let (mark, edition, whole) = (MapMark::of(&map, held), edition + 1, OnceLock::new());
+        state.view = Some(Arc::new(View { map, mark, before, edition, pushes, addresses, whole }));
+        drop(state);
+        self.tell();
+    }
+
+    /// Names of machines were looked up: the loops are told where these are.
+    pub(super) fn found(&self, found: &BTreeMap<String, Vec<SocketAddr>>) {
+        let mut state = self.lock();
+        if !state.names.take(found) {
+            return;
+        }
+        let Some(view) = state.view.clone() else { return };
+        let addresses = state.names.addresses(dialed(&view.map, &self.me));
+        let (map, before, whole) = (view.map.clone(), view.before.clone(), view.whole.clone());
+        let View { mark, edition, pushes, .. } = *view;
+        state.view = Some(Arc::new(View { map, mark, before, edition, pushes, addresses, whole }));
+        drop(state);
+        self.tell();
+    }
+
+    /// The names of machines whose addresses are wanted.
+    pub(super) fn names(&self) -> BTreeSet<String> {
+        self.lock().names.wanted()
+    }
+
+    /// The loops that are told of a new view; without them they find it by themselves, when they work.
+    pub(crate) fn set_loops(&self, loops: LoopHandle) {
+        self.loops.set(loops).ok();
+    }
+
+    fn tell(&self) {
+        self.changes.fetch_add(1, Relaxed);
+        // Nothing to look at: they are woken, and that is all.
+        self.loops.get().into_iter().flat_map(|loops| loops.loops()).for_each(|remote| remote.resume(&[]));
+    }
+
+    /// How often the view changed; whoever sees another number looks at [`Hub::view`].
+    #[inline]
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Relaxed)
+    }
+
+    pub(super) fn view(&self) -> Option<Arc<View>> {
+        self.lock().view.clone()
+    }
+
+    /// A nonce that nobody was given before.
+    pub(super) fn nonce(&self) -> [u8; 16] {
+        self.nonces.next()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The nodes that this one dials, and their addresses: those of lower numbers.
+fn dialed<'a>(map: &'a Map, me: &Membership) -> impl Iterator<Item = (NodeId, &'a [String])> + use<'a> {
+    let own = me.node;
+    let there = map.nodes.iter().filter(move |node| node.id < own && node.state != NodeState::Down);
+    let is_in = map.node(own).is_some_and(|node| node.state != NodeState::Down);
+    there.filter(move |_| is_in).map(|node| (node.id, node.addresses.as_slice()))
+}
+
+/// Whether a node may have a link here, by the map that is known; without any, all may.
+pub(super) fn check(view: Option<&View>, peer: &Peer) -> Result<(), LinkError> {
+    let Some(view) = view else { return Ok(()) };
+    let number = peer.node.0;
+    let refuse = |kind, text| Err(LinkError { kind, text });
+    match view.map.node(peer.node) {
+        Some(node) if peer.incarnation < node.incarnation => refuse(
+            LinkErrorKind::OlderIncarnation,
+            format!("node {number} has been started anew since this process of it"),
+        ),
+        Some(node) if peer.incarnation == node.incarnation && node.state == NodeState::Down => {
+            refuse(LinkErrorKind::OlderIncarnation, format!("node {number} was taken out of the herd: start it anew"))
+        }
+        // Who has a later map is in that one.
+        None if (peer.epoch, peer.revision) <= (view.map.epoch, view.map.revision) => {
+            refuse(LinkErrorKind::BadHello, format!("node {number} is not in the map of this herd: let it join anew"))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,99 @@
+//! What nodes ask of each other over links, and what comes of it: one match each, a line for each verb or note.
+
+use super::ends::End;
+use super::{LinkLost, Note};
+use crate::context::{Context, Output};
+use herd_core::wire::{
+    Fields, Frame, Header, LinkId, MapMark, MapSent, Status, VERB_BEAT, VERB_MAP, WireError, encode_frame,
+};
+use herd_core::{Error, ErrorKind};
+
+/// What came back to what was asked; its body is empty.
+pub(super) struct Reply<'a> {
+    /// Over this link.
+    pub(super) from: LinkId,
+    /// Its header.
+    pub(super) header: &'a Header,
+    /// The fields of its head.
+    pub(super) fields: Fields<'a>,
+}
+
+/// Takes a request whose frame is wholly there, and answers it. Error: the other end breaks the protocol.
+pub(super) fn asked(
+    cx: &mut Context,
+    id: LinkId,
+    frame: &Frame<'_>,
+    fields: &Fields<'_>,
+    out: &mut Output<'_>,
+) -> Result<(), WireError> {
+    let (header, body) = (frame.header(), frame.body()?);
+    let answer = match header.verb {
+        VERB_BEAT => mark(cx, id, header, fields).map(|()| Ok(true))?,
+        VERB_MAP => cx.links.receive(id, header, MapSent::decode(header, fields), body),
+        verb if verb < VERB_BEAT => handed_on(cx, id, body, out).map(|()| true),
+        _ => Err(not_in_version()),
+    };
+    match answer {
+        Ok(true) => cx.links.mark().tell(out.buf, Header::reply_to(header, Status::Ok)),
+        Ok(false) => {}
+        Err(error) => refuse(header, &error, out)?,
+    }
+    Ok(())
+}
+
+/// Takes a further frame of the body of a request. Where there is none it belongs to one that was refused, and is
+/// dropped.
+pub(super) fn more(cx: &mut Context, id: LinkId, frame: &Frame<'_>, out: &mut Output<'_>) -> Result<(), WireError> {
+    if let Some(request) = cx.links.receive_more(id, frame.header(), frame.body()?)? {
+        cx.links.mark().tell(out.buf, Header::reply_to(&request, Status::Ok));
+    }
+    Ok(())
+}
+
+/// A client's request that another node hands on; they alone are refused where too many are under way.
+fn handed_on(cx: &mut Context, id: LinkId, body: &[u8], out: &Output<'_>) -> Result<(), Error> {
+    let (bytes, unsent) = (body.len() as u64, out.pending_bytes() as u64);
+    let busy = || Error::new(ErrorKind::Busy, "too many requests of this node are under way here: ask again later");
+    let load = &mut cx.links.end(id).ok_or_else(busy)?.load;
+    if !load.admit(bytes, unsent) {
+        return Err(busy());
+    }
+    load.done(bytes);
+    Err(not_in_version())
+}
+
+fn not_in_version() -> Error {
+    Error::new(ErrorKind::NotInVersion, "this verb is not in this version of Herd")
+}
+
+fn refuse(request: &Header, error: &Error, out: &mut Output<'_>) -> Result<(), WireError> {
+    let header = Header::reply_to(request, Status::Error(error.kind));
+    encode_frame(out.buf, header, &Fields::failed(&error.text), b"")
+}
+
+/// What became of a request that this loop asked. Error: the other end breaks the protocol.
+pub(super) fn answered(cx: &mut Context, note: Note, reply: Result<Reply<'_>, LinkLost>) -> Result<(), WireError> {
+    match (note, reply) {
+        (Note::Beat, Ok(reply)) => {
+            cx.links.end(reply.from).into_iter().for_each(End::beat_answered);
+            mark(cx, reply.from, reply.header, &reply.fields)
+        }
+        (Note::Map(edition), Ok(reply)) => {
+            cx.links.push_answered(reply.from, edition);
+            mark(cx, reply.from, reply.header, &reply.fields)
+        }
+        (Note::Beat | Note::Map(_), Err(LinkLost)) => Ok(()),
+        #[cfg(test)]
+        (Note::Probe(number), reply) => {
+            cx.links.probes.push((number, reply.map(|reply| reply.header.status())));
+            Ok(())
+        }
+    }
+}
+
+/// Takes the map that a beat or an answer tells of.
+fn mark(cx: &mut Context, id: LinkId, header: &Header, fields: &Fields<'_>) -> Result<(), WireError> {
+    let now_ms = cx.now_ms();
+    MapMark::told(header, fields)?.into_iter().for_each(|mark| cx.links.marked(id, mark, now_ms));
+    Ok(())
+}
