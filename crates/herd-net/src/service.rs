@@ -164,8 +164,8 @@ pub trait Service {
     fn is_known(&self, session: &Self::Session) -> bool;
 
     /// What connections of this loop hold in buffers, of requests that are not whole and of replies that are not read,
-    /// changed by so many bytes. False: there is no room for more; the connection that holds more is then closed, unless
-    /// it is a link.
+    /// changed by so many bytes. False: there is no room for more; the connection that holds more is then closed,
+    /// unless it is a link.
     /// Less is always taken.
     fn hold(&mut self, change_bytes: i64) -> bool;
 

@@ -46,6 +46,8 @@ struct Words {
     /// Replies are to come of which nothing is queued.
     owes: bool,
     held_bytes: i64,
+    /// What was unsent when a deferred reply was made.
+    unsent: Vec<usize>,
     /// Least size of replies that come later.
     late_bytes: usize,
     /// May connections hold more?
@@ -136,6 +138,7 @@ impl Service for Words {
             self.long.push_back(ticket);
             return true;
         }
+        self.unsent.push(out.pending_bytes());
         out.buf.extend_from_slice(b"late");
         out.buf.resize(4.max(self.late_bytes), b'.');
         true
@@ -513,6 +516,26 @@ fn who_is_owed_a_reply_has_it_before_a_stop_closes_the_connection() {
     assert_eq!(world.read_all(at, 1 << 20), b"late");
     world.engine.tick();
     assert!(world.engine.has_stopped());
+}
+
+#[test]
+fn who_makes_a_deferred_reply_is_told_what_is_unsent() {
+    let mut world = World::new();
+    let at = world.connect(100);
+    world.peers[at].write(b"p\nt\nr\n");
+    world.settle();
+    assert_eq!(world.engine.service().unsent, [REPLY.len() - 100]);
+}
+
+/// What was said to it would be lost on the way.
+#[test]
+fn a_connection_that_was_spoken_to_is_closed_where_it_belongs_to_another_loop() {
+    let mut world = World::new();
+    let at = world.connect(100);
+    world.peers[at].write(b"p\nm\n");
+    world.settle();
+    assert_eq!((world.pipes.moved().len(), world.engine.open()), (0, 0));
+    assert!(world.peers[at].is_closed());
 }
 
 #[test]

@@ -18,6 +18,7 @@ use super::bytes::Reader;
 use super::fields::Fields;
 use super::header::{Header, Kind};
 use super::{LINK_PROTOCOL, LINK_PROTOCOL_LEAST, PROTOCOL_VERSION, WireError, encode_frame};
+use crate::limits::ERROR_TEXT_MAX_BYTES;
 use crate::place::{HerdId, NodeId};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::fmt::{self, Write};
@@ -120,7 +121,9 @@ impl LinkError {
     /// What a goodbye tells; `None` if it tells of something else.
     pub fn of_goodbye(header: &Header, fields: &Fields<'_>) -> Option<Self> {
         let kind = LinkErrorKind::from_code(header.code)?;
-        Some(Self::new(kind, fields.error.unwrap_or_default()))
+        // Nobody has proved anything yet, and it is shown to people.
+        let text = fields.error.unwrap_or_default().chars().filter(|c| !c.is_control()).take(ERROR_TEXT_MAX_BYTES);
+        Some(Self::new(kind, text.collect::<String>()))
     }
 
     /// Appends the goodbye that tells it to the other side.

@@ -56,9 +56,9 @@ impl Links {
         self.generations
     }
 
-    /// Takes the link of the generation `begun`, whose other end has proved itself. From now on none of that number that
-    /// began before, and none of an older incarnation of the node, is the present one. An older incarnation than is
-    /// known has no link any more, nor has one that began before the last.
+    /// Takes the link of the generation `begun`, whose other end has proved itself. From now on none of that number
+    /// that began before, and none of an older incarnation of the node, is the present one. An older incarnation than
+    /// is known has no link any more, nor has one that began before the last.
     pub fn renew(&mut self, peer: &Peer, begun: u64) -> Result<LinkId, LinkError> {
         let new = || Known { incarnation: peer.incarnation, links: BTreeMap::new() };
         let known = self.nodes.entry(peer.node).or_insert_with(new);
@@ -264,6 +264,13 @@ mod tests {
         assert_eq!(error.kind, LinkErrorKind::OlderIncarnation);
         links.close(new);
         assert!(links.renew(&peer(1, 7, 0), begun).is_err(), "also when the newer one has no link");
+    }
+
+    #[test]
+    fn no_nonce_comes_twice_and_each_start_has_its_own() {
+        let starts = [[1; 16], [2; 16]].map(Nonces::new);
+        let all: std::collections::BTreeSet<_> = (0..2_000).map(|n| starts[n % 2].next()).collect();
+        assert_eq!(all.len(), 2_000);
     }
 
     #[test]

@@ -50,21 +50,27 @@ fn hello(number: u32) -> (Dialing, Vec<u8>) {
     (dialing, out)
 }
 
-/// A world of one node that runs, of two in its map, and a link to it that the test holds.
+/// A world of one node that runs, of three in its map, and a link to it that the test holds as the second.
 fn linked() -> (World, usize) {
-    let mut world = World::new(2);
+    let mut world = World::new(3);
     world.start(1);
-    world.machine(1).push(&Arc::new(map(2)), false);
+    world.machine(1).push(&Arc::new(map(3)), false);
+    let outside = link(&mut world, 2);
+    assert_eq!(world.machine(1).linked(), [2]);
+    (world, outside)
+}
+
+/// A link of the node of this number, which the test is, to the first.
+fn link(world: &mut World, number: u32) -> usize {
     let outside = world.connect(1, ROOM);
-    let (dialing, hello) = hello(2);
+    let (dialing, hello) = hello(number);
     let said = world.say(outside, &hello);
     let [welcome] = frames(&said)[..] else { panic!("a welcome") };
     let mut proof = Vec::new();
     dialing.welcomed(&welcome.fields().expect("fields"), &mut proof).expect("it is the node");
     let said = world.say(outside, &proof);
     assert_eq!(frames(&said)[0].header().verb, VERB_BEAT, "it speaks at once");
-    assert_eq!(world.machine(1).linked(), [2]);
-    (world, outside)
+    outside
 }
 
 fn is_closed(world: &mut World, outside: usize) -> bool {
@@ -184,7 +190,10 @@ fn a_map_that_never_ends_holds_up_no_other() {
     // Half of it, and a beat: not in the middle of a frame.
     world.say(outside, cut);
     world.say(outside, more);
-    assert_eq!(world.machine(1).told.came().into_iter().map(|came| came.bytes).collect::<Vec<_>>(), [body.clone()]);
+    assert_eq!(
+        world.machine(1).told.came().into_iter().map(|came| came.bytes).collect::<Vec<_>>(),
+        std::slice::from_ref(&body)
+    );
     // A part, then another map from the start; and data that belongs to nothing.
     let first = parse_frame(&whole).expect("a frame").expect("whole").bytes();
     world.say(outside, &whole[..first]);
@@ -192,10 +201,21 @@ fn a_map_that_never_ends_holds_up_no_other() {
     let stray = frame(Header { flags: FLAG_MORE, ..Header::data(99, 0, true) }, &Fields::default(), &[]);
     world.say(outside, &stray);
     assert_eq!(world.machine(1).told.came().len(), 1);
+    // While one comes, that of another node is refused, all of it.
+    let other = link(&mut world, 3);
+    world.say(outside, &whole[..first]);
+    let said = world.say(other, &whole);
+    let refused = frames(&said).iter().map(|frame| frame.header().status()).collect::<Vec<_>>();
+    assert_eq!(refused, [Some(Status::Error(ErrorKind::Busy))]);
+    world.say(outside, &whole[first..]);
+    let came = world.machine(1).told.came();
+    assert_eq!(came.iter().map(|came| came.from).collect::<Vec<_>>(), [node(2)]);
+    world.say(other, &whole);
+    assert_eq!(world.machine(1).told.came().len(), 1);
     // A frame that does not go on where the last one ended.
     world.say(outside, &whole[..first]);
     world.say(outside, &frame(Header::data(7, 5, false), &Fields::default(), b"x"));
-    assert!(world.machine(1).linked().is_empty());
+    assert_eq!(world.machine(1).linked(), [3]);
     assert!(world.machine(1).told.came().is_empty());
 }
 
