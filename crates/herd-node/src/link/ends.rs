@@ -377,3 +377,75 @@ pub(super) fn lose(cx: &mut Context, lost: Vec<Note>) {
         verbs::answered(cx, note, Err(LinkLost)).expect("what did not come breaks no protocol");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::world::{Told, address, map, membership, node};
+    use super::*;
+
+    /// The second node, which dials the first one; its loop is the first of one.
+    fn dialing() -> Ends {
+        let hub = Hub::new(membership(2), Arc::new(Told::default()));
+        hub.adopt(Arc::new(map(2)), false);
+        let mut ends = Ends::new(Some(hub), 0, 1);
+        assert_eq!(ends.look(0), []);
+        ends
+    }
+
+    /// The first node, of two loops, answers on this link.
+    fn up(ends: &mut Ends, link: u16, incarnation: u64, now_ms: u64) -> (LinkId, Vec<Note>) {
+        let me = ends.me(ends.hub().expect("a hub"), link);
+        let peer = Peer { node: node(1), incarnation, loops: 2, ..me };
+        let (begun, ticket) = (ends.links.begin(), Ticket { conn: link.into(), serial: 1 });
+        ends.up((&peer, begun), Side::Dialer, ticket, now_ms).expect("it may have a link")
+    }
+
+    fn dialed(ends: &mut Ends, now_ms: u64) -> Vec<u16> {
+        let due = ends.peers.dial(now_ms).into_iter();
+        due.inspect(|(_, to)| assert_eq!(*to, address(1))).map(|(target, _)| target.link).collect()
+    }
+
+    #[test]
+    fn a_node_that_starts_anew_is_dialed_again_on_all_links() {
+        let mut ends = dialing();
+        assert_eq!(dialed(&mut ends, 0), [0]);
+        let (first, _) = up(&mut ends, 0, 1, 0);
+        assert_eq!(dialed(&mut ends, 0), [1], "it has two loops");
+        let (second, _) = up(&mut ends, 1, 1, 0);
+        assert_eq!((ends.ends.len(), dialed(&mut ends, 9_000)), (2, vec![]));
+        let (third, lost) = up(&mut ends, 0, 2, 9_000);
+        assert_eq!(lost, [Note::Beat, Note::Beat], "what was asked over both is lost");
+        assert_eq!([first, second, third].map(|id| ends.is_current(id)), [false, false, true]);
+        assert_eq!((dialed(&mut ends, 9_000), dialed(&mut ends, 9_050)), (vec![], vec![1]));
+        // The old connections are closed, which means nothing any more.
+        assert_eq!((ends.close(first, 9_060), ends.close(second, 9_060)), (vec![], vec![]));
+        assert_eq!((ends.ends.len(), dialed(&mut ends, 99_000)), (1, vec![]));
+    }
+
+    #[test]
+    fn no_more_is_asked_than_may_be() {
+        let mut ends = dialing();
+        let request = Header { verb: 200, ..Header::new(Kind::Request) };
+        let ask = |ends: &mut Ends, bytes: usize| {
+            ends.ask(node(1), request, Note::Probe(1), |_, out| {
+                out.resize(out.len() + bytes, 0);
+                Ok(())
+            })
+        };
+        assert_eq!(ask(&mut ends, 1), Err(NoLink::Down));
+        let (id, _) = up(&mut ends, 0, 1, 0);
+        let asked = (0..).take_while(|_| ask(&mut ends, 1).is_ok()).count();
+        assert_eq!(asked, LINK_OPS_MAX - 1, "and a beat");
+        assert_eq!(ask(&mut ends, 1), Err(NoLink::Busy));
+        assert_eq!(ends.close(id, 0).len(), LINK_OPS_MAX);
+        let (id, _) = up(&mut ends, 0, 1, 0);
+        assert_eq!(ask(&mut ends, LINK_BYTES_MAX as usize), Ok(()));
+        assert_eq!(ask(&mut ends, 1), Err(NoLink::Busy));
+        // What was sent makes room, what waits in the connection does not.
+        let mut out = Vec::new();
+        assert!(ends.flush(id, &mut out) && !ends.flush(id, &mut out));
+        assert_eq!(ask(&mut ends, 1), Ok(()));
+        ends.end(id).expect("it is up").pending_bytes = out.len();
+        assert_eq!(ask(&mut ends, 1), Err(NoLink::Busy));
+    }
+}

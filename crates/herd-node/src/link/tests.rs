@@ -4,4 +4,4 @@ mod hostile;
 mod maps;
 mod opening;
 mod sockets;
-mod world;
+pub(super) mod world;
