@@ -143,6 +143,18 @@ fn who_has_not_proved_itself_costs_a_head_and_some_seconds() {
 }
 
 #[test]
+fn a_node_of_a_lower_number_does_not_dial() {
+    let mut world = World::new(3);
+    world.start(2);
+    world.machine(2).adopt(&Arc::new(map(3)), false);
+    for (number, kind) in [(1, Kind::Goodbye), (3, Kind::Welcome)] {
+        let outside = world.connect(2, ROOM);
+        let said = world.say(outside, &hello(number).1);
+        assert_eq!(frames(&said)[0].header().kind, kind);
+    }
+}
+
+#[test]
 fn who_asks_without_end_and_never_reads_is_closed_at_a_bound() {
     let (mut world, outside) = linked();
     let many = frame(request(200, 3), &Fields::default(), b"").repeat(10_000);

@@ -63,6 +63,23 @@ fn who_comes_late_gets_the_map_and_who_has_the_one_before_what_has_changed() {
 }
 
 #[test]
+fn one_map_at_most_is_on_its_way_to_a_node() {
+    let mut world = World::linked(2);
+    world.machine(2).adopts = false;
+    world.cut = true;
+    let mut last = Arc::new(map(2));
+    for memory_bytes in 1..6 {
+        last = next(&last, memory_bytes);
+        world.machine(1).push(&last, false);
+        world.settle();
+    }
+    world.cut = false;
+    world.settle();
+    let marks: Vec<_> = world.machine(2).told.came().iter().map(|came| came.sent.mark.epoch).collect();
+    assert_eq!(marks, [2, last.epoch], "the first, and when that was answered the last");
+}
+
+#[test]
 fn a_node_that_is_not_the_wardens_gives_its_map_to_nobody() {
     let mut world = World::linked(3);
     let later = next(&map(3), 5);
