@@ -13,15 +13,20 @@ pub type Version = u64;
 /// Bits of the counter within a [`Version`].
 pub const COUNTER_BITS: u32 = 40;
 
-/// The first version of a slot after a start at `unix_ms`, above all versions of earlier starts.
-///
-/// In a herd of one no map hands out epochs, so the clock at the start does: minutes since 2026 are the epoch and the
-/// milliseconds within the minute the top of the counter.
+/// The epoch of a start at `unix_ms` where nothing else hands out epochs: minutes since 2026, from 1.
+pub fn first_epoch(unix_ms: u64) -> u32 {
+    (since_2026_ms(unix_ms) / 60_000 + 1) as u32 & 0xFF_FFFF
+}
+
+/// The first version of a slot after a start at `unix_ms`, above all versions of earlier starts: of [`first_epoch`],
+/// with the milliseconds within the minute on top of the counter.
 pub fn first_version(unix_ms: u64) -> Version {
+    (u64::from(first_epoch(unix_ms)) << COUNTER_BITS) | ((since_2026_ms(unix_ms) % 60_000) << 22)
+}
+
+fn since_2026_ms(unix_ms: u64) -> u64 {
     const YEAR_2026_MS: u64 = 1_767_225_600_000;
-    let since = unix_ms.saturating_sub(YEAR_2026_MS);
-    let epoch = (since / 60_000 + 1) & 0xFF_FFFF;
-    (epoch << COUNTER_BITS) | ((since % 60_000) << 22)
+    unix_ms.saturating_sub(YEAR_2026_MS)
 }
 
 /// What is known of an object besides its value.

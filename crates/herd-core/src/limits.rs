@@ -298,17 +298,34 @@ pub const CONTROL_LOG_BYTES: u64 = 4 << 20;
 /// The file of an embedded control store: what it holds, as much log, and room for their frames.
 pub const CONTROL_FILE_MAX_BYTES: u64 = 256 << 20;
 
+/// What a node keeps of itself: some 120 bytes of JSON.
+pub const NODE_RECORD_MAX_BYTES: u64 = 4096;
+
 /// How long a warden holds its office after it was last heard of; etcd counts in seconds.
 pub const OFFICE_LEASE_MS: u64 = 5_000;
 
 /// How often a warden renews its office, and how soon it asks a control store again that did not answer.
 pub const OFFICE_RENEW_MS: u64 = 1_000;
 
-/// Requests that may wait for the warden: each node has but a few at a time.
+/// Requests that may wait for the warden, and besides as many that wait for nodes to have a map: some of each node.
 pub const WARDEN_ASKS_MAX: usize = 4 * NODES_MAX;
 
-/// Requests that the warden makes one write of: each costs some 100 us, and none should wait long for the first.
-pub const WARDEN_BATCH_MAX: usize = 64;
+/// Requests that the warden makes one write of: each costs some 100 us, a join with 1,000 nodes some 30 ms for each
+/// spread group, and all together should take less than the office lasts.
+pub const WARDEN_BATCH_MAX: usize = 16;
+
+/// How long a request waits for all nodes to have a map: as long as clients wait for what has no deadline of its own.
+pub const WARDEN_PATIENCE_MS: u64 = 10_000;
+
+/// How often the warden looks at its clock.
+pub const WARDEN_TICK_MS: u64 = 100;
+
+/// How long a node that stops waits for its warden: a call to a sound disk takes some ms.
+pub const WARDEN_STOP_MS: u64 = 1_000;
+
+/// How long a node that starts waits for its control store: some ms as a rule; a disk that is written to by others may
+/// take seconds for a sync.
+pub const WARDEN_START_MS: u64 = 30_000;
 
 const _: () = assert!((LINK_OPS_MAX * (ERROR_TEXT_MAX_BYTES + 128)) < (8 << 20));
 const _: () = assert!(WIRE_FRAME_BODY_MAX_BYTES.is_multiple_of(BLOCK_BYTES));

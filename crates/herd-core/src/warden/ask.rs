@@ -55,7 +55,8 @@ pub struct Create {
 pub enum Ask {
     /// [`Join`].
     Join(Join),
-    /// A primary is to hold an object, and its map says that the herd holds none: answered when it may.
+    /// A primary is to hold an object, and its map says that the herd holds none: answered when it may. Once for each
+    /// node, not for each object.
     Hold,
     /// [`Create`].
     Create(Create),
@@ -71,7 +72,7 @@ pub enum Ask {
     },
 }
 
-/// What was done. Its map was pushed before.
+/// What was done. Its map was pushed before; that objects are gone is answered when all nodes that are up have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The node is in.
@@ -137,6 +138,8 @@ pub enum Refusal {
     Collection(Error),
     /// Somebody else is the warden: who, if known. Ask there.
     NotWarden(Option<String>),
+    /// Nodes, by name, that do not tell that they have the herd's map; empty: they have it by now.
+    Missing(Vec<String>),
     /// Too much waits already.
     Busy,
     /// The control store did not take it; nothing was done.
@@ -174,6 +177,14 @@ impl fmt::Display for Refusal {
             Refusal::Collection(error) => error.fmt(f),
             Refusal::NotWarden(Some(name)) => write!(f, "the warden is {}: ask there", quote(name.as_bytes())),
             Refusal::NotWarden(None) => f.write_str("the herd has no warden at the moment: try again"),
+            Refusal::Missing(names) => {
+                let names: Vec<_> = names.iter().map(|name| quote(name.as_bytes())).collect();
+                write!(
+                    f,
+                    "the herd's map has not come to all nodes yet ({}): see that they run, and try again",
+                    names.join(", ")
+                )
+            }
             Refusal::Busy => f.write_str("too many changes of the herd are waiting: try again"),
             Refusal::Store(text) => f.write_str(text),
             Refusal::Unknown => f.write_str("outcome unknown: look before trying again"),

@@ -7,6 +7,7 @@ use crate::collection::{Class, Spec};
 use crate::error::{Error, ErrorKind, quote};
 use crate::key::{CollectionId, collection_name_is_valid};
 use crate::limits::{COLLECTIONS_MAX, COPIES_MAX, SPREADS_MAX};
+use crate::place::plan::GROWS_TO;
 use crate::place::{Collection, Draft, Kind, NodeState, Spread};
 
 /// Serial numbers of collections end here: they have 36 bits of an id.
@@ -24,13 +25,16 @@ impl Keeping {
     /// Whether a spread group keeps them so. One whose copies may yet grow does not stay as it is.
     fn fits(self, spread: &Spread) -> bool {
         let same = (spread.kind, spread.copies, spread.needed) == (self.kind, self.copies, self.needed);
-        same && (!spread.grows || self.copies > 1)
+        same && (!spread.grows || usize::from(self.copies) >= GROWS_TO)
     }
 }
 
 impl State {
     /// Makes a collection, or finds it as it is asked for.
     pub(super) fn create(&mut self, create: &Create, rules: &Rules) -> Result<CollectionId, Refusal> {
+        // There are several ways to write a number; one of them is kept.
+        let class = Class::parse(&create.spec.class).map_or(create.spec.class.clone(), |class| class.to_string());
+        let create = &Create { spec: Spec { class, ..create.spec.clone() }, ..create.clone() };
         let name = quote(create.name.as_bytes());
         if !collection_name_is_valid(&create.name) {
             let text = format!("'{name}' can't name a collection: use 1 to 255 letters, digits, '.', '-' or '_'");

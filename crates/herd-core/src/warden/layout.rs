@@ -2,9 +2,11 @@
 //! read them; the map is its bytes, in parts.
 //!
 //! All hangs on one key, the head: it says which parts make up the map, and each write compares its revision. Parts are
-//! never changed: another map has parts of another number. So a map of any size takes the old one's place at once.
+//! never changed: they have the stamp of the write that made them, also where it comes late. So a map of any size takes
+//! the old one's place at once.
 
 use super::ask::Identity;
+use super::hex::Hex;
 use super::state::{Member, State};
 use crate::control::{Compare, Entry, NUMBERS_END, Revision, Term, Txn, Write};
 use crate::limits::{CONTROL_TXN_MAX_BYTES, CONTROL_TXN_STEPS_MAX, CONTROL_VALUE_MAX_BYTES, MAP_MAX_BYTES};
@@ -53,8 +55,6 @@ pub(super) struct Kept {
     map: Parts,
     /// Keys of parts of other maps.
     left: Vec<String>,
-    /// The highest number of a map that there are parts of.
-    newest: u64,
 }
 
 impl Kept {
@@ -67,14 +67,16 @@ impl Kept {
 /// A map in parts.
 #[derive(Clone, Copy, Debug)]
 struct Parts {
-    generation: u64,
+    /// Which write made them.
+    stamp: Stamp,
     bytes: usize,
 }
 
 impl Parts {
     fn keys(self) -> impl Iterator<Item = String> {
-        let generation = self.generation;
-        (0..self.bytes.div_ceil(CONTROL_VALUE_MAX_BYTES)).map(move |n| format!("{MAP}/{generation:016x}/{n:04x}"))
+        let Stamp { term, flight } = self.stamp;
+        let count = self.bytes.div_ceil(CONTROL_VALUE_MAX_BYTES);
+        (0..count).map(move |n| format!("{MAP}/{term:016x}.{flight:016x}/{n:04x}"))
     }
 }
 
@@ -95,7 +97,8 @@ struct Head {
     held: bool,
     next_node: u32,
     next_collection: u64,
-    generation: u64,
+    map_term: Term,
+    map_flight: u64,
     bytes: u64,
 }
 
@@ -104,26 +107,6 @@ struct Head {
 struct NodeRecord {
     identity: Hex,
     process: Hex,
-}
-
-/// 16 bytes as 32 hex digits.
-#[derive(Clone, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-struct Hex([u8; 16]);
-
-impl From<Hex> for String {
-    fn from(hex: Hex) -> String {
-        format!("{:032x}", u128::from_be_bytes(hex.0))
-    }
-}
-
-impl TryFrom<String> for Hex {
-    type Error = &'static str;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        let number = Some(text).filter(|text| text.len() == 32).and_then(|text| u128::from_str_radix(&text, 16).ok());
-        number.map(|number| Hex(number.to_be_bytes())).ok_or("not 32 hex digits")
-    }
 }
 
 fn json(value: &impl Serialize) -> Arc<[u8]> {
@@ -146,8 +129,7 @@ pub(super) fn plan(kept: Option<&Kept>, state: State, stamp: Stamp) -> (Vec<Txn>
         return (vec![Txn { term: Some(stamp.term), compares, writes: Vec::new() }], kept.clone());
     }
     let same = kept.filter(|kept| Arc::ptr_eq(&kept.state.map, &state.map)).map(|kept| kept.map);
-    let newest = kept.map_or(0, |kept| kept.newest) + u64::from(same.is_none());
-    let (map, puts) = same.map_or_else(|| in_parts(&state.map, newest), |map| (map, Vec::new()));
+    let (map, puts) = same.map_or_else(|| in_parts(&state.map, stamp), |map| (map, Vec::new()));
     let replaced: Vec<String> = kept.filter(|_| same.is_none()).into_iter().flat_map(|kept| kept.map.keys()).collect();
     let old = kept.map_or(Vec::new(), |kept| kept.left.clone());
     let records = records(kept, &state, stamp, map);
@@ -165,12 +147,12 @@ pub(super) fn plan(kept: Option<&Kept>, state: State, stamp: Stamp) -> (Vec<Txn>
             (before.into_iter().chain([last(Vec::new())]).collect(), [old, replaced].concat())
         }
     };
-    (txns, Kept { state, revision: 0, stamp, map, left, newest })
+    (txns, Kept { state, revision: 0, stamp, map, left })
 }
 
-fn in_parts(map: &Map, generation: u64) -> (Parts, Vec<Write>) {
+fn in_parts(map: &Map, stamp: Stamp) -> (Parts, Vec<Write>) {
     let bytes = map.encode();
-    let parts = Parts { generation, bytes: bytes.len() };
+    let parts = Parts { stamp, bytes: bytes.len() };
     let put = |(key, part): (String, &[u8])| Write::Put { key, value: part.into() };
     (parts, parts.keys().zip(bytes.chunks(CONTROL_VALUE_MAX_BYTES)).map(put).collect())
 }
@@ -201,7 +183,8 @@ fn records(kept: Option<&Kept>, state: &State, stamp: Stamp, map: Parts) -> Vec<
         held: state.held,
         next_node: state.next_node,
         next_collection: state.next_collection,
-        generation: map.generation,
+        map_term: map.stamp.term,
+        map_flight: map.stamp.flight,
         bytes: map.bytes as u64,
     };
     let changed =
@@ -223,7 +206,8 @@ pub(super) fn load(entries: &[Entry]) -> Result<Option<Kept>, String> {
     if herd.format != FORMAT {
         return Err(format!("it has format {}: this program reads format {FORMAT}", herd.format));
     }
-    let parts = Parts { generation: head.generation, bytes: head.bytes.min(MAP_MAX_BYTES as u64 + 1) as usize };
+    let stamp = Stamp { term: head.map_term, flight: head.map_flight };
+    let parts = Parts { stamp, bytes: head.bytes.min(MAP_MAX_BYTES as u64 + 1) as usize };
     let mut bytes = Vec::new();
     let mut left: BTreeSet<&str> = entries.keys().copied().filter(|key| key.starts_with("map/")).collect();
     for key in parts.keys() {
@@ -234,8 +218,7 @@ pub(super) fn load(entries: &[Entry]) -> Result<Option<Kept>, String> {
     if bytes.len() != parts.bytes || map.herd.0 != herd.herd.0 {
         return Err("the map is not the one it should be".into());
     }
-    let newest = left.iter().filter_map(|key| generation(key)).max().unwrap_or(0).max(head.generation);
-    if newest.max(head.flight) >= NUMBERS_END {
+    if head.flight.max(head.term) >= NUMBERS_END {
         return Err("a number out of range".into());
     }
     let state = State {
@@ -250,18 +233,12 @@ pub(super) fn load(entries: &[Entry]) -> Result<Option<Kept>, String> {
     state.check()?;
     let stamp = Stamp { term: head.term, flight: head.flight };
     let left = left.into_iter().map(String::from).collect();
-    Ok(Some(Kept { state, revision: entries[MAP].revision, stamp, map: parts, left, newest }))
+    Ok(Some(Kept { state, revision: entries[MAP].revision, stamp, map: parts, left }))
 }
 
 fn record<T: for<'a> Deserialize<'a>>(entries: &BTreeMap<&str, &Entry>, key: &str) -> Result<T, String> {
     let entry = entries.get(key).ok_or_else(|| format!("it has no key '{key}', and is no herd's"))?;
     serde_json::from_slice(&entry.value).map_err(|error| format!("key {key}: {error}"))
-}
-
-/// The number of the map that a part is of.
-fn generation(key: &str) -> Option<u64> {
-    let number = key.split('/').nth(1)?;
-    u64::from_str_radix(number, 16).ok()
 }
 
 /// What is known of each node of the map.

@@ -8,8 +8,8 @@
 //! # How it goes
 //!
 //! away -> (time) -> seeking the office -> (won) -> loading all from the store -> idle -> (requests) -> writing ->
-//! idle. From everywhere: a transaction is refused, or its outcome is unknown -> seeking. Somebody else holds the
-//! office -> away.
+//! idle, and back to seeking to renew the office. A transaction is refused -> seeking. Its outcome is unknown, or the
+//! store does not answer: a rest, then seeking. Somebody else holds the office, or the store can't be used -> away.
 //!
 //! # What holds
 //!
@@ -22,9 +22,13 @@
 //! * Groups are planned anew with each join while the herd holds no object. A primary that is to hold the first one
 //!   asks ([`Ask::Hold`]), and is told when every node that is up has the map: then no plan of before is obeyed
 //!   anywhere.
+//! * That objects of a collection are gone is answered when every node that is up has the map that says so.
+//! * A store that holds less than nodes were told is not gone on from: its numbers would be given a second time.
 //!
 //! * [`ask`]: requests, answers, refusals.
 //! * `state`, `collections`: what a request makes of the herd.
+//! * [`Order`]: what it gives.
+//! * `told`: what nodes tell of their maps, and who waits for that.
 //! * `layout`: keys and values in the store.
 //!
 //! Callers: the node of the warden, simulations.
@@ -32,21 +36,27 @@
 pub mod ask;
 mod collections;
 mod flight;
+mod hex;
 mod layout;
+mod order;
 mod state;
 #[cfg(test)]
 mod tests;
+mod told;
 
 pub use ask::{Answer, Ask, Create, Identity, Join, Joined, Refusal};
+pub use hex::Hex;
+pub use order::{Call, Order, Reply};
 
-use crate::control::{Control, ControlError, Entry, Office, Outcome, Page, Range, Term, Txn};
-use crate::limits::{OFFICE_LEASE_MS, OFFICE_RENEW_MS, WARDEN_ASKS_MAX, WARDEN_BATCH_MAX};
-use crate::place::{HerdId, Map, NodeId, NodeState};
+use crate::control::{ControlError, Entry, Office, Outcome, Range, Term};
+use crate::limits::{OFFICE_LEASE_MS, OFFICE_RENEW_MS, WARDEN_ASKS_MAX, WARDEN_BATCH_MAX, WARDEN_PATIENCE_MS};
+use crate::place::{HerdId, Map, NodeId};
 use flight::Flight;
 use layout::{Kept, Stamp};
 use state::{Rules, State};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use told::Wait;
 
 /// A request of the driver's, by its own number.
 pub type Ticket = u64;
@@ -54,8 +64,8 @@ pub type Ticket = u64;
 /// What a warden is started with.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Its name as a candidate for the office: of this process alone, for ever; and what others are told who the warden
-    /// is.
+    /// Its name as a candidate for the office: of this process alone, for ever; 1 to 255 printable bytes. Others are
+    /// told it as the warden's.
     pub name: String,
     /// The newest protocol this program speaks among nodes.
     pub protocol: u32,
@@ -80,61 +90,6 @@ pub struct Birth {
     pub evict: bool,
     /// Copies that `default` keeps; `None`: one, two, three with as many nodes.
     pub copies: Option<u8>,
-}
-
-/// A call to the store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Call {
-    /// [`Control::campaign`], for this long.
-    Campaign {
-        /// The candidate.
-        name: String,
-        /// The lease.
-        lease_ms: u64,
-    },
-    /// [`Control::range`].
-    Range(Range),
-    /// [`Control::txn`].
-    Txn(Txn),
-}
-
-impl Call {
-    /// Makes the call.
-    pub fn run(&self, store: &mut (impl Control + ?Sized), now_ms: u64) -> Result<Reply, ControlError> {
-        match self {
-            Call::Campaign { name, lease_ms } => store.campaign(name, *lease_ms, now_ms).map(Reply::Office),
-            Call::Range(range) => store.range(range).map(Reply::Page),
-            Call::Txn(txn) => store.txn(txn).map(Reply::Outcome),
-        }
-    }
-}
-
-/// What the store answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reply {
-    /// To a candidacy.
-    Office(Office),
-    /// To a range.
-    Page(Page),
-    /// To a transaction.
-    Outcome(Outcome),
-}
-
-/// What is to be done, in this order.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Order {
-    /// Make this call and hand the answer to [`Warden::reply`]. The one before has been answered.
-    Store(Call),
-    /// Give this map to all its nodes.
-    Push {
-        /// The map; in the store.
-        map: Arc<Map>,
-        /// Whether the herd may hold objects: before, no primary accepts a write. It goes with the map, and of two maps
-        /// of one epoch and revision the one with it is the later.
-        held: bool,
-    },
-    /// Answer this request.
-    Answer(Ticket, Result<Answer, Refusal>),
 }
 
 #[derive(Debug)]
@@ -166,14 +121,20 @@ pub struct Warden {
     /// The requests that are being written, or whose write is in doubt.
     flight: Option<Flight>,
     asks: VecDeque<(Ticket, Ask)>,
-    /// Requests for leave to hold objects, until all nodes have the map.
-    holds: Vec<Ticket>,
-    /// The life and the map epoch that nodes told of.
-    have: BTreeMap<NodeId, (u64, u32)>,
+    /// Requests for leave to hold objects, until all nodes have the map; and how long they wait.
+    holds: Vec<(Ticket, u64)>,
+    /// What was done, and is answered when all nodes have the map.
+    waits: Vec<Wait>,
+    /// The life, and epoch and revision of the map, that nodes told of.
+    have: BTreeMap<NodeId, (u64, u32, u64)>,
+    /// The latest map epoch that a node told of.
+    told: u32,
     /// Writes begun so far.
     flights: u64,
     /// Why it will never be in office.
     retired: Option<Refusal>,
+    /// Why it was not, the last time it tried.
+    down: Option<Refusal>,
     /// What was pushed last.
     pushed: Option<(Arc<Map>, bool)>,
     orders: Vec<Order>,
@@ -192,9 +153,12 @@ impl Warden {
             flight: None,
             asks: VecDeque::new(),
             holds: Vec::new(),
+            waits: Vec::new(),
             have: BTreeMap::new(),
+            told: 0,
             flights: 0,
             retired: None,
+            down: None,
             pushed: None,
             orders: Vec::new(),
         }
@@ -207,20 +171,14 @@ impl Warden {
         if now_ms >= self.stand_ms && self.retired.is_none() && matches!(self.phase, Phase::Away | Phase::Idle) {
             self.seek();
         }
+        self.give_up();
         self.taken()
     }
 
     /// Somebody asks for something.
     #[must_use]
     pub fn ask(&mut self, ticket: Ticket, ask: Ask) -> Vec<Order> {
-        let holder = self.office.as_ref().and_then(|office| office.holder.as_ref());
-        let elsewhere = holder.filter(|holder| **holder != self.config.name).cloned();
-        let refusal = match (&self.retired, elsewhere) {
-            (Some(refusal), _) => Some(refusal.clone()),
-            (None, Some(holder)) => Some(Refusal::NotWarden(Some(holder))),
-            (None, None) => (self.asks.len() + self.holds.len() >= WARDEN_ASKS_MAX).then_some(Refusal::Busy),
-        };
-        match refusal {
+        match self.refusal(&ask) {
             Some(refusal) => self.answer(ticket, Err(refusal)),
             None => self.asks.push_back((ticket, ask)),
         }
@@ -228,15 +186,27 @@ impl Warden {
         self.taken()
     }
 
-    /// A node tells which map it has, in this of its lives.
+    fn refusal(&self, ask: &Ask) -> Option<Refusal> {
+        let holder = self.office.as_ref().and_then(|office| office.holder.as_ref());
+        let elsewhere = holder.filter(|holder| **holder != self.config.name).cloned();
+        let down = self.down.clone().filter(|_| matches!(self.phase, Phase::Away));
+        // What waits for nodes must not keep out the join that it waits for.
+        let waiting = if matches!(ask, Ask::Join(_)) { 0 } else { self.holds.len() + self.waits.len() };
+        let busy = (self.asks.len() + waiting >= WARDEN_ASKS_MAX).then_some(Refusal::Busy);
+        let elsewhere = elsewhere.map(|holder| Refusal::NotWarden(Some(holder)));
+        self.retired.clone().or(elsewhere).or(down).or(busy)
+    }
+
+    /// The store outlives this process from now on.
+    pub fn lasts(&mut self) {
+        self.config.lasts = true;
+    }
+
+    /// Ends: all that waits is answered. No call may be under way.
     #[must_use]
-    pub fn have(&mut self, node: NodeId, incarnation: u64, epoch: u32) -> Vec<Order> {
-        let known = self.kept.as_ref().is_some_and(|kept| kept.state.map.node(node).is_some());
-        if known {
-            self.have.insert(node, (incarnation, epoch));
-        }
-        self.hold_when_ready();
-        self.step();
+    pub fn stop(&mut self) -> Vec<Order> {
+        self.lose(&Refusal::NotWarden(None));
+        self.retired = Some(Refusal::NotWarden(None));
         self.taken()
     }
 
@@ -255,14 +225,9 @@ impl Warden {
         self.taken()
     }
 
-    /// The map as the store has it, while in office.
+    /// The map as the store had it when it last answered, while somebody else is not known to be in office.
     pub fn map(&self) -> Option<&Arc<Map>> {
         self.kept.as_ref().map(|kept| &kept.state.map)
-    }
-
-    /// The nodes that are up and have not told that they have the map: who asks to hold objects waits for them.
-    pub fn missing(&self) -> Vec<NodeId> {
-        self.kept.as_ref().map_or(Vec::new(), |kept| self.without(&kept.state))
     }
 
     fn taken(&mut self) -> Vec<Order> {
@@ -308,17 +273,27 @@ impl Warden {
         }
     }
 
+    /// In office there is nothing it can do: the lease runs out, and somebody else's turn comes.
+    fn give_way(&mut self, refusal: &Refusal) {
+        self.lose(refusal);
+        self.stand_ms = self.now_ms + 2 * OFFICE_LEASE_MS;
+    }
+
     /// Knows nothing any more, and refuses all that waits.
     fn lose(&mut self, refusal: &Refusal) {
         self.rest();
         self.kept = None;
+        self.down = Some(refusal.clone());
         self.have.clear();
+        for wait in std::mem::take(&mut self.waits) {
+            self.answer(wait.ticket, Err(Refusal::Unknown));
+        }
         let (in_doubt, flown) = self.flight.take().map(|flight| (flight.in_doubt, flight.asks)).unwrap_or_default();
         for (ticket, _) in flown {
             self.answer(ticket, Err(if in_doubt { Refusal::Unknown } else { refusal.clone() }));
         }
         let asks = std::mem::take(&mut self.asks).into_iter().map(|(ticket, _)| ticket);
-        for ticket in asks.chain(std::mem::take(&mut self.holds)) {
+        for ticket in asks.chain(std::mem::take(&mut self.holds).into_iter().map(|(ticket, _)| ticket)) {
             self.answer(ticket, Err(refusal.clone()));
         }
     }
@@ -340,11 +315,11 @@ impl Warden {
                 }
                 match layout::load(&entries) {
                     Ok(kept) => self.know(kept),
-                    Err(text) => self.lose(&Refusal::Store(format!("control store: {text}"))),
+                    Err(text) => self.give_way(&Refusal::Store(format!("control store: {text}"))),
                 }
             }
-            Err(ControlError::Gap(_)) => self.load(),
-            Ok(_) | Err(ControlError::Unknown(_) | ControlError::Unreachable(_)) => self.rest(),
+            Err(ControlError::Gap(_)) if range.at.is_some() => self.load(),
+            Ok(_) | Err(ControlError::Unknown(_) | ControlError::Unreachable(_) | ControlError::Gap(_)) => self.rest(),
             Err(error) => self.lose(&Refusal::Store(error.to_string())),
         }
     }
@@ -356,7 +331,16 @@ impl Warden {
     /// In office, and what the store holds is this; `None`: nothing yet.
     fn know(&mut self, kept: Option<Kept>) {
         let Some(mut kept) = kept else { return self.begin_herd() };
-        let least = kept.state.protocol_min;
+        self.config.birth = None;
+        let (least, epoch) = (kept.state.protocol_min, kept.state.map.epoch);
+        if epoch < self.told {
+            let told = self.told;
+            let text = format!(
+                "control store: it has epoch {epoch} of the map and nodes have epoch {told}: it is an old copy, put \
+                 back the latest one"
+            );
+            return self.give_way(&Refusal::Store(text));
+        }
         if self.config.protocol < least {
             // The lease runs out, and a later program's turn comes.
             let refusal = Refusal::OldProtocol { theirs: self.config.protocol, least };
@@ -367,7 +351,7 @@ impl Warden {
         let term = self.term();
         let map = kept.state.map.next(|draft| draft.term = term);
         kept.state.map = Arc::new(map.expect("no check looks at the term"));
-        self.phase = Phase::Idle;
+        (self.phase, self.down) = (Phase::Idle, None);
         match self.flight.take() {
             Some(flight) if flight.made(&kept) => self.land(kept, flight.answers),
             Some(flight) if flight.follows(&kept) && flight.term == term => {
@@ -387,25 +371,29 @@ impl Warden {
             None => self.kept = Some(kept),
         }
         self.push();
-        self.hold_when_ready();
+        self.release();
     }
 
     /// The store is empty.
     fn begin_herd(&mut self) {
         let Some(birth) = self.config.birth.clone() else {
-            return self.lose(&Refusal::Store("control store: there is no herd in it".into()));
+            let text = "control store: there is no herd in it: begin one anew, with an empty place and without --join";
+            return self.give_way(&Refusal::Store(text.into()));
         };
         match State::born(&birth, self.term()) {
             Ok(state) => {
                 let stamp = self.next_stamp();
                 self.fly(Flight::new(None, state, stamp, Vec::new(), Vec::new()));
             }
-            Err(error) => self.lose(&Refusal::Map(error)),
+            Err(error) => self.give_way(&Refusal::Map(error)),
         }
     }
 
     /// Begins with what was asked for, if nothing is under way.
     fn step(&mut self) {
+        if matches!(self.phase, Phase::Idle) && self.now_ms >= self.stand_ms {
+            return self.seek();
+        }
         while matches!(self.phase, Phase::Idle)
             && !self.asks.is_empty()
             && let Some(kept) = self.kept.take()
@@ -416,7 +404,7 @@ impl Warden {
                 && let Some((ticket, ask)) = self.asks.pop_front()
             {
                 if matches!(ask, Ask::Hold) && !state.held && !self.is_ready(&state) {
-                    self.holds.push(ticket);
+                    self.holds.push((ticket, self.now_ms + WARDEN_PATIENCE_MS));
                     continue;
                 }
                 let rules = Rules { term: self.term(), lasts: self.config.lasts };
@@ -473,19 +461,32 @@ impl Warden {
             Err(error) => {
                 let refusal = if flight.in_doubt { Refusal::Unknown } else { Refusal::Store(error.to_string()) };
                 flight.asks.into_iter().for_each(|(ticket, _)| self.answer(ticket, Err(refusal.clone())));
-                // Parts of it may be there.
-                self.load();
+                match &self.kept {
+                    // Parts of it may be there.
+                    Some(_) => self.load(),
+                    // The herd could not begin.
+                    None => self.lose(&Refusal::Store(error.to_string())),
+                }
             }
         }
     }
 
     /// The write is in the store, which now holds this.
     fn land(&mut self, kept: Kept, answers: Vec<(Ticket, Result<Answer, Refusal>)>) {
-        self.phase = Phase::Idle;
+        self.config.birth = None;
+        (self.phase, self.down) = (Phase::Idle, None);
+        let (map, until_ms) = ((kept.state.map.epoch, kept.state.map.revision), self.now_ms + WARDEN_PATIENCE_MS);
         self.kept = Some(kept);
         self.push();
-        answers.into_iter().for_each(|(ticket, answer)| self.answer(ticket, answer));
-        self.hold_when_ready();
+        for (ticket, answer) in answers {
+            match answer {
+                Ok(answer @ (Answer::Flushed { .. } | Answer::Destroyed)) => {
+                    self.waits.push(Wait { ticket, until_ms, map, answer });
+                }
+                answer => self.answer(ticket, answer),
+            }
+        }
+        self.release();
     }
 
     /// Pushes the map, unless it was.
@@ -496,25 +497,5 @@ impl Warden {
             self.orders.push(Order::Push { map: now.0.clone(), held: now.1 });
             self.pushed = Some(now);
         }
-    }
-
-    fn hold_when_ready(&mut self) {
-        let ready = self.kept.as_ref().is_some_and(|kept| kept.state.held || self.is_ready(&kept.state));
-        if ready {
-            let holds = std::mem::take(&mut self.holds);
-            self.asks.extend(holds.into_iter().map(|ticket| (ticket, Ask::Hold)));
-        }
-    }
-
-    fn is_ready(&self, state: &State) -> bool {
-        !state.map.nodes.is_empty() && self.without(state).is_empty()
-    }
-
-    fn without(&self, state: &State) -> Vec<NodeId> {
-        let has = |id, incarnation| {
-            self.have.get(&id).is_some_and(|(life, epoch)| *life == incarnation && *epoch >= state.map.epoch)
-        };
-        let up = state.map.nodes.iter().filter(|node| node.state == NodeState::Up);
-        up.filter(|node| !has(node.id, node.incarnation)).map(|node| node.id).collect()
     }
 }

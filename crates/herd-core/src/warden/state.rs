@@ -183,12 +183,23 @@ fn node(join: &Join, id: NodeId, incarnation: u64) -> Node {
 }
 
 /// Takes a node whose memory is gone out of all groups. Whether anybody is left who holds what was acknowledged; if
-/// not, the loss is a fact, and the herd holds nothing.
+/// not, the loss is a fact, and the herd holds nothing. Where it is a fact for a group only, that one is the node's
+/// again, and empty.
 fn forget(draft: &mut Draft, node: NodeId) -> bool {
+    let mut lost = Vec::new();
+    let mut held = false;
     for group in draft.spreads.iter_mut().flat_map(|spread| &mut spread.groups) {
+        let was_eligible = group.eligible.contains(&node);
         group.primary = group.primary.filter(|primary| *primary != node);
         group.others.retain(|member| member.node != node);
         group.eligible.retain(|eligible| *eligible != node);
+        held |= !group.eligible.is_empty();
+        if was_eligible && group.eligible.is_empty() {
+            lost.push(group);
+        }
     }
-    draft.spreads.iter().flat_map(|spread| &spread.groups).any(|group| !group.eligible.is_empty())
+    for group in lost {
+        (group.primary, group.eligible) = (Some(node), vec![node]);
+    }
+    held
 }

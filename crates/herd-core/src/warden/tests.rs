@@ -3,12 +3,13 @@
 mod asked;
 mod layout;
 mod race;
+mod trouble;
 
 use super::{Answer, Ask, Birth, Call, Config, Create, Identity, Join, Joined, Order, Refusal, Reply, Ticket, Warden};
 use crate::collection::Spec;
 use crate::control::{ControlError, Table};
 use crate::limits::OFFICE_RENEW_MS;
-use crate::place::{HerdId, Map};
+use crate::place::{HerdId, Map, NodeId};
 use std::sync::Arc;
 
 const HERD: HerdId = HerdId(*b"a herd of tests.");
@@ -62,11 +63,16 @@ impl Bench {
     }
 
     fn over(store: Table, config: Config) -> Self {
-        let (answers, pushed, faults) = (Vec::new(), Vec::new(), Vec::new());
-        let warden = Warden::new(config);
-        let mut bench = Self { store, warden, now_ms: 0, tickets: 0, answers, pushed, faults };
+        let mut bench = Self::idle(store, config);
         bench.tick(0);
         bench
+    }
+
+    /// Nothing was begun yet.
+    fn idle(store: Table, config: Config) -> Self {
+        let (answers, pushed, faults) = (Vec::new(), Vec::new(), Vec::new());
+        let warden = Warden::new(config);
+        Self { store, warden, now_ms: 0, tickets: 0, answers, pushed, faults }
     }
 
     /// Another process over the same store.
@@ -122,9 +128,12 @@ impl Bench {
         Some(answer)
     }
 
-    /// Asks, and gives the answer that comes at once.
+    /// Asks, and gives the answer that comes at once, or when all nodes have the map.
     fn ask(&mut self, ask: Ask) -> Result<Answer, Refusal> {
         let ticket = self.send(ask);
+        if self.answers.iter().all(|(answered, _)| *answered != ticket) {
+            self.all_have();
+        }
         self.answer(ticket).expect("an answer")
     }
 
@@ -148,10 +157,12 @@ impl Bench {
     /// All nodes tell that they have the map.
     fn all_have(&mut self) {
         let map = self.map();
-        for node in &map.nodes {
-            let orders = self.warden.have(node.id, node.incarnation, map.epoch);
-            self.carry_out(orders);
-        }
+        map.nodes.iter().for_each(|node| self.have(node.id, node.incarnation, map.epoch, map.revision));
+    }
+
+    fn have(&mut self, node: NodeId, incarnation: u64, epoch: u32, revision: u64) {
+        let orders = self.warden.have(node, incarnation, epoch, revision);
+        self.carry_out(orders);
     }
 
     fn map(&self) -> Arc<Map> {

@@ -6,7 +6,7 @@ use crate::control::Control;
 use crate::error::ErrorKind;
 use crate::key::CollectionId;
 use crate::limits::{OFFICE_LEASE_MS, SLOTS, WARDEN_ASKS_MAX};
-use crate::place::{GroupId, Kind, NodeId};
+use crate::place::{GroupId, Kind};
 use std::collections::BTreeSet;
 
 fn spread(bench: &Bench) -> (u8, u8) {
@@ -136,15 +136,12 @@ fn nobody_holds_an_object_before_all_nodes_have_the_map() {
     let hold = bench.send(Ask::Hold);
     let map = bench.map();
     for node in &map.nodes[..2] {
-        let orders = bench.warden.have(node.id, 1, map.epoch);
-        bench.carry_out(orders);
-        let orders = bench.warden.have(map.nodes[2].id, 1, map.epoch - 1);
-        bench.carry_out(orders);
+        bench.have(node.id, 1, map.epoch, map.revision);
+        bench.have(map.nodes[2].id, 1, map.epoch - 1, map.revision);
         assert_eq!((bench.answer(early), bench.answer(hold)), (None, None));
     }
     assert_eq!(bench.warden.missing(), [map.nodes[2].id]);
-    let orders = bench.warden.have(map.nodes[2].id, 2, map.epoch);
-    bench.carry_out(orders);
+    bench.have(map.nodes[2].id, 2, map.epoch, map.revision);
     assert_eq!(bench.answer(hold), None, "another life of the node is not this one");
     bench.all_have();
     assert_eq!((bench.answer(early), bench.answer(hold)), (Some(Ok(Answer::Held)), Some(Ok(Answer::Held))));
@@ -164,8 +161,7 @@ fn a_join_sends_who_wants_to_hold_back_to_wait() {
     let hold = bench.send(Ask::Hold);
     let seen = bench.map();
     bench.join(join(2, 1));
-    let orders = bench.warden.have(seen.nodes[0].id, 1, seen.epoch);
-    bench.carry_out(orders);
+    bench.have(seen.nodes[0].id, 1, seen.epoch, seen.revision);
     assert_eq!(bench.answer(hold), None, "that map is no longer the plan");
     bench.all_have();
     assert_eq!(bench.answer(hold), Some(Ok(Answer::Held)));
@@ -213,6 +209,7 @@ fn collections_are_made_once_found_emptied_and_removed() {
         Some((Kind::Kept, 1, false))
     );
     assert_eq!(created(&mut bench, create("c", "ram:1")), id, "asked again it is the same");
+    assert_eq!(created(&mut bench, create("c", "ram:01")), id, "however it is written");
     let second = created(&mut bench, create("d", "ram:1"));
     assert_eq!((bench.map().epoch, bench.map().revision), (epoch + 1, 3), "the spread group was there");
     assert_eq!((id.serial(), second.serial(), second.spread_group()), (3, 4, id.spread_group()));
@@ -343,6 +340,7 @@ fn a_reply_that_is_lost_is_found_out_about() {
         let next = bench.send(Ask::Flush { name: "default".into() });
         bench.settle();
         bench.settle();
+        bench.all_have();
         assert_eq!(bench.answer(flush), Some(Ok(Answer::Flushed { generation: 2 })), "{faults:?}");
         assert_eq!(bench.answer(next), Some(Ok(Answer::Flushed { generation: 3 })), "each flushes once");
     }

@@ -123,6 +123,20 @@ fn what_a_warden_left_half_done_is_gone_after_the_next_write() {
 }
 
 #[test]
+fn a_part_that_comes_late_is_none_of_a_later_map() {
+    let mut store = store();
+    let before = begun(&mut store);
+    let (late, _) = plan(Some(&before), state(900, 2), Stamp { term: 1, flight: 2 });
+    let (txns, _) = plan(Some(&before), state(950, 2), Stamp { term: 1, flight: 3 });
+    for txn in &txns {
+        make(&mut store, &late[0]);
+        make(&mut store, txn);
+    }
+    make(&mut store, &late[0]);
+    assert_eq!(loaded(&store).state.map.nodes.len(), 950);
+}
+
+#[test]
 fn what_does_not_go_together_is_no_herd() {
     let mut store = store();
     let mut two = State { next_node: 3, ..state(2, 1) };
@@ -171,7 +185,7 @@ fn what_a_herd_looks_like_in_the_store() {
     bench.join(join(1, 1));
     let entries = entries(&bench.store);
     let keys: Vec<&str> = entries.iter().map(|entry| entry.key.as_str()).collect();
-    assert_eq!(keys, ["herd", "map", "map/0000000000000002/0000", "node/00000001"]);
+    assert_eq!(keys, ["herd", "map", "map/0000000000000001.0000000000000002/0000", "node/00000001"]);
     let text = |at: usize| std::str::from_utf8(&entries[at].value).expect("JSON");
     let bytes = entries[2].value.len();
     let hex = |byte: &str| byte.repeat(16);
@@ -185,7 +199,8 @@ fn what_a_herd_looks_like_in_the_store() {
     assert_eq!(
         text(1),
         format!(
-            r#"{{"term":1,"flight":2,"held":false,"next_node":2,"next_collection":3,"generation":2,"bytes":{bytes}}}"#
+            r#"{{"term":1,"flight":2,"held":false,"next_node":2,"next_collection":3,{},"bytes":{bytes}}}"#,
+            r#""map_term":1,"map_flight":2"#
         )
     );
     assert_eq!(text(3), format!(r#"{{"identity":"{}","process":"{}"}}"#, hex("01"), hex("01")));

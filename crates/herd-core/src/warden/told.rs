@@ -1,0 +1,91 @@
+//! What nodes tell of the maps they have, and the requests that wait until all have one.
+
+use super::ask::{Answer, Ask, Refusal};
+use super::order::Order;
+use super::state::State;
+use super::{Phase, Ticket, Warden};
+use crate::place::{Map, NodeId, NodeState};
+
+/// A request that waits for nodes to have a map.
+#[derive(Debug)]
+pub(super) struct Wait {
+    pub(super) ticket: Ticket,
+    /// How long.
+    pub(super) until_ms: u64,
+    /// The map's epoch and revision.
+    pub(super) map: (u32, u64),
+    /// What is answered then.
+    pub(super) answer: Answer,
+}
+
+impl Warden {
+    /// A node tells which map it has, in this of its lives: with each beat, since what is told while nobody is in
+    /// office is forgotten.
+    #[must_use]
+    pub fn have(&mut self, node: NodeId, incarnation: u64, epoch: u32, revision: u64) -> Vec<Order> {
+        let known = self.map().and_then(|map| map.node(node).map(|node| (node.incarnation, map.epoch)));
+        let Some((lives, latest)) = known.filter(|(lives, _)| *lives <= incarnation) else { return Vec::new() };
+        self.told = self.told.max(epoch);
+        let news = (incarnation, epoch, revision);
+        if lives == incarnation && self.have.get(&node).is_none_or(|known| *known < news) {
+            self.have.insert(node, news);
+            self.release();
+        }
+        if epoch > latest && matches!(self.phase, Phase::Idle) {
+            self.kept = None;
+            self.seek();
+        }
+        self.step();
+        self.taken()
+    }
+
+    /// The nodes that are up and have not told that they have the map: who asks to hold objects waits for them.
+    pub fn missing(&self) -> Vec<NodeId> {
+        self.map().map_or(Vec::new(), |map| self.without(map, (map.epoch, 0)))
+    }
+
+    /// Goes on with what waited for nodes to have the map, where they have it.
+    pub(super) fn release(&mut self) {
+        let Some(kept) = self.kept.as_ref().filter(|_| !self.holds.is_empty() || !self.waits.is_empty()) else {
+            return;
+        };
+        let map = kept.state.map.clone();
+        if kept.state.held || self.is_ready(&kept.state) {
+            let holds = std::mem::take(&mut self.holds);
+            self.asks.extend(holds.into_iter().map(|(ticket, _)| (ticket, Ask::Hold)));
+        }
+        let waits = std::mem::take(&mut self.waits);
+        let (done, waits): (Vec<Wait>, Vec<Wait>) =
+            waits.into_iter().partition(|wait| self.without(&map, wait.map).is_empty());
+        self.waits = waits;
+        done.into_iter().for_each(|wait| self.answer(wait.ticket, Ok(wait.answer)));
+    }
+
+    /// Answers what has waited for nodes for too long.
+    pub(super) fn give_up(&mut self) {
+        let now_ms = self.now_ms;
+        for wait in self.waits.extract_if(.., |wait| wait.until_ms <= now_ms).collect::<Vec<_>>() {
+            self.answer(wait.ticket, Err(Refusal::Unknown));
+        }
+        let holds: Vec<_> = self.holds.extract_if(.., |(_, until_ms)| *until_ms <= now_ms).collect();
+        if !holds.is_empty() {
+            let names = self.missing().into_iter().filter_map(|id| self.map()?.node(id)).map(|node| node.name.clone());
+            let refusal = Refusal::Missing(names.collect());
+            holds.into_iter().for_each(|(ticket, _)| self.answer(ticket, Err(refusal.clone())));
+        }
+    }
+
+    pub(super) fn is_ready(&self, state: &State) -> bool {
+        !state.map.nodes.is_empty() && self.without(&state.map, (state.map.epoch, 0)).is_empty()
+    }
+
+    /// The nodes that are up and have not told that they have the map of this epoch and revision.
+    fn without(&self, map: &Map, (epoch, revision): (u32, u64)) -> Vec<NodeId> {
+        let has = |id, incarnation| {
+            let known = self.have.get(&id).filter(|(life, ..)| *life == incarnation);
+            known.is_some_and(|known| known.1 >= epoch && known.2 >= revision)
+        };
+        let up = map.nodes.iter().filter(|node| node.state == NodeState::Up);
+        up.filter(|node| !has(node.id, node.incarnation)).map(|node| node.id).collect()
+    }
+}
