@@ -1,21 +1,13 @@
 //! The file of an embedded control store: few calls, so that tests can have a disk that fails.
 
-use std::fs::{self, File, OpenOptions};
+use super::home::{Home, STORE, sync_directory, write_new};
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
-/// The store's file.
-const FILE: &str = "control";
-/// A new one, until it takes the file's place.
+/// A new file, until it takes the old one's place.
 const NEW: &str = "control.new";
-/// Locked by who owns the file; it stays where it is, as the file itself does not.
-const LOCK: &str = "control.lock";
-
-/// How long a lock is waited for: between fork and exec a process that its owner starts has it too, for some ms.
-const LOCK_PATIENCE: Duration = Duration::from_millis(200);
-const LOCK_PERIOD: Duration = Duration::from_millis(5);
 
 /// Whether what failed may have been done all the same.
 #[derive(Debug)]
@@ -46,46 +38,38 @@ pub(super) trait Disk {
 
 /// A directory of this machine.
 pub(super) struct Directory {
-    path: PathBuf,
+    home: Home,
     /// Open to append; `None` before the first file.
     file: Option<File>,
-    /// As long as it is open the file is ours.
-    _lock: File,
 }
 
 impl Directory {
-    /// Makes the directory where it is missing, and locks the file in it; `None`: somebody else has it.
-    pub(super) fn lock(path: &Path) -> io::Result<Option<Self>> {
-        fs::create_dir_all(path)?;
-        let lock = OpenOptions::new().create(true).write(true).truncate(false).open(path.join(LOCK))?;
-        let until = Instant::now() + LOCK_PATIENCE;
-        loop {
-            match lock.try_lock() {
-                Ok(()) => return Ok(Some(Self { path: path.to_path_buf(), file: None, _lock: lock })),
-                Err(fs::TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(LOCK_PERIOD),
-                Err(fs::TryLockError::WouldBlock) => return Ok(None),
-                Err(fs::TryLockError::Error(error)) => return Err(error),
-            }
-        }
+    pub(super) fn new(home: Home) -> Self {
+        Self { home, file: None }
     }
 
     fn open(&self) -> io::Result<&File> {
         self.file.as_ref().ok_or_else(|| io::Error::other("no file yet"))
     }
 
-    fn write_new(&self, bytes: &[u8]) -> io::Result<File> {
-        let path = self.path.join(NEW);
-        let mut file = OpenOptions::new().create(true).append(true).open(&path)?;
-        file.set_len(0)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        Ok(file)
+    fn path(&self) -> PathBuf {
+        self.home.path().join(STORE)
+    }
+
+    /// An error if the file is no longer where it was: what is written to it would be lost with this process.
+    fn check_there(&self, file: &File) -> io::Result<()> {
+        let identity = |of: fs::Metadata| (of.dev(), of.ino());
+        let ours = file.metadata().map(identity)?;
+        if fs::metadata(self.path()).map(identity).is_ok_and(|there| there == ours) {
+            return Ok(());
+        }
+        Err(io::Error::other(format!("{} was taken away: put it back", self.path().display())))
     }
 }
 
 impl Disk for Directory {
     fn read(&mut self, most: u64) -> io::Result<Option<Vec<u8>>> {
-        let file = match File::open(self.path.join(FILE)) {
+        let file = match File::open(self.path()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened?,
         };
@@ -95,15 +79,19 @@ impl Disk for Directory {
     }
 
     fn replace(&mut self, bytes: &[u8]) -> Result<(), Failed> {
-        let file = self.write_new(bytes).map_err(Failed::Undone)?;
-        fs::rename(self.path.join(NEW), self.path.join(FILE)).map_err(Failed::Undone)?;
+        let there = self.file.as_ref().map_or(Ok(()), |file| self.check_there(file));
+        let path = self.home.path().join(NEW);
+        let file = there.and_then(|()| write_new(&path, bytes)).map_err(Failed::Undone)?;
+        fs::rename(&path, self.path()).map_err(Failed::Undone)?;
         self.file = Some(file);
         // Until the directory is on the disk, either file may be there after a crash.
-        File::open(&self.path).and_then(|directory| directory.sync_all()).map_err(Failed::Unknown)
+        sync_directory(self.home.path()).map_err(Failed::Unknown)
     }
 
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.open()?.write_all(bytes)
+        let mut file = self.open()?;
+        self.check_there(file)?;
+        file.write_all(bytes)
     }
 
     fn cut(&mut self, len: u64) -> io::Result<()> {

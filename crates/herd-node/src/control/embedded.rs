@@ -2,15 +2,16 @@
 //!
 //! * What was answered is on the disk. A record is appended and synced, then applied, then answered.
 //! * A record that could not be written is cut off again: nothing was done. Where even that fails, or the disk does not
-//!   say whether it has the record, the answer is `unknown` and the store refuses all further calls: only reading the
-//!   file anew tells, and a new process does that.
+//!   say whether it has the record, the answer is `unknown`, and the next call begins as opening does: it reads the
+//!   file and writes it anew. Until that works all calls are refused.
 //! * Opening writes the file anew, so that nothing is gone on from that is not on the disk, and a place that can't be
 //!   written to is found at the start. The file is written anew as well when its log has outgrown what it holds.
-//! * A file has one owner: a lock ends with its process, however that ends.
+//! * What was taken away from its place is not written to.
 //!
-//! Callers: what drives the warden.
+//! Callers: [`Home`](super::Home).
 
 use super::disk::{Directory, Disk, Failed};
+use super::home::no_place;
 use herd_core::control::file::{read, record, whole};
 use herd_core::control::table::{Judged, Record};
 use herd_core::control::{
@@ -43,22 +44,27 @@ impl fmt::Display for OpenError {
 impl std::error::Error for OpenError {}
 
 /// Opens the control store in a directory, or begins one there.
-pub fn open(path: &Path) -> Result<Box<dyn Control + Send>, OpenError> {
-    let at = format!("control store in {}", path.display());
-    let no_place = |error: io::Error| {
-        OpenError::NoPlace(format!("{at}: {error}: give the node a directory that it can write to with --data"))
-    };
-    let Some(directory) = Directory::lock(path).map_err(no_place)? else {
-        let text = format!("{at}: another process has it: give each node a --data, or a --name, of its own");
-        return Err(OpenError::InUse(text));
-    };
+pub(super) fn over(directory: Directory, path: &Path) -> Result<Box<dyn Control + Send>, OpenError> {
     match Store::open(directory, CONTROL_LOG_BYTES) {
         Ok(store) => Ok(Box::new(store)),
-        Err(Opening::Disk(error)) => Err(no_place(error)),
-        Err(Opening::Content(text)) => Err(OpenError::Damaged(format!(
-            "{at}: {text}: put back a copy of it; or move it away, and the herd begins anew, with nothing in it"
-        ))),
+        Err(Opening::Disk(error)) => Err(no_place(path, &error)),
+        Err(Opening::Content(text)) => {
+            let path = path.display();
+            let todo = "move it away, and the herd begins anew, with nothing in it";
+            Err(OpenError::Damaged(format!("control store in {path}: {text}: {todo}")))
+        }
     }
+}
+
+/// A control store in a directory without one, that goes on with what another held.
+pub(super) fn hand_over(
+    mut directory: Directory,
+    path: &Path,
+    snapshot: &Snapshot,
+) -> Result<Box<dyn Control + Send>, OpenError> {
+    let written = directory.replace(&whole(snapshot));
+    written.map_err(|(Failed::Undone(error) | Failed::Unknown(error))| no_place(path, &error))?;
+    over(directory, path)
 }
 
 /// Why [`Store::open`] failed.
@@ -74,11 +80,13 @@ pub(super) struct Store<D> {
     disk: D,
     /// Bytes of the file, all of them on the disk.
     len_bytes: u64,
+    /// How long the file may be at most.
+    pub(super) most_bytes: u64,
     /// How long the log may grow at least.
     log_bytes: u64,
     /// The file is written anew when it has so many bytes.
     renew_bytes: u64,
-    /// Why no call is taken any more.
+    /// Why nothing can be relied upon.
     broken: Option<String>,
 }
 
@@ -92,7 +100,8 @@ impl<D: Disk> Store<D> {
             }
             Some(bytes) => read(&bytes).map_err(|error| Opening::Content(error.to_string()))?.0,
         };
-        let mut store = Self { table, disk, len_bytes: 0, log_bytes, renew_bytes: 0, broken: None };
+        let most_bytes = CONTROL_FILE_MAX_BYTES;
+        let mut store = Self { table, disk, len_bytes: 0, most_bytes, log_bytes, renew_bytes: 0, broken: None };
         store.renew().map_err(|(Failed::Undone(error) | Failed::Unknown(error))| Opening::Disk(error))?;
         Ok(store)
     }
@@ -106,14 +115,31 @@ impl<D: Disk> Store<D> {
         Ok(())
     }
 
-    /// An error once nothing can be relied upon.
-    fn check(&self) -> Result<(), ControlError> {
-        self.broken.clone().map_or(Ok(()), |text| Err(ControlError::Broken(text)))
+    /// Whether the store can be relied upon; where it could not, whether it can again.
+    fn check(&mut self) -> Result<(), ControlError> {
+        let Some(text) = self.broken.take() else { return Ok(()) };
+        if self.begin_anew().is_none() {
+            self.broken = Some(text.clone());
+            return Err(ControlError::Broken(text));
+        }
+        Ok(())
     }
 
-    /// From now on all calls are refused.
+    /// Goes on from what the file says, once all of that is on the disk. Nobody is in office then.
+    fn begin_anew(&mut self) -> Option<()> {
+        let bytes = self.disk.read(CONTROL_FILE_MAX_BYTES).ok().flatten()?;
+        let (table, _) =
+            Some(bytes).filter(|it| it.len() as u64 <= CONTROL_FILE_MAX_BYTES).map(|it| read(&it))?.ok()?;
+        if table.revision() < self.table.revision() {
+            return None;
+        }
+        self.table = table;
+        self.renew().ok()
+    }
+
+    /// Until the store has begun anew all calls are refused.
     fn break_off(&mut self, what: &str, error: &io::Error) -> ControlError {
-        let text = format!("{what}: {error}: when the disk is sound, start this node again");
+        let text = format!("{what}: {error}: see to its disk");
         self.broken = Some(text.clone());
         ControlError::Unknown(text)
     }
@@ -121,9 +147,11 @@ impl<D: Disk> Store<D> {
     /// Makes a record last, then applies it.
     fn write(&mut self, next: Record) -> Result<(), ControlError> {
         let bytes = record(&next);
-        if self.len_bytes + bytes.len() as u64 > CONTROL_FILE_MAX_BYTES {
-            let text = format!("its file of {} bytes can't be written anew: see to its disk", self.len_bytes);
-            return Err(ControlError::Full(text));
+        if self.len_bytes + bytes.len() as u64 > self.most_bytes {
+            self.renew().map_err(|failed| match failed {
+                Failed::Undone(error) => ControlError::Full(format!("its file can't be written anew: {error}")),
+                Failed::Unknown(error) => self.break_off("its directory can't be synced", &error),
+            })?;
         }
         if let Err(error) = self.disk.append(&bytes) {
             return Err(match self.disk.cut(self.len_bytes) {

@@ -1,14 +1,16 @@
-//! The control store of a herd that needs no other: a file beside the warden's node.
+//! A node's own directory, and the control store of a herd that needs no other: a file in that of the warden's node.
 //!
-//! [`place`] says where it lies, [`open`] gives it. Calls block while the disk works; so they are made from a
-//! thread of their own, never from an event loop. Callers: what drives the warden.
+//! [`place`] says where the directory lies, [`Home`] is it, [`Home::store`] gives the store. Calls of the store block
+//! while the disk works; so they are made from a thread of their own, never from an event loop. Callers: `warden`.
 
 mod disk;
 mod embedded;
+mod home;
 #[cfg(test)]
 mod tests;
 
-pub use embedded::{OpenError, open};
+pub use embedded::OpenError;
+pub use home::{Home, Record};
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -19,10 +21,12 @@ pub fn place(data: Option<&Path>, name: &str, variable: impl Fn(&str) -> Option<
     if let Some(data) = data {
         return Some(data.to_path_buf());
     }
-    let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let state = absolute("STATE_DIRECTORY");
-    let state = state.or_else(|| absolute("XDG_STATE_HOME").map(|path| path.join("herd")));
-    let state = state.or_else(|| absolute("HOME").map(|path| path.join(".local/state/herd")));
+    let absolute = |path: PathBuf| Some(path).filter(|path| path.is_absolute());
+    let named = |name: &str| variable(name).map(PathBuf::from).and_then(absolute);
+    // systemd names several where it was told to make several.
+    let state = variable("STATE_DIRECTORY").and_then(|paths| std::env::split_paths(&paths).next()).and_then(absolute);
+    let state = state.or_else(|| named("XDG_STATE_HOME").map(|path| path.join("herd")));
+    let state = state.or_else(|| named("HOME").map(|path| path.join(".local/state/herd")));
     state.map(|state| state.join(component(name)))
 }
 

@@ -1,19 +1,24 @@
 //! The embedded control store: all that any store promises, on a real disk; and a disk that fails, or loses what was
 //! not synced, at any moment.
 
+mod home;
+
 use super::disk::{Disk, Failed};
 use super::embedded::{Opening, Store};
-use super::{OpenError, component, open, place};
+use super::{Home, OpenError};
 use herd_core::control::suite::{Place, run};
 use herd_core::control::{Control, ControlError, Outcome, Range, Txn, Write};
 use std::cell::RefCell;
-use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use tempfile::TempDir;
+
+fn open(path: &Path) -> Result<Box<dyn Control + Send>, OpenError> {
+    Home::open(path)?.store()
+}
 
 /// A store in a directory of this machine.
 struct Real {
@@ -360,57 +365,89 @@ fn where_there_is_no_room_for_two_files_the_log_grows_on() {
 }
 
 #[test]
-fn after_a_disk_that_does_not_say_what_it_has_nothing_is_believed() {
+fn after_a_disk_that_does_not_say_what_it_has_the_store_begins_anew_or_not_at_all() {
     let broken: [fn(&mut State); 2] =
         [|state| state.sync_fails = true, |state| (state.room_bytes, state.cut_fails) = (Some(0), true)];
     for spoil in broken {
         let disk = Pretend::default();
         let mut store = opened(&disk);
         done(&mut store, &put("a", "1"));
+        store.campaign("anna", 1_000, 0).expect("an office");
         spoil(&mut disk.0.borrow_mut());
         assert!(matches!(store.txn(&put("b", "2")), Err(ControlError::Unknown(_))));
-        let sound = State { file: disk.0.borrow().file.clone(), ..State::default() };
-        *disk.0.borrow_mut() = sound;
+        disk.0.borrow_mut().no_second = true;
         assert!(matches!(store.txn(&put("c", "3")), Err(ControlError::Broken(_))));
         assert!(matches!(store.range(&Range::default()), Err(ControlError::Broken(_))));
         assert!(matches!(store.watch(0), Err(ControlError::Broken(_))));
         assert!(matches!(store.campaign("anna", 1, 0), Err(ControlError::Broken(_))));
         assert!(matches!(store.snapshot(), Err(ControlError::Broken(_))));
-        let mut again = reopened(disk.0.borrow().file.clone());
-        assert_eq!(values(&mut again)[0], ("a".to_string(), b"1".to_vec()));
+        let sound = State { file: disk.0.borrow().file.clone(), ..State::default() };
+        *disk.0.borrow_mut() = sound;
+        let office = store.campaign("otto", 1_000, 1).expect("an office");
+        assert_eq!(office.holder.as_deref(), Some("otto"), "nobody was in it");
+        assert_eq!(disk.0.borrow().safe_bytes, disk.0.borrow().file.as_ref().map_or(0, Vec::len));
+        assert_eq!(values(&mut store)[0], ("a".to_string(), b"1".to_vec()));
+        done(&mut store, &put("c", "3"));
+        assert_eq!(values(&mut reopened(disk.0.borrow().file.clone())), values(&mut store));
     }
 }
 
 #[test]
-fn a_renewal_of_which_nobody_knows_whether_it_is_there_ends_the_store() {
+fn a_store_does_not_go_back_to_an_older_file() {
+    let disk = Pretend::default();
+    let mut store = opened(&disk);
+    let older = disk.0.borrow().file.clone();
+    done(&mut store, &put("a", "1"));
+    disk.0.borrow_mut().sync_fails = true;
+    store.txn(&put("b", "2")).expect_err("a disk that fails");
+    *disk.0.borrow_mut() = State { file: older, ..State::default() };
+    assert!(matches!(store.range(&Range::default()), Err(ControlError::Broken(_))));
+}
+
+#[test]
+fn a_renewal_of_which_nobody_knows_whether_it_is_there_is_made_again() {
     let disk = Pretend::default();
     let mut store = opened(&disk);
     disk.0.borrow_mut().directory_fails = true;
     let ended = (0..50).map(|_| store.txn(&put("k", [7; 30]))).find_map(Result::err).expect("the log is renewed");
     assert!(matches!(ended, ControlError::Broken(_)), "{ended:?}");
-    assert!(matches!(Store::open(disk, LOG_BYTES), Err(Opening::Disk(_))));
+    assert!(matches!(Store::open(disk.clone(), LOG_BYTES), Err(Opening::Disk(_))));
+    disk.0.borrow_mut().directory_fails = false;
+    done(&mut store, &put("k", [8; 30]));
 }
 
 #[test]
-fn a_node_s_place_is_its_own() {
-    let variables = |set: &'static [(&str, &str)]| {
-        move |name: &str| set.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value))
-    };
-    let of = |set, name| place(None, name, variables(set));
-    let all: &[(&str, &str)] = &[("HOME", "/h"), ("XDG_STATE_HOME", "/x"), ("STATE_DIRECTORY", "/s")];
-    assert_eq!(place(Some(Path::new("d")), "n", variables(all)), Some(PathBuf::from("d")));
-    assert_eq!(of(all, "n"), Some(PathBuf::from("/s/n")));
-    assert_eq!(of(&[("HOME", "/h"), ("XDG_STATE_HOME", "/x")], "n"), Some(PathBuf::from("/x/herd/n")));
-    assert_eq!(
-        of(&[("HOME", "/h"), ("XDG_STATE_HOME", "relative")], "n"),
-        Some(PathBuf::from("/h/.local/state/herd/n"))
-    );
-    assert_eq!(of(&[("HOME", "")], "n"), None);
-    for (name, told) in
-        [("a.b-c_9", "a.b-c_9"), ("..", "%2E."), ("a/../b", "a%2F..%2Fb"), ("\u{e4}", "%C3%A4"), ("", "")]
-    {
-        assert_eq!(component(name), told);
+fn a_file_at_its_limit_is_written_anew_as_soon_as_that_can_be_done() {
+    let disk = Pretend::default();
+    let mut store = opened(&disk);
+    store.most_bytes = 2 * LOG_BYTES;
+    disk.0.borrow_mut().no_second = true;
+    let ended = (0..50).map(|_| store.txn(&put("k", [7; 30]))).find_map(Result::err).expect("it has a limit");
+    assert!(matches!(ended, ControlError::Full(_)), "{ended:?}");
+    disk.0.borrow_mut().no_second = false;
+    done(&mut store, &put("k", [8; 30]));
+    assert!((disk.0.borrow().file.as_ref().map_or(0, Vec::len) as u64) < LOG_BYTES);
+}
+
+#[test]
+fn a_file_that_was_taken_away_takes_no_change_until_it_is_back() {
+    let directory = TempDir::new().expect("a directory");
+    let (path, elsewhere) = (directory.path().join("here"), directory.path().join("elsewhere"));
+    let mut store = open(&path).expect("an empty place");
+    done(&mut *store, &put("a", "1"));
+    fs::rename(&path, &elsewhere).expect("it is moved");
+    match store.txn(&put("b", "2")) {
+        Err(ControlError::Full(text)) => assert!(text.contains("here/control was taken away"), "{text}"),
+        other => panic!("{other:?}"),
     }
-    let (long, longer) = (component(&"/".repeat(255)), component(&"/".repeat(254)));
-    assert!(long.len() < 255 && long != longer);
+    fs::create_dir(&path).expect("a directory");
+    fs::write(path.join("control"), "another").expect("a file");
+    assert!(matches!(store.txn(&put("b", "2")), Err(ControlError::Full(_))));
+    assert_eq!(fs::read(path.join("control")).expect("a file"), b"another");
+    fs::remove_dir_all(&path).expect("it is removed");
+    fs::rename(&elsewhere, &path).expect("it is back");
+    done(&mut *store, &put("c", "3"));
+    drop(store);
+    let mut store = open(&path).expect("a store");
+    assert_eq!(values(&mut *store).into_iter().map(|(key, _)| key).collect::<Vec<_>>(), ["a", "c"]);
 }

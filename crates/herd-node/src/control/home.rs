@@ -1,0 +1,160 @@
+//! A node's own directory: who the node is over its restarts, and, if its warden lives there, the herd's control store.
+//!
+//! * It has one owner: a lock that the kernel drops with the process, however that ends.
+//! * Only its owner's user may read it: what is in it lets one aim at single slots.
+//!
+//! Callers: what begins a herd, and what joins one.
+
+use super::OpenError;
+use super::disk::Directory;
+use super::embedded;
+use herd_core::control::{Control, Snapshot};
+use herd_core::limits::NODE_RECORD_MAX_BYTES;
+use herd_core::place::HerdId;
+use herd_core::warden::{Hex, Identity};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// The control store.
+pub(super) const STORE: &str = "control";
+/// Locked by who owns the directory.
+const LOCK: &str = "control.lock";
+/// Who the node is.
+const RECORD: &str = "node";
+/// The format of that.
+const FORMAT: u8 = 1;
+
+/// Who a node is, as it is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The node.
+    pub identity: Identity,
+    /// The herd that it joined; `None`: none yet, or the one whose control store lies beside this.
+    pub herd: Option<HerdId>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Form {
+    format: u8,
+    identity: Hex,
+    herd: Option<Hex>,
+}
+
+/// A node's directory, while it is ours.
+pub struct Home {
+    path: PathBuf,
+    /// As long as it is open the directory is ours.
+    _lock: File,
+}
+
+impl Home {
+    /// Makes the directory where it is missing, and takes it.
+    pub fn open(path: &Path) -> Result<Self, OpenError> {
+        let lock = make(path).and_then(|()| private(path.join(LOCK), OpenOptions::new().write(true)));
+        let lock = lock.map_err(|error| no_place(path, &error))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { path: path.to_path_buf(), _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(OpenError::InUse(format!(
+                "{}: another process has it: give each node a --data, or a --name, of its own",
+                path.display()
+            ))),
+            Err(TryLockError::Error(error)) => Err(no_place(path, &error)),
+        }
+    }
+
+    /// Whether a node was here before. Writes nothing; a place that can't be looked at is none.
+    pub fn is_used(path: &Path) -> bool {
+        [STORE, RECORD].iter().any(|name| path.join(name).exists())
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the herd's control store is here.
+    pub fn has_store(&self) -> bool {
+        self.path.join(STORE).exists()
+    }
+
+    /// Who the node is; `None`: nobody yet.
+    pub fn record(&self) -> Result<Option<Record>, OpenError> {
+        let path = self.path.join(RECORD);
+        let mut bytes = Vec::new();
+        match File::open(&path).and_then(|file| file.take(NODE_RECORD_MAX_BYTES).read_to_end(&mut bytes)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(no_place(&self.path, &error)),
+            Ok(_) => {}
+        }
+        let form = serde_json::from_slice::<Form>(&bytes).ok().filter(|form| form.format == FORMAT);
+        let text =
+            || format!("{}: not what this program wrote: move it away, and the node is a new one", path.display());
+        let form = form.ok_or_else(|| OpenError::Damaged(text()))?;
+        Ok(Some(Record { identity: Identity(form.identity.0), herd: form.herd.map(|herd| HerdId(herd.0)) }))
+    }
+
+    /// Keeps who the node is; on the disk when this returns.
+    pub fn keep(&self, record: &Record) -> Result<(), OpenError> {
+        let herd = record.herd.map(|herd| Hex(herd.0));
+        let form = Form { format: FORMAT, identity: Hex(record.identity.0), herd };
+        let written = serde_json::to_vec(&form).map_err(io::Error::from).and_then(|bytes| {
+            write_new(&self.path.join("node.new"), &bytes)?;
+            fs::rename(self.path.join("node.new"), self.path.join(RECORD))?;
+            sync_directory(&self.path)
+        });
+        written.map_err(|error| no_place(&self.path, &error))
+    }
+
+    /// The control store here, begun if there is none.
+    pub fn store(self) -> Result<Box<dyn Control + Send>, OpenError> {
+        let path = self.path.clone();
+        embedded::over(Directory::new(self), &path)
+    }
+
+    /// The place of a node that had none: keeps who it is, and gives a control store that goes on with what another
+    /// held. No node may have been here before.
+    pub fn settle(self, record: &Record, snapshot: &Snapshot) -> Result<Box<dyn Control + Send>, OpenError> {
+        if Self::is_used(&self.path) {
+            let text = "another node was here: give this one a --data, or a --name, of its own";
+            return Err(OpenError::InUse(format!("{}: {text}", self.path.display())));
+        }
+        self.keep(record)?;
+        let path = self.path.clone();
+        embedded::hand_over(Directory::new(self), &path, snapshot)
+    }
+}
+
+pub(super) fn no_place(path: &Path, error: &io::Error) -> OpenError {
+    let path = path.display();
+    OpenError::NoPlace(format!("{path}: {error}: give the node a directory that it can write to with --data"))
+}
+
+/// Makes a directory where it is missing, so that it lasts.
+fn make(path: &Path) -> io::Result<()> {
+    let missing = path.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).count();
+    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    let parents = path.ancestors().skip(1).take(missing);
+    parents.filter(|path| !path.as_os_str().is_empty()).try_for_each(sync_directory)
+}
+
+/// Opens a file, made where it is missing, that only its user may read.
+pub(super) fn private(path: PathBuf, options: &mut OpenOptions) -> io::Result<File> {
+    options.create(true).mode(0o600).open(path)
+}
+
+/// A new file with these bytes, which are on the disk then.
+pub(super) fn write_new(path: &Path, bytes: &[u8]) -> io::Result<File> {
+    let mut file = private(path.to_path_buf(), OpenOptions::new().append(true))?;
+    file.set_len(0)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    Ok(file)
+}
+
+pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
