@@ -24,6 +24,7 @@ mod report;
 mod service;
 #[cfg(test)]
 mod tests;
+pub mod warden;
 mod watch;
 mod wire;
 

@@ -1,0 +1,224 @@
+//! How a herd begins, or goes on: what a node that was not told to join does before it serves.
+//!
+//! * With a directory of its own that it was given (`--data`), or where a node was before: the herd whose control store
+//!   is there goes on; where there is none it begins. Where that fails the node does not start: beside a herd that is
+//!   there no other one is begun.
+//! * Else nothing is written. The store is in memory, and the herd is of one node. When a second one comes, the store
+//!   is put where it lasts; where that fails, the second one is refused.
+
+use super::drive::{Later, Outlets, Running};
+use crate::control::{Home, OpenError, Record};
+use herd_core::control::{Control, Table};
+use herd_core::entry::{Version, first_epoch, first_version};
+use herd_core::limits::WARDEN_START_MS;
+use herd_core::place::{HerdId, Map};
+use herd_core::warden::{Answer, Ask, Birth, Config, Hex, Identity, Join, Joined, Refusal, Warden};
+use herd_core::wire::{LINK_PROTOCOL, LINK_PROTOCOL_LEAST};
+use std::fmt;
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+/// Of an address, what stands in the warden's name.
+const ADDRESS_CHARS: usize = 200;
+
+/// What a node is told at its start.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Its own directory, if it has any place: [`place`](crate::control::place).
+    pub place: Option<PathBuf>,
+    /// That directory was given to it (`--data`): what it keeps lasts from the first moment.
+    pub lasts: bool,
+    /// Its name.
+    pub name: String,
+    /// Where it can be reached, best first; at least one.
+    pub addresses: Vec<String>,
+    /// The machine it runs on.
+    pub host: String,
+    /// The rack of that; empty: not told.
+    pub rack: String,
+    /// Memory for objects.
+    pub memory_bytes: u64,
+    /// Collection `default` evicts.
+    pub evict: bool,
+    /// Copies that `default` keeps in a herd that begins; `None`: one, two, three with as many nodes.
+    pub copies: Option<u8>,
+    /// The date, ms since 1970.
+    pub unix_ms: u64,
+}
+
+/// What nobody can guess, drawn at a start; what is known already takes its place.
+#[derive(Clone, Copy, Debug)]
+pub struct Drawn {
+    /// The herd's id.
+    pub herd: [u8; 16],
+    /// The key of its name hash.
+    pub hash_key: [u8; 16],
+    /// Who the node is, over its restarts.
+    pub identity: [u8; 16],
+    /// Which process it is.
+    pub process: [u8; 16],
+}
+
+impl Drawn {
+    /// Draws them from this machine.
+    pub fn new() -> io::Result<Self> {
+        let mut urandom = std::fs::File::open("/dev/urandom")?;
+        let mut draw = || {
+            let mut bytes = [0; 16];
+            urandom.read_exact(&mut bytes).map(|()| bytes)
+        };
+        Ok(Self { herd: draw()?, hash_key: draw()?, identity: draw()?, process: draw()? })
+    }
+}
+
+/// A herd that has begun, or goes on.
+pub struct Begun {
+    /// Its warden.
+    pub warden: Running,
+    /// What this node is in it, and the key of names.
+    pub joined: Joined,
+    /// The map with this node in it.
+    pub map: Arc<Map>,
+    /// Whether the herd may hold objects.
+    pub held: bool,
+    /// Below all versions that this node is to give, and above those of its earlier starts that the map does not know
+    /// of: with [`Options::lasts`], 0.
+    pub first_version: Version,
+}
+
+/// Why no herd begins.
+#[derive(Debug)]
+pub enum BeginError {
+    /// Of its directory.
+    Place(OpenError),
+    /// The directory is that of a node of this herd.
+    Elsewhere(PathBuf, HerdId),
+    /// The directory is that of a herd's warden, and the node was told to join.
+    Warden(PathBuf),
+    /// The node can't be one of the herd that is there.
+    Refused(Refusal),
+    /// The disk does not answer.
+    Silent,
+    /// There is no thread to be had.
+    Thread(io::Error),
+}
+
+impl fmt::Display for BeginError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BeginError::Place(error) => error.fmt(f),
+            BeginError::Elsewhere(path, herd) => {
+                let herd = String::from(Hex(herd.0));
+                let path = path.display();
+                write!(f, "{path}: its node belongs to herd {herd}: --join that one, or give the node another --data")
+            }
+            BeginError::Warden(path) => {
+                let todo = "start the node without --join, or give it another --data";
+                write!(f, "{}: the control store of a herd is there: {todo}", path.display())
+            }
+            BeginError::Refused(refusal) => refusal.fmt(f),
+            BeginError::Silent => f.write_str("the control store's disk does not answer: see to it"),
+            BeginError::Thread(error) => write!(f, "a thread for the warden: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for BeginError {}
+
+impl From<OpenError> for BeginError {
+    fn from(error: OpenError) -> Self {
+        BeginError::Place(error)
+    }
+}
+
+/// Begins a herd with this node, or goes on with the one that is in its directory. When this returns the node is in the
+/// map. `outlets` are called before that already.
+pub fn begin(options: Options, drawn: &Drawn, outlets: Outlets) -> Result<Begun, BeginError> {
+    let home = options.place.as_deref().filter(|place| options.lasts || Home::is_used(place));
+    let home = home.map(Home::open).transpose()?;
+    let lasts = home.is_some();
+    let Ground { store, record, later } = ground(home, &options, drawn)?;
+    let first_version = if lasts { 0 } else { first_version(options.unix_ms) };
+    let join = join(&options, record.identity, drawn.process);
+    let warden = Warden::new(config(&options, &join, drawn, lasts));
+    let running = Running::start(warden, store, later, outlets).map_err(BeginError::Thread)?;
+    // The map was pushed before the join was answered.
+    let joined = first_join(&running, join);
+    match joined.and_then(|joined| Ok((joined, running.handle().map().ok_or(BeginError::Silent)?))) {
+        Ok((joined, (map, held))) => Ok(Begun { warden: running, joined, map, held, first_version }),
+        Err(error) => {
+            // The directory is free again; where it can't be, its disk hangs, and that is the error.
+            running.stop().ok();
+            Err(error)
+        }
+    }
+}
+
+/// What a herd stands on.
+struct Ground {
+    store: Box<dyn Control + Send>,
+    record: Record,
+    later: Option<Later>,
+}
+
+fn ground(home: Option<Home>, options: &Options, drawn: &Drawn) -> Result<Ground, BeginError> {
+    let new = Record { identity: Identity(drawn.identity), herd: None };
+    let Some(home) = home else {
+        let later = options.place.clone().map(|place| Later { place, record: new });
+        return Ok(Ground { store: Box::new(Table::default()), record: new, later });
+    };
+    let known = home.record()?;
+    if let Some(herd) = known.and_then(|record| record.herd) {
+        return Err(BeginError::Elsewhere(home.path().to_path_buf(), herd));
+    }
+    if known.is_none() {
+        // Before the store says that it is a node: without it, it would be another one the next time.
+        home.keep(&new)?;
+    }
+    Ok(Ground { store: home.store()?, record: known.unwrap_or(new), later: None })
+}
+
+/// What a node says of itself.
+pub(super) fn join(options: &Options, identity: Identity, process: [u8; 16]) -> Join {
+    Join {
+        herd: None,
+        protocol: LINK_PROTOCOL.into(),
+        identity,
+        process,
+        name: options.name.clone(),
+        addresses: options.addresses.clone(),
+        host: options.host.clone(),
+        rack: options.rack.clone(),
+        memory_bytes: options.memory_bytes,
+        evict: options.evict,
+    }
+}
+
+fn config(options: &Options, join: &Join, drawn: &Drawn, lasts: bool) -> Config {
+    let birth = Birth {
+        herd: HerdId(drawn.herd),
+        hash_key: drawn.hash_key,
+        // With its first node the map has the epoch that the clock says.
+        epoch: if lasts { 1 } else { first_epoch(options.unix_ms).saturating_sub(1).max(1) },
+        protocol_min: LINK_PROTOCOL_LEAST.into(),
+        evict: options.evict,
+        copies: options.copies,
+    };
+    let address = join.addresses.iter().flat_map(|address| address.chars()).filter(char::is_ascii_graphic);
+    let address: String = address.take(ADDRESS_CHARS).collect();
+    let name = format!("{address} {}", String::from(Hex(join.process)));
+    Config { name, protocol: join.protocol, lasts, birth: Some(birth) }
+}
+
+/// The node's own join, which is the first request of all.
+fn first_join(running: &Running, join: Join) -> Result<Joined, BeginError> {
+    let (reply, answer) = mpsc::sync_channel(1);
+    running.handle().ask(Ask::Join(join), move |answer| drop(reply.try_send(answer)));
+    match answer.recv_timeout(Duration::from_millis(WARDEN_START_MS)) {
+        Ok(Ok(Answer::Joined(joined))) => Ok(joined),
+        Ok(Err(refusal)) => Err(BeginError::Refused(refusal)),
+        Ok(Ok(_)) | Err(_) => Err(BeginError::Silent),
+    }
+}

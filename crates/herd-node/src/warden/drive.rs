@@ -1,0 +1,185 @@
+//! The warden's thread: time, requests and the store's answers to the warden, its orders carried out in their order.
+
+use super::inbox::{Handle, Inbox};
+use crate::control::{Home, Record};
+use herd_core::control::{Control, ControlError, Outcome, Snapshot};
+use herd_core::limits::{WARDEN_STOP_MS, WARDEN_TICK_MS};
+use herd_core::place::Map;
+use herd_core::warden::{Ask, Call, Order, Refusal, Reply, Warden};
+use std::collections::VecDeque;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Where a warden's orders and troubles go. Both are called from its thread, and must not wait.
+pub struct Outlets {
+    /// Gives a map to all its nodes, this one too; and whether the herd may hold objects.
+    pub push: Box<dyn FnMut(Arc<Map>, bool) + Send>,
+    /// A line for the log: what does not work, and what to do.
+    pub tell: Box<dyn FnMut(&str) + Send>,
+}
+
+/// A store in memory, and where one that lasts goes when a second node comes.
+pub(super) struct Later {
+    pub(super) place: PathBuf,
+    pub(super) record: Record,
+}
+
+/// A warden at work. Dropped, it ends by itself; [`stop`](Self::stop) waits for that.
+pub struct Running {
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    pub(super) fn start(
+        warden: Warden,
+        store: Box<dyn Control + Send>,
+        later: Option<Later>,
+        outlets: Outlets,
+    ) -> io::Result<Self> {
+        let inbox = Arc::new(Inbox::default());
+        let driver =
+            Driver { inbox: inbox.clone(), warden, store, later, outlets, start: Instant::now(), trouble: None };
+        let thread = std::thread::Builder::new().name("warden".into()).spawn(move || driver.run())?;
+        Ok(Self { handle: Handle(inbox), thread: Some(thread) })
+    }
+
+    /// To ask it.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Ends it; all that waits is answered when this returns, which is within a second. An error: the disk does not
+    /// answer, and the thread is left behind.
+    pub fn stop(mut self) -> io::Result<()> {
+        let inbox = &self.handle.0;
+        inbox.stop();
+        let ended = inbox.wait_for_end(Duration::from_millis(WARDEN_STOP_MS));
+        inbox.answer_all(&Refusal::Unknown);
+        match self.thread.take().filter(|_| ended) {
+            Some(thread) => thread.join().map_err(|_| io::Error::other("the warden panicked")),
+            None => Err(io::Error::new(io::ErrorKind::TimedOut, "the control store's disk does not answer")),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.handle.0.stop();
+    }
+}
+
+struct Driver {
+    inbox: Arc<Inbox>,
+    warden: Warden,
+    store: Box<dyn Control + Send>,
+    later: Option<Later>,
+    outlets: Outlets,
+    start: Instant,
+    /// What was told last, while it lasts.
+    trouble: Option<String>,
+}
+
+impl Driver {
+    fn run(mut self) {
+        self.tick();
+        while let Some(work) = self.inbox.wait(Duration::from_millis(WARDEN_TICK_MS)) {
+            self.tick();
+            let told = work.haves.into_iter();
+            let mut orders: Vec<Order> = told
+                .flat_map(|(node, (life, epoch, revision))| self.warden.have(node, life, epoch, revision))
+                .collect();
+            for (ticket, ask) in work.asks {
+                self.settle(&ask);
+                orders.extend(self.warden.ask(ticket, ask));
+            }
+            self.carry_out(orders);
+        }
+        let orders = self.warden.stop();
+        self.carry_out(orders);
+        self.inbox.answer_all(&Refusal::NotWarden(None));
+        // Whoever hears of the end may open the store.
+        let inbox = self.inbox.clone();
+        drop(self);
+        inbox.end();
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.start.elapsed().as_millis() as u64
+    }
+
+    fn tick(&mut self) {
+        let orders = self.warden.tick(self.now_ms());
+        self.carry_out(orders);
+    }
+
+    fn carry_out(&mut self, orders: Vec<Order>) {
+        let mut orders = VecDeque::from(orders);
+        while let Some(order) = orders.pop_front() {
+            match order {
+                Order::Store(call) => {
+                    let reply = self.call(&call);
+                    orders.extend(self.warden.reply(reply, self.now_ms()));
+                }
+                Order::Push { map, held } => {
+                    self.inbox.push(map.clone(), held);
+                    (self.outlets.push)(map, held);
+                }
+                Order::Answer(ticket, answer) => self.inbox.answer(ticket, answer),
+            }
+        }
+    }
+
+    /// Makes a call, unless the end is near: what waits then is answered soon.
+    fn call(&mut self, call: &Call) -> Result<Reply, ControlError> {
+        if self.inbox.is_stopping() {
+            return Err(ControlError::Unreachable("the node is stopping".into()));
+        }
+        let now_ms = self.now_ms();
+        let reply = call.run(&mut *self.store, now_ms);
+        match (&reply, call) {
+            (Err(ControlError::Gap(_)), _) => {}
+            (Err(error), _) => {
+                self.tell(format!("{error}; until then the herd's nodes and collections stay as they are"));
+            }
+            (Ok(Reply::Outcome(Outcome::Done(_))), Call::Txn(txn)) if !txn.writes.is_empty() => self.trouble = None,
+            (Ok(_), _) => {}
+        }
+        reply
+    }
+
+    /// Tells of a trouble, once while it lasts.
+    fn tell(&mut self, text: String) {
+        if self.trouble.as_ref() != Some(&text) {
+            (self.outlets.tell)(&text);
+            self.trouble = Some(text);
+        }
+    }
+
+    /// Before a second node joins the store comes to last. Where it can't, the warden refuses that node.
+    fn settle(&mut self, ask: &Ask) {
+        let Ask::Join(join) = ask else { return };
+        let Some(at) = self.later.take_if(|at| at.record.identity != join.identity) else { return };
+        let all = self.store.snapshot().map_err(|error| error.to_string());
+        match all.and_then(|all| at.settle(&all)) {
+            Ok(store) => {
+                self.store = store;
+                self.warden.lasts();
+            }
+            Err(text) => {
+                self.tell(format!("no other node can join: {text}"));
+                self.later = Some(at);
+            }
+        }
+    }
+}
+
+impl Later {
+    fn settle(&self, all: &Snapshot) -> Result<Box<dyn Control + Send>, String> {
+        let store = Home::open(&self.place).and_then(|home| home.settle(&self.record, all));
+        store.map_err(|error| error.to_string())
+    }
+}

@@ -1,0 +1,138 @@
+//! What other threads have for the warden's: requests, and what nodes told of their maps; and who waits for an answer.
+//!
+//! Bounded: as many requests as the warden itself lets wait, and one word of each node.
+
+use herd_core::limits::{NODES_MAX, WARDEN_ASKS_MAX};
+use herd_core::place::{Map, NodeId};
+use herd_core::warden::{Answer, Ask, Refusal, Ticket};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Is told the answer. It is called from the warden's thread, or from the one that stops it, and must not wait.
+type Reply = Box<dyn FnOnce(Result<Answer, Refusal>) + Send>;
+
+/// A node's map: its life, and epoch and revision.
+type Have = (NodeId, (u64, u32, u64));
+
+/// Asks the warden of this node.
+#[derive(Clone)]
+pub struct Handle(pub(super) Arc<Inbox>);
+
+impl Handle {
+    /// Asks; `reply` is called once, within [`WARDEN_STOP_MS`](herd_core::limits::WARDEN_STOP_MS) of a stop at the
+    /// latest. It must not wait.
+    pub fn ask(&self, ask: Ask, reply: impl FnOnce(Result<Answer, Refusal>) + Send + 'static) {
+        let mut state = self.0.lock();
+        let busy = (state.replies.len() >= WARDEN_ASKS_MAX).then_some(Refusal::Busy);
+        let refusal = if state.stopping { Some(Refusal::NotWarden(None)) } else { busy };
+        if let Some(refusal) = refusal {
+            drop(state);
+            return reply(Err(refusal));
+        }
+        state.tickets += 1;
+        let ticket = state.tickets;
+        state.replies.insert(ticket, Box::new(reply));
+        state.asks.push_back((ticket, ask));
+        drop(state);
+        self.0.changed.notify_all();
+    }
+
+    /// A node, this one too, tells which map it has, in this of its lives: with each beat.
+    pub fn have(&self, node: NodeId, incarnation: u64, epoch: u32, revision: u64) {
+        let mut state = self.0.lock();
+        if state.haves.len() < NODES_MAX || state.haves.contains_key(&node) {
+            let known = state.haves.entry(node).or_default();
+            *known = (*known).max((incarnation, epoch, revision));
+        }
+        // The warden looks at its next tick: nodes tell often, and nobody waits for one of them.
+    }
+
+    /// The map that was pushed last, and whether the herd may hold objects.
+    pub fn map(&self) -> Option<(Arc<Map>, bool)> {
+        self.0.lock().map.clone()
+    }
+}
+
+/// The warden's side of it.
+#[derive(Default)]
+pub(super) struct Inbox {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    asks: VecDeque<(Ticket, Ask)>,
+    haves: BTreeMap<NodeId, (u64, u32, u64)>,
+    /// Of all requests that were not answered.
+    replies: BTreeMap<Ticket, Reply>,
+    tickets: Ticket,
+    map: Option<(Arc<Map>, bool)>,
+    stopping: bool,
+    ended: bool,
+}
+
+/// What has come since.
+pub(super) struct Work {
+    pub(super) asks: VecDeque<(Ticket, Ask)>,
+    pub(super) haves: Vec<Have>,
+}
+
+impl Inbox {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What has come, or nothing after a tick; `None`: it is to stop.
+    pub(super) fn wait(&self, tick: Duration) -> Option<Work> {
+        let idle = |state: &mut State| state.asks.is_empty() && !state.stopping;
+        let waited = self.changed.wait_timeout_while(self.lock(), tick, idle);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if state.stopping {
+            return None;
+        }
+        let haves = std::mem::take(&mut state.haves).into_iter().collect();
+        Some(Work { asks: std::mem::take(&mut state.asks), haves })
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.lock().stopping
+    }
+
+    pub(super) fn push(&self, map: Arc<Map>, held: bool) {
+        self.lock().map = Some((map, held));
+    }
+
+    pub(super) fn answer(&self, ticket: Ticket, answer: Result<Answer, Refusal>) {
+        // The lock is free again when the reply is called.
+        let reply = self.lock().replies.remove(&ticket);
+        if let Some(reply) = reply {
+            reply(answer);
+        }
+    }
+
+    /// Answers all that is left.
+    pub(super) fn answer_all(&self, refusal: &Refusal) {
+        let replies = std::mem::take(&mut self.lock().replies);
+        replies.into_values().for_each(|reply| reply(Err(refusal.clone())));
+    }
+
+    /// Nothing more is taken, and the thread is to end.
+    pub(super) fn stop(&self) {
+        self.lock().stopping = true;
+        self.changed.notify_all();
+    }
+
+    /// The thread has ended.
+    pub(super) fn end(&self) {
+        self.lock().ended = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits for the thread's end; whether it came.
+    pub(super) fn wait_for_end(&self, patience: Duration) -> bool {
+        let waited = self.changed.wait_timeout_while(self.lock(), patience, |state| !state.ended);
+        waited.unwrap_or_else(PoisonError::into_inner).0.ended
+    }
+}

@@ -1,0 +1,60 @@
+//! A node that was told to join a herd that is there: who it is, and what it says of itself.
+
+use super::begin::{BeginError, Drawn, Options, join};
+use crate::control::{Home, OpenError, Record};
+use herd_core::key::{CollectionId, HashKey, ObjectId};
+use herd_core::place::HerdId;
+use herd_core::warden::{Identity, Join};
+
+/// A node on its way into a herd.
+pub struct Newcomer {
+    /// What it asks of the warden.
+    pub join: Join,
+    /// Its directory, which nobody else has meanwhile; `None`: it has no place.
+    home: Option<Home>,
+}
+
+impl Newcomer {
+    /// A node that is told this. Its directory is taken, so that it is in a herd only once at a time. Without any place
+    /// it is whoever has its name, host and address: it comes back as the same node.
+    pub fn new(options: &Options, drawn: &Drawn) -> Result<Self, BeginError> {
+        let home = match options.place.as_deref().map(Home::open) {
+            Some(Err(OpenError::NoPlace(_))) if !options.lasts => None,
+            home => home.transpose()?,
+        };
+        let record = match &home {
+            Some(home) => known(home, drawn)?,
+            None => Record { identity: placeless(options), herd: None },
+        };
+        let join = Join { herd: record.herd, ..join(options, record.identity, drawn.process) };
+        Ok(Self { join, home })
+    }
+
+    /// It is in: from now on it belongs to this herd, and to no other.
+    pub fn joined(&self, herd: HerdId) -> Result<(), OpenError> {
+        let record = Record { identity: self.join.identity, herd: Some(herd) };
+        self.home.as_ref().map_or(Ok(()), |home| home.keep(&record))
+    }
+}
+
+/// Who the node of a directory is; somebody new, if it is nobody's yet.
+fn known(home: &Home, drawn: &Drawn) -> Result<Record, BeginError> {
+    if home.has_store() {
+        return Err(BeginError::Warden(home.path().to_path_buf()));
+    }
+    match home.record()? {
+        Some(record) => Ok(record),
+        None => {
+            let record = Record { identity: Identity(drawn.identity), herd: None };
+            home.keep(&record)?;
+            Ok(record)
+        }
+    }
+}
+
+/// A number for where the node is: two that run at once have not the same address.
+fn placeless(options: &Options) -> Identity {
+    let told = [Some(&options.name), Some(&options.host), options.addresses.first()];
+    let told: Vec<&str> = told.into_iter().flatten().map(String::as_str).collect();
+    Identity(ObjectId::of(&HashKey([0; 16]), CollectionId(0), told.join("\0").as_bytes()).to_bytes())
+}
