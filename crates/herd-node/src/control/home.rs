@@ -17,11 +17,17 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// The control store.
 pub(super) const STORE: &str = "control";
 /// Locked by who owns the directory.
 const LOCK: &str = "control.lock";
+/// How long the lock is waited for: between fork and exec a process that its owner starts has it too, for some ms.
+const LOCK_PATIENCE: Duration = Duration::from_millis(200);
+/// How often it is tried.
+const LOCK_PERIOD: Duration = Duration::from_millis(5);
 /// Who the node is.
 const RECORD: &str = "node";
 /// The format of that.
@@ -56,14 +62,19 @@ impl Home {
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let lock = make(path).and_then(|()| private(path.join(LOCK), OpenOptions::new().write(true)));
         let lock = lock.map_err(|error| no_place(path, &error))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_path_buf(), _lock: lock }),
-            Err(TryLockError::WouldBlock) => Err(OpenError::InUse(format!(
-                "{}: another process has it: give each node a --data, or a --name, of its own",
-                path.display()
-            ))),
-            Err(TryLockError::Error(error)) => Err(no_place(path, &error)),
+        let until = Instant::now() + LOCK_PATIENCE;
+        loop {
+            match lock.try_lock() {
+                Ok(()) => return Ok(Self { path: path.to_path_buf(), _lock: lock }),
+                Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(LOCK_PERIOD),
+                Err(TryLockError::WouldBlock) => break,
+                Err(TryLockError::Error(error)) => return Err(no_place(path, &error)),
+            }
         }
+        Err(OpenError::InUse(format!(
+            "{}: another process has it: give each node a --data, or a --name, of its own",
+            path.display()
+        )))
     }
 
     /// Whether a node was here before. Writes nothing; a place that can't be looked at is none.
