@@ -53,7 +53,7 @@ const REASONS: &[&str] = &[
     "bad specification of collection", "no such epoch", "no such revision",
     "text of node too long or not printable", "node without name or host", "too many addresses of node",
     "two nodes of one name, the second is", "copies out of range in spread group",
-    "more copies needed than kept in spread group", "a cache keeps one copy, not spread group",
+    "no spread group has number", "more copies needed than kept in spread group", "a cache keeps one copy, not spread group",
     "no or too many groups in spread group", "slot without group in spread group",
     "slot of a later epoch in spread group", "a node twice in group", "a node twice eligible in group",
     "too many members of group", "unknown node in group", "primary or backup not eligible in group",

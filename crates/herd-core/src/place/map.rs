@@ -126,7 +126,7 @@ impl Group {
 /// A spread group: 4,096 slots over replica groups that keep as many copies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spread {
-    /// Its number, in the key of each collection it has; 0 is the default one.
+    /// Its number, below [`SPREADS_MAX`], in the key of each collection it has; 0 is the default one.
     pub id: u16,
     /// What it promises.
     pub kind: Kind,
@@ -304,6 +304,7 @@ impl Draft {
 
     fn check_spread(&self, spread: &Spread) -> Result<(), MapError> {
         let id = spread.id;
+        hold(usize::from(id) < SPREADS_MAX, "no spread group has number", id)?;
         let copies = 1..=COPIES_MAX;
         hold(copies.contains(&spread.copies), "copies out of range in spread group", id)?;
         hold((1..=spread.copies).contains(&spread.needed), "more copies needed than kept in spread group", id)?;

@@ -2,6 +2,7 @@
 //!
 //! * [`map`]: the herd's map as a value, its checks, its numbers (epoch, revision, term) and what is asked of it.
 //! * [`code`]: its bytes, whole or as the difference of two maps (FORMATS.md, "The map").
+//! * [`seat`]: what a node is to each slot, and which of two maps it goes by.
 //! * [`plan`]: from the nodes and the copies wanted to replica groups and slots.
 //!
 //! One warden writes maps; every node and every client that routes reads them. A [`Map`] that exists has passed all
@@ -11,6 +12,7 @@ pub mod code;
 mod error;
 pub mod map;
 pub mod plan;
+pub mod seat;
 #[cfg(test)]
 mod tests;
 
@@ -18,6 +20,7 @@ pub use error::MapError;
 pub use map::{
     Collection, Draft, Group, GroupId, HerdId, Kind, Map, Member, Node, NodeId, NodeState, Spread, Standing,
 };
+pub use seat::{Life, Seat};
 
 /// Replica groups the planner makes for each node and spread group, about: what a dead node was primary of goes to as
 /// many others, and what moves is an eighth of a node at most.

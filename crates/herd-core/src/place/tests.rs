@@ -3,6 +3,7 @@
 mod code;
 mod map;
 mod plan;
+mod seat;
 
 use super::*;
 use crate::chance::Chance;

@@ -130,7 +130,7 @@ fn the_groups_of_a_node_are_those_it_is_a_member_of() {
 /// What may be done to a valid map, and what is then wrong.
 type Fault = (&'static str, fn(&mut Draft));
 
-const FAULTS: [Fault; 18] = [
+const FAULTS: [Fault; 19] = [
     ("nodes out of order", |draft| draft.nodes.swap(0, 1)),
     ("two nodes of one name", |draft| draft.nodes[1].name = draft.nodes[0].name.clone()),
     ("node without name or host", |draft| draft.nodes[1].host.clear()),
@@ -139,6 +139,7 @@ const FAULTS: [Fault; 18] = [
     ("too many addresses", |draft| draft.nodes[1].addresses = vec!["a:1".into(); 9]),
     ("unknown node in group", |draft| drop(draft.nodes.remove(2))),
     ("spread groups out of order", |draft| draft.spreads.push(draft.spreads[0].clone())),
+    ("no spread group has number", |draft| draft.spreads[0].id = 16),
     ("copies out of range", |draft| draft.spreads[0].copies = 10),
     ("more copies needed", |draft| draft.spreads[0].needed = 4),
     ("a cache keeps one copy", |draft| draft.spreads[0].kind = Kind::Cache),

@@ -1,0 +1,60 @@
+//! What a node is to each slot as the map says, and which of two maps a node goes by. Pure: a node asks this when a map
+//! comes, and its store does the rest.
+
+use super::map::{Map, NodeId, Spread};
+use crate::entry::{COUNTER_BITS, Version};
+
+/// What a node is to a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Seat {
+    /// It has the only copy: it reads and changes objects and asks nobody.
+    Alone,
+    /// It decides, and others have copies, or must have some.
+    Led,
+    /// It has a copy, and another node decides.
+    Held,
+    /// It has none that counts.
+    Away,
+}
+
+/// One life of a node, from its start to its end: what an earlier one held is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// The node.
+    pub node: NodeId,
+    /// Which of its lives.
+    pub incarnation: u64,
+}
+
+impl Map {
+    /// Whether a node that goes by the map `than` goes over to this one. `held` is told beside a map: whether its herd
+    /// may hold objects.
+    pub fn is_later(&self, held: bool, (than, than_held): (&Map, bool)) -> bool {
+        let rank = |map: &Map, held: bool| (map.term, map.epoch, map.revision, held);
+        self.herd == than.herd && rank(self, held) > rank(than, than_held)
+    }
+
+    /// What the node `me` is to each slot (below [`crate::limits::SLOTS`]) of one of the map's spread groups, and the
+    /// version that all later ones of the slot are above. A node of which the map knows another life has nothing.
+    pub fn seats<'m>(&self, me: Life, spread: &'m Spread) -> impl Fn(usize) -> (Seat, Version) + use<'m> {
+        let lives = self.node(me.node).is_some_and(|node| node.incarnation == me.incarnation);
+        move |slot| {
+            let seat = if lives { spread.seat(me.node, slot) } else { Seat::Away };
+            (seat, Version::from(spread.since(slot)) << COUNTER_BITS)
+        }
+    }
+}
+
+impl Spread {
+    /// A primary without other members is alone only where no copy but its own is needed: else it may not go on.
+    fn seat(&self, me: NodeId, slot: usize) -> Seat {
+        let group = self.group_of(slot);
+        match group.primary == Some(me) {
+            true if group.others.is_empty() && self.needed == 1 => Seat::Alone,
+            true => Seat::Led,
+            false if group.members().any(|member| member == me) => Seat::Held,
+            false => Seat::Away,
+        }
+    }
+}
