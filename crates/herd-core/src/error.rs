@@ -35,11 +35,13 @@ pub enum ErrorKind {
     BadRange,
     /// The caller may not do this.
     NotAllowed,
+    /// The node that has the object, or some of what is asked for, can't be asked.
+    Unreachable,
 }
 
 impl ErrorKind {
     /// All kinds, for tables of metrics.
-    pub const ALL: [ErrorKind; 14] = [
+    pub const ALL: [ErrorKind; 15] = [
         ErrorKind::NotFound,
         ErrorKind::ConditionFailed,
         ErrorKind::NoCollection,
@@ -54,6 +56,7 @@ impl ErrorKind {
         ErrorKind::Busy,
         ErrorKind::BadRange,
         ErrorKind::NotAllowed,
+        ErrorKind::Unreachable,
     ];
 
     /// The kind as a word, as metrics and JSON have it.
@@ -73,6 +76,7 @@ impl ErrorKind {
             ErrorKind::Busy => "busy",
             ErrorKind::BadRange => "bad_range",
             ErrorKind::NotAllowed => "not_allowed",
+            ErrorKind::Unreachable => "unreachable",
         }
     }
 }

@@ -150,7 +150,7 @@ impl Status {
     pub fn from_code(code: u16) -> Option<Status> {
         match code {
             0 => Some(Status::Ok),
-            _ => ErrorKind::ALL.get(usize::from(code) - 1).copied().map(Status::Error),
+            _ => ErrorKind::ALL.into_iter().find(|kind| error_code(*kind) == code).map(Status::Error),
         }
     }
 
@@ -181,6 +181,7 @@ fn error_code(kind: ErrorKind) -> u16 {
         ErrorKind::Busy => 12,
         ErrorKind::BadRange => 13,
         ErrorKind::NotAllowed => 14,
+        ErrorKind::Unreachable => 16,
     }
 }
 

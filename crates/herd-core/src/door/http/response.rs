@@ -253,7 +253,7 @@ pub fn put_error(out: &mut Vec<u8>, error: &Error, about: &About<'_>) {
         date: about.date,
         content,
         content_type: Some("application/json"),
-        retry_after_s: (error.kind == ErrorKind::Busy).then_some(RETRY_AFTER_S),
+        retry_after_s: matches!(error.kind, ErrorKind::Busy | ErrorKind::Unreachable).then_some(RETRY_AFTER_S),
         ..Response::of(Status::of(error.kind))
     };
     head.encode(out);

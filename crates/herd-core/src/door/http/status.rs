@@ -43,7 +43,7 @@ pub enum Status {
     HeadTooLarge,
     /// 501: not in this version.
     NotImplemented,
-    /// 503: busy or stopping.
+    /// 503: busy or stopping, or the node that has the object can't be asked.
     Unavailable,
     /// 504: a deadline passed.
     Timeout,
@@ -65,7 +65,7 @@ impl Status {
             ErrorKind::Full | ErrorKind::Quota => Status::InsufficientStorage,
             ErrorKind::NotInVersion => Status::NotImplemented,
             ErrorKind::Timeout => Status::Timeout,
-            ErrorKind::Busy => Status::Unavailable,
+            ErrorKind::Busy | ErrorKind::Unreachable => Status::Unavailable,
             ErrorKind::BadRange => Status::BadRange,
             ErrorKind::NotAllowed => Status::Forbidden,
         }
@@ -144,6 +144,7 @@ mod tests {
             ("busy", 503),
             ("bad_range", 416),
             ("not_allowed", 403),
+            ("unreachable", 503),
         ];
         for (kind, (name, code)) in ErrorKind::ALL.into_iter().zip(table) {
             assert_eq!((kind.name(), Status::of(kind).code()), (name, code));

@@ -361,6 +361,8 @@ fn errors_say_what_in_json() {
     let busy = error(ErrorKind::Busy, &About { head_only: true, ..About::default() });
     let text = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 40\r\n";
     assert_eq!(busy, format!("{text}{type_and}Retry-After: 1\r\n\r\n"));
+    let unreachable = error(ErrorKind::Unreachable, &About { head_only: true, ..About::default() });
+    assert_eq!(unreachable, busy.replace("40", "47"));
     let range = error(ErrorKind::BadRange, &About { size_bytes: Some(9), head_only: true, ..About::default() });
     let text = "HTTP/1.1 416 Range Not Satisfiable\r\nContent-Length: 45\r\nContent-Range: bytes */9\r\n";
     assert_eq!(range, format!("{text}{type_and}\r\n"));
