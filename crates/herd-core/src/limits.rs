@@ -17,6 +17,10 @@ pub const NODE_NAME_MAX_BYTES: usize = 255;
 /// Most collections of one node: each costs a log page or two in each shard.
 pub const COLLECTIONS_MAX: usize = 1024;
 
+/// Collections of one node, those included that are gone and not all forgotten: of a map that has the most there may
+/// be, each may have taken the place of another.
+pub const COLLECTIONS_KEPT_MAX: usize = 2 * COLLECTIONS_MAX;
+
 /// Attributes of one object, encoded.
 pub const ATTRIBUTES_MAX_BYTES: usize = 4096;
 
@@ -250,7 +254,8 @@ pub const MAP_EPOCHS_END: u32 = 1 << 24;
 /// Nodes of a herd: four slots a node in each spread group, below which shares grow coarse.
 pub const NODES_MAX: usize = 1024;
 
-/// Spread groups of a herd: one for each way to keep copies; a node keeps 24 KiB of tables for each.
+/// Spread groups of a herd, numbered from 0: one for each way to keep copies; a node keeps 24 KiB of tables for each,
+/// and 64 KiB of what it knows of its slots.
 pub const SPREADS_MAX: usize = 16;
 
 /// Copies a spread group may keep, as the classes `ram:9` and `log:9` have it.

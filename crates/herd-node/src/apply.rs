@@ -4,15 +4,18 @@
 //! Doors translate: bytes to an [`Op`], an [`Outcome`] to bytes. What reads a large value, or makes one, is decided on
 //! a snapshot and put together while the object is free; if it has changed meanwhile, that begins anew.
 //!
+//! What is not this node's alone is neither looked at nor changed here: its seat is read whenever the object was
+//! locked.
+//!
 //! A get that changes nothing does not come here: `Store::get` hands the object to its door under the lock.
 
-use crate::context::Context;
+use crate::context::{Context, away};
 use herd_core::entry::{Fence, Found, Head, Value, Version};
 use herd_core::op::{
     Action, Answer, Change, Circumstances, Decided, New, NewValue, Op, Part, Put, There, decide, decide_put,
 };
 use herd_core::{Error, ErrorKind};
-use herd_store::{Amended, Body, Collection, Entry, Given, NewObject};
+use herd_store::{Amended, Body, Collection, Entry, Given, NewObject, Seat};
 use std::sync::Arc;
 
 /// Tries of an operation on a large value that others keep coming before.
@@ -41,6 +44,9 @@ pub(crate) fn apply<R>(
     finish: impl FnOnce(Outcome<'_, '_>) -> R,
 ) -> R {
     let mut entry = cx.shared.store.entry(c, name, cx.now);
+    if entry.seat() != Seat::Alone {
+        return finish(refused(&mut entry, name));
+    }
     match &op.action {
         Action::Put(new) if new.from.is_none() => {
             let (before, done) = put_whole(&mut entry, op, new);
@@ -52,6 +58,12 @@ pub(crate) fn apply<R>(
         }
         _ => apply_other(cx, c, name, op, entry, finish),
     }
+}
+
+/// What becomes of any operation on an object that another node decides on.
+#[cold]
+fn refused<'e, 's>(entry: &'e mut Entry<'s>, name: &[u8]) -> Outcome<'e, 's> {
+    Outcome { before: None, done: Err(away(name)), entry }
 }
 
 /// A put of a whole object, in fewer steps than the others need: nothing is made of what is there.
@@ -130,13 +142,19 @@ fn apply_unlocked<R>(
     cx.was_dear();
     for _ in 0..TRIES {
         let (snapshot, left, at) = {
-            let entry = store.entry(c, name, cx.now);
+            let mut entry = store.entry(c, name, cx.now);
+            if entry.seat() != Seat::Alone {
+                return finish(refused(&mut entry, name));
+            }
             (entry.found().as_ref().map(Snapshot::of), entry.left(), circumstances(cx, c, &entry))
         };
         let there = There { found: snapshot.as_ref().map(Snapshot::found), left };
         let decided = decide(op, &there, &at).and_then(|decided| built(cx, (c, name), decided, snapshot.as_ref()));
         let before = snapshot.as_ref().map(|snapshot| snapshot.head);
-        let entry = store.entry(c, name, cx.now);
+        let mut entry = store.entry(c, name, cx.now);
+        if entry.seat() != Seat::Alone {
+            return finish(refused(&mut entry, name));
+        }
         // Where there was nothing and is nothing, the slot tells whether there was something between: it may have been
         // a lock, whose grant must not be given again.
         let was = before.map(|head| head.version).ok_or(at.next_version);

@@ -4,11 +4,13 @@ use crate::config::Config;
 use crate::debug_time::DebugTime;
 use crate::link::{Ends, Hub};
 use crate::metrics::{Batch, DoorName, Metrics, VerbName};
+use crate::place::Place;
 use crate::watch::{Waiter, Watch};
 use herd_core::key::CollectionId;
+use herd_core::place::{Life, Map};
 use herd_core::{Error, ErrorKind, quote};
 use herd_net::{LoopHandle, Ticket};
-use herd_store::{Body, Collection, Now, Store, Upload};
+use herd_store::{Body, Collection, Now, Seat, Store, Upload};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -41,6 +43,8 @@ pub(crate) struct Shared {
     pub(crate) debug_time: DebugTime,
     /// Who waits for which object.
     pub(crate) watch: Arc<Watch>,
+    /// Its place in a herd, once it has one; without it all is its own.
+    pub(crate) place: OnceLock<Place>,
     /// Addresses it listens on, once it does.
     pub(crate) addrs: OnceLock<Vec<SocketAddr>>,
     /// Sessions of the wire so far.
@@ -122,9 +126,14 @@ impl Context {
         self.dear.set(true);
     }
 
-    /// Room for a large value ([`Store::admit`]). Who is refused has had all of the memory looked through.
+    /// Room for a large value ([`Store::admit`]), where this node decides on its object. Who is refused for want of it
+    /// has had all of the memory looked through.
     pub(crate) fn admit(&self, c: &Collection, name: &[u8], expected: Option<u64>) -> Result<Upload, Error> {
-        self.shared.store.admit(c, name, expected).inspect_err(|_| self.was_dear())
+        let store = &self.shared.store;
+        if !store.is_alone(c) && store.seat(c, name) != Seat::Alone {
+            return Err(away(name));
+        }
+        store.admit(c, name, expected).inspect_err(|_| self.was_dear())
     }
 
     /// Whether such a request was served since the last time this was asked.
@@ -228,6 +237,9 @@ impl Context {
         self.shared.watch.due(self.number, if stopping { u64::MAX } else { self.now.unix_ms }, due);
         if self.number == 0 {
             self.shared.watch.flushed(self.now.unix_ms).into_iter().for_each(|id| self.emptied(id));
+            if self.shared.place.get().is_some_and(Place::has_news) {
+                self.wake(self.shared.watch.everybody());
+            }
         }
     }
 
@@ -242,6 +254,29 @@ impl Shared {
     pub(crate) fn check_serving(&self) -> Result<(), Error> {
         let stopping = || Err(Error::new(ErrorKind::Busy, "the node is stopping"));
         if self.stopping.load(Relaxed) { stopping() } else { Ok(()) }
+    }
+
+    /// Goes over to a map of the herd in which this node is `me`, if it is later than the one it has; gives whether it
+    /// did. Those who wait look again at the next tick. Errors: as of [`Store::adopt`], and `NotAllowed` where
+    /// collection `default`, which a node has from its start to its end, is another in that herd.
+    pub(crate) fn take_map(&self, me: Life, map: &Arc<Map>, held: bool) -> Result<bool, Error> {
+        let (own, theirs) = (self.default.spec(), map.collection("default").map(|it| &it.spec));
+        if theirs != Some(own) {
+            let theirs = theirs.map_or("none".into(), ToString::to_string);
+            let text = format!("this node's collection 'default' has {own}, and the herd's {theirs}: start it anew");
+            return Err(Error::new(ErrorKind::NotAllowed, text));
+        }
+        self.place.get_or_init(|| Place::new(me)).take(&self.store, map, held)
+    }
+
+    /// Refuses what is about all objects of a collection where other nodes have some.
+    pub(crate) fn check_alone(&self, c: &Collection) -> Result<(), Error> {
+        if self.store.is_alone(c) { Ok(()) } else { Err(elsewhere(&format!("collection '{}'", c.name()))) }
+    }
+
+    /// Refuses what is about the collections of a herd of several nodes, which its warden makes.
+    pub(crate) fn check_alone_with_all(&self) -> Result<(), Error> {
+        if self.store.is_alone_with_all() { Ok(()) } else { Err(elsewhere("the herd")) }
     }
 
     /// The collection of that name; the error says how to make it.
@@ -267,6 +302,19 @@ impl Shared {
         let up = self.debug_time.up(Duration::from_nanos(up_ns));
         Now { unix_ms: self.start_unix_ms + up.as_millis() as u64, uptime_s: up.as_secs() as u32 }
     }
+}
+
+/// The error where another node decides on the object of that name.
+#[cold]
+pub(crate) fn away(name: &[u8]) -> Error {
+    let text = format!("the node that has '{}' can't be reached: try again", quote(name));
+    Error::new(ErrorKind::Unreachable, text)
+}
+
+#[cold]
+fn elsewhere(what: &str) -> Error {
+    let text = format!("not all nodes of {what} can be reached: try again");
+    Error::new(ErrorKind::Unreachable, text)
 }
 
 /// The error where there is no object of that name.

@@ -3,6 +3,8 @@
 use crate::context::Shared;
 use crate::service::NodeService;
 use crate::{Config, Environment, shared};
+use herd_core::Error;
+use herd_core::place::{Life, Map};
 use herd_net::Service;
 use std::io;
 use std::sync::Arc;
@@ -46,6 +48,13 @@ impl Inside {
     /// Objects that were evicted so far, of collection `default`.
     pub fn evictions(&self) -> u64 {
         self.shared.store.counts(&self.shared.default).evictions
+    }
+
+    /// Goes over to a map of the herd in which this node is `me`, if it is later than the one it has; gives whether it
+    /// did. Errors: as of [`Place::take`](crate::place::Place::take), and `NotAllowed` where the herd's collection
+    /// `default` is not the node's.
+    pub fn take_map(&self, me: Life, map: &Arc<Map>, held: bool) -> Result<bool, Error> {
+        self.shared.take_map(me, map, held)
     }
 
     /// Has requests that wait be answered, and no new ones wait: the node stops.

@@ -20,6 +20,7 @@ mod inside;
 mod link;
 mod memcached;
 mod metrics;
+pub mod place;
 mod report;
 mod service;
 #[cfg(test)]
@@ -154,6 +155,7 @@ fn shared(config: Config, environment: &Environment) -> io::Result<Shared> {
         start_unix_ms: environment.unix_ms,
         debug_time: DebugTime::new(),
         watch,
+        place: OnceLock::new(),
         addrs: OnceLock::new(),
         sessions: AtomicU32::new(0),
         hub: OnceLock::new(),

@@ -1,5 +1,6 @@
 //! What a node answers, byte by byte, driven without sockets.
 
+mod away;
 mod http;
 mod memcached;
 mod methods;

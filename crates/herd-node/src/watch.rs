@@ -115,6 +115,12 @@ impl Watch {
         table.objects.get_mut(&collection).into_iter().flat_map(HashMap::values_mut).flat_map(Places::tell).collect()
     }
 
+    /// Who waits for any object.
+    pub(crate) fn everybody(&self) -> Vec<Waiter> {
+        let mut table = self.lock();
+        table.objects.values_mut().flat_map(HashMap::values_mut).flat_map(Places::tell).collect()
+    }
+
     /// A collection will be emptied at `at_ms`, and at no other time; `None`: it was emptied.
     pub(crate) fn flush_at(&self, collection: CollectionId, at_ms: Option<u64>) {
         let flushes = &mut self.lock().flushes;

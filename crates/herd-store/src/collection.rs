@@ -5,12 +5,15 @@
 
 use crate::arena::Arena;
 use crate::names::{self, Names};
+use crate::refusal;
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use crate::sync::{Rank, RwLock};
 use herd_core::collection::{Class, Spec};
 use herd_core::key::{self, CollectionId, HashKey, ObjectId};
-use herd_core::limits::COLLECTIONS_MAX;
+use herd_core::limits::{COLLECTIONS_KEPT_MAX, COLLECTIONS_MAX};
+use herd_core::place::Map;
 use herd_core::{Error, ErrorKind, quote};
+use std::collections::BTreeSet;
 use std::ops::AddAssign;
 use std::sync::Arc;
 
@@ -34,6 +37,8 @@ pub(crate) struct State {
     generation: AtomicU64,
     /// The last generation of any collection, so that no two share one.
     generations: Arc<AtomicU64>,
+    /// One more than the generation of the map that it is of; 0: no map has told of it yet.
+    followed: AtomicU64,
     /// When to begin the next generation, ms since 1970; 0: never.
     flush_at_ms: AtomicU64,
     /// Set once, when it is destroyed.
@@ -87,22 +92,40 @@ impl State {
         self.refused.fetch_add(1, Relaxed);
     }
 
-    fn new(id: CollectionId, index: u16, name: &str, spec: Spec, shared: &Inner) -> Result<Self, Error> {
+    fn new(id: CollectionId, index: u16, made: &Made<'_>, shared: &Inner) -> Self {
         let generation = shared.generations.fetch_add(1, Relaxed) + 1;
-        Ok(Self {
+        let Made { name, spec, class } = *made;
+        Self {
             id,
             index,
             name: name.to_string(),
-            class: spec.check()?,
+            class,
             used_bytes: AtomicI64::new(0),
             generation: AtomicU64::new(generation),
             generations: shared.generations.clone(),
+            followed: AtomicU64::new(0),
             flush_at_ms: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             destroyed: AtomicBool::new(false),
             names: spec.ordered.then(|| Names::new(shared.arena.clone(), generation)),
-            spec,
-        })
+            spec: spec.clone(),
+        }
+    }
+
+    /// Its spread group.
+    #[inline]
+    pub(crate) fn spread(&self) -> u16 {
+        self.id.spread_group()
+    }
+
+    /// Goes over to a generation of the map, if it is another: all objects of an earlier one go. The first that is told
+    /// is that of what is there.
+    fn follow(&self, generation: u32) {
+        let next = u64::from(generation) + 1;
+        let before = self.followed.fetch_max(next, Relaxed);
+        if before != 0 && before < next {
+            self.flush(None);
+        }
     }
 
     /// The generation at `now_ms`; begins a new one if a flush is due.
@@ -257,6 +280,13 @@ pub(crate) struct Registry {
     generations: Arc<AtomicU64>,
 }
 
+/// What a collection is made with.
+struct Made<'a> {
+    name: &'a str,
+    spec: &'a Spec,
+    class: Class,
+}
+
 struct Inner {
     /// By index; a destroyed one keeps its place until another may have it.
     all: Vec<Arc<State>>,
@@ -293,23 +323,42 @@ impl Registry {
             let text = format!("collection '{name}' exists with {}: take another name, or remove it", there.spec);
             return Err(Error::new(ErrorKind::Exists, text));
         }
-        // With the lock to write nobody can find a collection, so one that only the registry knows stays unknown.
-        let free = inner.all.iter().position(|c| c.is_destroyed() && Arc::strong_count(c) == 1 && c.has_no_name());
-        let index = free.unwrap_or(inner.all.len());
+        let index = inner.free_index();
         if index >= COLLECTIONS_MAX {
             let text = format!("this node has {COLLECTIONS_MAX} collections, the most it can: remove one");
             return Err(Error::new(ErrorKind::Full, text));
         }
-        // The first is `default`, whose id is in the protocol.
-        let of_serial = CollectionId::new(0, inner.next_serial);
-        let id = if of_serial.serial() == CollectionId::DEFAULT.serial() { CollectionId::DEFAULT } else { of_serial };
-        let state = Arc::new(State::new(id, index as u16, name, spec, &inner)?);
-        inner.next_serial += 1;
-        match free {
-            Some(_) => inner.all[index] = state.clone(),
-            None => inner.all.push(state.clone()),
+        let class = spec.check()?;
+        let id = inner.next_id(class);
+        Ok(Collection(inner.make(id, index, &Made { name, spec: &spec, class })))
+    }
+
+    /// Makes the collections those of a map; see [`crate::Store::adopt`].
+    pub(crate) fn adopt(&self, map: &Map) -> Result<(), Error> {
+        let mut inner = self.inner.write();
+        let of_map = |c: &State| {
+            let at = map.collections.binary_search_by_key(&c.id, |it| it.id).ok()?;
+            Some(&map.collections[at]).filter(|it| it.name == c.name && it.spec == c.spec)
+        };
+        let mut there = BTreeSet::new();
+        for c in inner.all.iter().filter(|c| !c.is_destroyed()) {
+            match of_map(c) {
+                Some(it) => {
+                    c.follow(it.generation);
+                    there.insert(it.id);
+                }
+                None => c.destroy(),
+            }
         }
-        Ok(Collection(state))
+        for it in map.collections.iter().filter(|it| !there.contains(&it.id)) {
+            let index = inner.free_index();
+            if index >= COLLECTIONS_KEPT_MAX {
+                return Err(refusal::too_many_gone(&it.name));
+            }
+            let class = Class::parse(&it.spec.class).expect("a map has passed its checks");
+            inner.make(it.id, index, &Made { name: &it.name, spec: &it.spec, class }).follow(it.generation);
+        }
+        Ok(())
     }
 
     pub(crate) fn by_name(&self, name: &[u8]) -> Option<Collection> {
@@ -360,6 +409,36 @@ impl Registry {
     pub(crate) fn pinned_bytes(&self) -> u64 {
         let inner = self.inner.read();
         inner.all.iter().filter(|c| !c.class.evicts()).map(|c| c.used_bytes()).sum()
+    }
+}
+
+impl Inner {
+    /// An index that nobody knows any more, or a new one.
+    fn free_index(&self) -> usize {
+        // With the lock to write nobody can find a collection, so one that only the registry knows stays unknown.
+        let free = self.all.iter().position(|c| c.is_destroyed() && Arc::strong_count(c) == 1 && c.has_no_name());
+        free.unwrap_or(self.all.len())
+    }
+
+    /// The id of the next collection that is made here. The first is `default`, whose id is in the protocol. What
+    /// evicts and what does not lie in two spread groups.
+    fn next_id(&self, class: Class) -> CollectionId {
+        if self.next_serial == CollectionId::DEFAULT.serial() {
+            return CollectionId::DEFAULT;
+        }
+        let is_other = self.all.first().is_some_and(|first| first.class.evicts() != class.evicts());
+        CollectionId::new(u16::from(is_other), self.next_serial)
+    }
+
+    /// Makes a collection at a free index.
+    fn make(&mut self, id: CollectionId, index: usize, made: &Made<'_>) -> Arc<State> {
+        let state = Arc::new(State::new(id, index as u16, made, self));
+        self.next_serial = self.next_serial.max(id.serial() + 1);
+        match self.all.get_mut(index) {
+            Some(place) => *place = state.clone(),
+            None => self.all.push(state.clone()),
+        }
+        state
     }
 }
 

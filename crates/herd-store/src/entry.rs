@@ -32,8 +32,8 @@ pub struct Entry<'s> {
     pub(crate) name: &'s [u8],
     pub(crate) id: ObjectId,
     pub(crate) tag: Tag,
-    /// Of its slot in the shard.
-    pub(crate) number: usize,
+    /// Where its slot stands among those that the shard knows.
+    pub(crate) slot_at: usize,
     pub(crate) now: Now,
     pub(crate) generation: Generation,
     /// Position in the index and address, if there is an object.
@@ -102,7 +102,7 @@ impl<'s> Entry<'s> {
     /// What this node is to its slot, as long as the entry is locked.
     #[inline]
     pub fn seat(&self) -> Seat {
-        self.shard.slots[self.number].seat
+        self.shard.slots[self.slot_at].seat
     }
 
     /// Whether there is an object whose time is over, and that others have too: nobody finds it, and the node that
@@ -135,7 +135,7 @@ impl<'s> Entry<'s> {
 
     /// The version the next change of it will have, if nothing else of its slot is changed before.
     pub fn next_version(&self) -> Version {
-        self.shard.slots[self.number].version + 1
+        self.shard.slots[self.slot_at].version + 1
     }
 
     /// The token that the object that was here left behind.
@@ -243,8 +243,8 @@ impl<'s> Entry<'s> {
     /// Gives a draft its version and takes its body into the shard, now that there is a place for its record.
     pub(crate) fn complete(&mut self, draft: &mut Draft<'_>, value: &Given<'_>) {
         match draft.head.version {
-            0 => draft.head.version = self.shard.next_version(self.number),
-            given => self.shard.raise_version(self.number, given),
+            0 => draft.head.version = self.shard.next_version(self.slot_at),
+            given => self.shard.raise_version(self.slot_at, given),
         }
         if let Given::Large(body) = value {
             draft.value = Stored::Large(self.shard.keep_body(body.clone()), body.len());
@@ -315,7 +315,7 @@ impl<'s> Entry<'s> {
                 self.place = Some((at, addr));
             }
             None => {
-                self.place = Some((self.shard.link(self.tag, addr), addr));
+                self.place = Some((self.shard.link(self.c, self.tag, addr), addr));
                 self.c.add_name(self.generation, self.name);
                 self.shard.forget_left(self.generation, self.name);
             }
@@ -404,7 +404,7 @@ impl<'s> Entry<'s> {
 
     /// Removes the object, which leaves a fence behind; gives the version of the removal. No-op without an object.
     pub fn remove(&mut self, fence: Option<Fence>) -> Option<Version> {
-        self.take_out(fence).then(|| self.shard.next_version(self.number))
+        self.take_out(fence).then(|| self.shard.next_version(self.slot_at))
     }
 
     /// Takes the object out, which leaves a fence behind; false without an object.
@@ -457,7 +457,7 @@ impl<'s> Entry<'s> {
             Err(body) => Given::Large(body.clone()),
         };
         if has(Bug::TouchKeepsVersion) {
-            self.shard.slots[self.number].version -= 1;
+            self.shard.slots[self.slot_at].version -= 1;
         }
         let Amended { flags, expires_ms, memcached, fence } = *new;
         let new = NewObject { value, flags, expires_ms, attributes: &attributes, memcached, fence };

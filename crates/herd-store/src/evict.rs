@@ -90,7 +90,7 @@ impl Shard {
         live.iter().for_each(|(_, tag)| self.index.foresee(*tag));
         for (addr, tag) in live {
             let at = self.index.find(tag, |there| there == addr).expect("a live entry is in the index").0;
-            self.unlink(at);
+            self.unlink(&c, at);
             self.record(addr).body().into_iter().for_each(|number| self.drop_body(number));
         }
         self.give_page(page);
@@ -180,7 +180,7 @@ impl Shard {
 
     /// Whether an entry may not go by itself: it is a pending write, or others have it too.
     fn is_kept(&self, c: &State, addr: Addr) -> bool {
-        self.record(addr).is_marked(PENDING) || self.shared_slots > 0 && self.is_shared(self.tag(c, addr))
+        self.record(addr).is_marked(PENDING) || self.shared_slots > 0 && self.is_shared(c, self.tag(c, addr))
     }
 
     /// Moves a record to the back of the main queue, with a use count; false if there is no page even in the reserve.

@@ -25,18 +25,6 @@ pub enum Got<R> {
     },
 }
 
-impl<R> Got<R> {
-    /// What was made of the object, if there is one, on a node that is alone.
-    #[inline]
-    pub fn alone(self) -> Option<R> {
-        match self {
-            Got::Hit(result) => Some(result),
-            Got::Miss => None,
-            Got::Away { slot, seat } => unreachable!("slot {slot} is {seat:?} on a node that is alone"),
-        }
-    }
-}
-
 impl Store {
     /// Gets an object: hands it to `f` under its lock; counts the hit or miss and notes the use.
     #[inline]
@@ -56,12 +44,13 @@ impl Store {
         let c = &collection.0;
         let id = c.object_id(&self.hash_key, name);
         let (tag, (at, number)) = (self.layout.tag(id), self.layout.place(id.slot()));
+        let slot_at = self.layout.of_spread(c.spread(), number);
         let mut shard = self.lock(at);
-        shard.foresee_slot(number);
         let generation = shard.begin(c, now.unix_ms);
+        shard.foresee_slot(slot_at);
         let place = shard.find(c, generation, tag, name);
         let expires_ms = place.map_or(0, |(_, addr)| shard.record(addr).expires_ms());
-        let mut entry = Entry { store: self, shard, c, name, id, tag, number, now, generation, place, is_due: false };
+        let mut entry = Entry { store: self, shard, c, name, id, tag, slot_at, now, generation, place, is_due: false };
         if expires_ms != 0 && expires_ms <= now.unix_ms && !has(Bug::NeverExpires) {
             entry.expire();
         }

@@ -54,7 +54,8 @@ use body::Zeros;
 use collection::Registry;
 use herd_core::collection::Spec;
 use herd_core::key::{CollectionId, HashKey};
-use herd_core::limits::{HELD_PART, SLOTS};
+use herd_core::limits::{HELD_PART, SLOTS, SPREADS_MAX};
+use herd_core::place::Map;
 use herd_core::{Error, entry as core_entry, size};
 use index::Tag;
 use shard::{FETCH_BYTES, Lane, Shard};
@@ -104,6 +105,8 @@ pub struct Store {
     arena: Arc<Arena>,
     shards: Box<[Lane]>,
     layout: Layout,
+    /// Slots of each spread group that are not this node's alone.
+    shared_slots: [AtomicUsize; SPREADS_MAX],
     registry: Registry,
     hash_key: HashKey,
     object_max_bytes: u64,
@@ -135,13 +138,13 @@ impl Store {
         let layout = Layout::new(shards);
         let lane = |(shard, owner)| {
             // Slots begin apart, so that versions of two objects are seldom the same number.
-            let version = |number| first + ((shard * layout.slots() + number) as u64 * SLOT_STEP);
-            let slots = (0..layout.slots()).map(|number| Slot::new(version(number))).collect();
-            Lane::new(Shard::new(arena.clone(), owner, config.hash_key, layout, slots))
+            let first = first + (shard * layout.slots()) as u64 * SLOT_STEP;
+            Lane::new(Shard::new(arena.clone(), owner, config.hash_key, layout, first))
         };
         Ok(Arc::new(Self {
             shards: owners.into_iter().enumerate().map(lane).collect(),
             layout,
+            shared_slots: std::array::from_fn(|_| AtomicUsize::new(0)),
             registry: Registry::new(arena.clone()),
             arena,
             hash_key: config.hash_key,
@@ -158,6 +161,14 @@ impl Store {
     /// Creates a collection, or finds one of the same name and specification.
     pub fn create(&self, name: &str, spec: Spec) -> Result<Collection, Error> {
         self.registry.create(name, spec)
+    }
+
+    /// Makes the collections those of a map, and no others: makes, destroys and flushes. What is there when the map
+    /// first tells of a collection is of the generation that it tells.
+    ///
+    /// Error: `Busy` where too many that are gone are not forgotten yet: it is done in part, and may be tried again.
+    pub fn adopt(&self, map: &Map) -> Result<(), Error> {
+        self.registry.adopt(map)
     }
 
     /// Destroys a collection with all its objects; their memory is given back little by little.

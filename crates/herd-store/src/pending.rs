@@ -87,10 +87,9 @@ impl<T> ByName<T> {
         Some(kept)
     }
 
-    /// Drops what is kept of those tags in `from..=to` which are `meant`.
-    pub(crate) fn drop_range(&mut self, arena: &Arena, from: Tag, to: Tag, meant: impl Fn(Tag) -> bool) {
-        let gone: Vec<Of> =
-            self.range(from, to).filter(|((tag, ..), _)| meant(*tag)).map(|(of, _)| of.clone()).collect();
+    /// Drops of what is kept of the tags `from..=to` that which is `meant`.
+    pub(crate) fn drop_range(&mut self, arena: &Arena, from: Tag, to: Tag, meant: impl Fn(&Of) -> bool) {
+        let gone: Vec<Of> = self.range(from, to).filter(|(of, _)| meant(of)).map(|(of, _)| of.clone()).collect();
         gone.iter().for_each(|(tag, generation, name)| drop(self.remove(arena, *tag, *generation, name)));
     }
 
@@ -139,8 +138,8 @@ impl Entry<'_> {
 
     /// Gives out the next version, which is above `floor` too.
     pub fn take_version(&mut self, floor: Version) -> Version {
-        self.shard.raise_version(self.number, floor);
-        self.shard.next_version(self.number)
+        self.shard.raise_version(self.slot_at, floor);
+        self.shard.next_version(self.slot_at)
     }
 
     /// Keeps a write, which follows version `base` (0: absence), beside what is committed. It takes all the room and
@@ -175,7 +174,7 @@ impl Entry<'_> {
         record::set_mark(self.shard.bytes_mut(addr), PENDING, true);
         self.shard.note_expiry(PageId(addr.page()), draft.head.expires_ms);
         self.shard.count_in(self.c, queue, weight);
-        self.shard.link(self.tag, addr);
+        self.shard.link(self.c, self.tag, addr);
         // Where names are kept in order, this one has its room now. A listing passes over it until it is committed.
         self.c.add_name(self.generation, self.name);
         Ok(())
@@ -194,7 +193,7 @@ impl Entry<'_> {
     }
 
     fn note(&mut self, write: Pending, fence: Option<Fence>) {
-        self.shard.raise_version(self.number, write.version);
+        self.shard.raise_version(self.slot_at, write.version);
         let shard = &mut *self.shard;
         shard.pending.insert(&shard.arena, self.tag, self.generation, self.name, Prepared { write, fence });
         self.mark_beside(true);

@@ -47,6 +47,13 @@ pub(crate) fn busy(c: &State) -> Error {
     Error::new(ErrorKind::Busy, text)
 }
 
+/// A map has a collection more, and those it has no more are still in use.
+#[cold]
+pub(crate) fn too_many_gone(name: &str) -> Error {
+    let text = format!("no place for collection '{}' yet: too many that are gone are in use", quote(name.as_bytes()));
+    Error::new(ErrorKind::Busy, text)
+}
+
 /// A value does not fit beside what is never evicted.
 #[cold]
 pub(crate) fn no_room(size_bytes: u64, free_bytes: u64, budget_bytes: u64) -> Error {

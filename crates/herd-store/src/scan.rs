@@ -1,6 +1,7 @@
-//! The objects of one slot, in turns: to copy them, to compare them, or to have done with them.
+//! The objects of one slot of a spread group, in turns: to copy them, to compare them, or to have done with them.
 //!
-//! They are told by their tags, so a turn reads words of the index and touches only what is the slot's. A
+//! They are told by their tags, and from those of other spread groups by their pages; so a turn reads words of the
+//! index and touches only what is the slot's, or that of another group's slot of the same number. A
 //! [`SlotCursor`] stands between two tags, so it survives growth of the index, and changes: what is there all the time
 //! is met once. The order, that of [`Key`], is the same in every node, whatever its number of shards.
 //!
@@ -18,6 +19,7 @@ use herd_core::entry::Version;
 use herd_core::key::CollectionId;
 use herd_core::replica::Pending;
 use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Objects of the slot that one stretch is meant to meet where slots are of one size.
@@ -43,6 +45,11 @@ impl Key {
     pub fn slot(&self) -> usize {
         usize::from(self.slot)
     }
+
+    /// The spread group whose slot that is.
+    pub fn spread(&self) -> u16 {
+        self.collection.spread_group()
+    }
 }
 
 /// An object of a slot.
@@ -57,15 +64,16 @@ pub struct SlotItem {
 /// Where one who goes through a slot stands. It holds no lock and no object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotCursor {
+    spread: u16,
     slot: usize,
     /// `None`: at the end.
     next: Option<Tag>,
 }
 
 impl SlotCursor {
-    /// Before all objects of a slot (below [`herd_core::limits::SLOTS`]).
-    pub fn new(slot: usize) -> Self {
-        Self { slot, next: Some(Tag::MIN) }
+    /// Before all objects of a slot (below [`herd_core::limits::SLOTS`]) of a spread group.
+    pub fn new(spread: u16, slot: usize) -> Self {
+        Self { spread, slot, next: Some(Tag::MIN) }
     }
 
     /// Whether all objects were met.
@@ -87,7 +95,8 @@ impl Store {
 
     /// A cursor before this object, and before others whose hash begins as that of its name does.
     pub fn cursor_at(&self, key: &Key) -> SlotCursor {
-        SlotCursor { slot: key.slot(), next: Some(self.layout.tag_at(key.slot(), key.hash)) }
+        let next = self.layout.tag_at(key.slot(), key.hash);
+        SlotCursor { spread: key.spread(), slot: key.slot(), next: Some(next) }
     }
 
     /// A turn through a slot: appends what it meets to `items`, in order, and ends when it has looked at some `budget`
@@ -96,8 +105,8 @@ impl Store {
         self.turn(cursor, budget, |shard, stretch| self.list_stretch(shard, stretch, items, now));
     }
 
-    /// A turn of having done with a slot: what it meets goes, pending writes and remembered removals too, and no token
-    /// stays behind.
+    /// A turn of having done with a slot: what it meets goes, pending writes and remembered removals too, and leaves no
+    /// token behind.
     pub fn clear_turn(&self, cursor: &mut SlotCursor, budget: usize, now: Now) {
         self.turn(cursor, budget, |shard, stretch| shard.clear_stretch(stretch, now));
     }
@@ -110,7 +119,7 @@ impl Store {
             && let Some(from) = cursor.next
         {
             let mut shard = self.lock(at);
-            let stretch = Stretch { number, from, to: shard.index.stretch(from, entries) };
+            let stretch = Stretch { spread: cursor.spread, number, from, to: shard.index.stretch(from, entries) };
             looked += look(&mut shard, &stretch) + EMPTY_STRETCH_ENTRIES;
             cursor.next = stretch.to.next();
         }
@@ -126,7 +135,7 @@ impl Store {
             }
         });
         for (of, _) in stretch.of(&shard.pending, self.layout) {
-            if let Some(c) = shard.current(of.1, now) {
+            if let Some(c) = shard.current(of.1, now).filter(|c| c.spread() == stretch.spread) {
                 met.push(SlotItem { key: self.key_of(c, &of.2), version: 0 });
             }
         }
@@ -136,31 +145,36 @@ impl Store {
         looked
     }
 
-    /// All writes that are pending in those slots for which `is_meant`.
-    pub fn pendings(&self, is_meant: impl Fn(usize) -> bool, now: Now) -> Vec<(Key, Pending)> {
+    /// All writes that are pending in those slots of a spread group for which `is_meant`.
+    pub fn pendings(&self, spread: u16, is_meant: impl Fn(usize) -> bool, now: Now) -> Vec<(Key, Pending)> {
         let mut all = Vec::new();
         for at in 0..self.shards.len() {
             let shard = self.lock(at);
+            let of_spread = shard.of_spread(spread);
             let meant = shard.pending.iter().filter(|((tag, ..), _)| is_meant(self.layout.slot(at, *tag)));
             all.extend(meant.filter_map(|((_, generation, name), prepared)| {
-                let c = shard.current(*generation, now)?;
-                Some((self.key_of(c, name), prepared.write))
+                let logs = of_spread.get(generation).filter(|logs| logs.is_current(*generation, now))?;
+                Some((self.key_of(&logs.c, name), prepared.write))
             }));
         }
         all
     }
 
-    /// Forgets the removals that are remembered in those slots for which `is_meant`.
-    pub fn forget_graves(&self, is_meant: impl Fn(usize) -> bool) {
+    /// Forgets the removals that are remembered in those slots of a spread group for which `is_meant`.
+    pub fn forget_graves(&self, spread: u16, is_meant: impl Fn(usize) -> bool) {
         for at in 0..self.shards.len() {
             let shard = &mut *self.lock(at);
-            shard.graves.retain(&shard.arena, |(tag, ..), _| !is_meant(self.layout.slot(at, *tag)));
+            let meant: BTreeSet<Generation> = shard.of_spread(spread).into_keys().collect();
+            let goes = |(tag, generation, _): &Of| meant.contains(generation) && is_meant(self.layout.slot(at, *tag));
+            shard.graves.retain(&shard.arena, |of, _| !goes(of));
         }
     }
 }
 
 /// A stretch of a shard's index.
 struct Stretch {
+    /// The spread group that is meant.
+    spread: u16,
     /// The number of the slot that is meant.
     number: usize,
     from: Tag,
@@ -168,7 +182,7 @@ struct Stretch {
 }
 
 impl Stretch {
-    /// What is kept by name of the slot's objects in this stretch.
+    /// What is kept by name of objects in this stretch, in the slot of any spread group.
     fn of<'a, T>(&self, kept: &'a ByName<T>, layout: Layout) -> impl Iterator<Item = (&'a Of, &'a T)> {
         let number = self.number;
         kept.range(self.from, self.to).filter(move |((tag, ..), _)| layout.number(*tag) == number)
@@ -192,7 +206,8 @@ impl Shard {
             if self.layout.number(tag) == stretch.number {
                 let note = self.arena.note(&self.owner, PageId(addr.page()));
                 let logs = self.logs.get(usize::from(note.collection)).and_then(Option::as_ref);
-                let logs = logs.filter(|logs| logs.is_current(note.generation, now));
+                let logs =
+                    logs.filter(|logs| logs.c.spread() == stretch.spread && logs.is_current(note.generation, now));
                 logs.into_iter().for_each(|logs| each(&logs.c, addr));
             }
         });
@@ -204,6 +219,12 @@ impl Shard {
         self.logs.iter().flatten().find(|logs| logs.is_current(generation, now)).map(|logs| &logs.c)
     }
 
+    /// The logs of a spread group, by generation.
+    fn of_spread(&self, spread: u16) -> BTreeMap<Generation, &Logs> {
+        let logs = self.logs.iter().flatten().filter(|logs| logs.c.spread() == spread);
+        logs.map(|logs| (logs.generation, &**logs)).collect()
+    }
+
     /// Takes a stretch of a slot out; gives how many entries it looked at.
     fn clear_stretch(&mut self, stretch: &Stretch, now: Now) -> usize {
         let mut met = Vec::new();
@@ -213,9 +234,11 @@ impl Shard {
             let at = self.position(c, *addr);
             self.kill(c, at, *addr);
         }
-        let (layout, arena) = (self.layout, self.arena.clone());
-        self.pending.drop_range(&arena, stretch.from, stretch.to, |tag| layout.number(tag) == stretch.number);
-        self.graves.drop_range(&arena, stretch.from, stretch.to, |tag| layout.number(tag) == stretch.number);
+        let meant: BTreeSet<Generation> = self.of_spread(stretch.spread).into_keys().collect();
+        let layout = self.layout;
+        let goes = |of: &Of| layout.number(of.0) == stretch.number && meant.contains(&of.1);
+        self.pending.drop_range(&self.arena, stretch.from, stretch.to, goes);
+        self.graves.drop_range(&self.arena, stretch.from, stretch.to, goes);
         looked
     }
 }

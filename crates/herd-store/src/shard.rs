@@ -61,10 +61,12 @@ pub(crate) struct Shard {
     /// Bodies whose entry is gone.
     pub(crate) trash: Vec<Arc<Body>>,
     pub(crate) layout: Layout,
-    /// This shard's slots.
-    pub(crate) slots: Box<[Slot]>,
+    /// This shard's slots, of spread group 0, then of 1 and on: as many as were met.
+    pub(crate) slots: Vec<Slot>,
     /// How many of them are not this node's alone.
     pub(crate) shared_slots: usize,
+    /// The versions of each spread group's first slot here follow this one.
+    pub(crate) first_version: Version,
     /// Where the sweep for expired entries stands: collection, queue, page.
     pub(crate) sweep_at: (usize, usize, usize),
     hash_key: HashKey,
@@ -104,8 +106,8 @@ pub(crate) struct Queue {
 pub(crate) struct NoPage;
 
 impl Shard {
-    pub(crate) fn new(arena: Arc<Arena>, owner: Owner, hash_key: HashKey, layout: Layout, slots: Box<[Slot]>) -> Self {
-        let left = Left::new(arena.budget_bytes() / LEFT_FENCES_PART * slots.len() as u64 / SLOTS as u64);
+    pub(crate) fn new(arena: Arc<Arena>, owner: Owner, hash_key: HashKey, layout: Layout, first: Version) -> Self {
+        let left = Left::new(arena.budget_bytes() / LEFT_FENCES_PART * layout.slots() as u64 / SLOTS as u64);
         Self {
             arena,
             owner,
@@ -120,8 +122,9 @@ impl Shard {
             free_bodies: Vec::new(),
             trash: Vec::new(),
             layout,
-            slots,
+            slots: Vec::new(),
             shared_slots: 0,
+            first_version: first,
             sweep_at: (0, 0, 0),
             hash_key,
         }
@@ -129,8 +132,8 @@ impl Shard {
 
     /// Begins to fetch a slot, which is needed once the index and the record were waited for.
     #[inline]
-    pub(crate) fn foresee_slot(&self, number: usize) {
-        prefetch(&self.slots[number]);
+    pub(crate) fn foresee_slot(&self, at: usize) {
+        prefetch(&self.slots[at]);
     }
 
     /// Leaves a token behind at a name.
@@ -173,6 +176,7 @@ impl Shard {
         if at >= self.logs.len() {
             self.logs.resize_with(at + 1, || None);
         }
+        self.meet(c.spread());
         let counts = self.retire(at);
         let queues = Default::default();
         self.logs[at] = Some(Box::new(Logs { c: c.clone(), queues, generation, counts, kept_pages: 0, unreported: 0 }));
@@ -271,14 +275,14 @@ impl Shard {
     }
 
     /// Adds an entry to the index, which has room; gives its position.
-    pub(crate) fn link(&mut self, tag: Tag, addr: Addr) -> usize {
-        self.slots[self.layout.number(tag)].entries += 1;
+    pub(crate) fn link(&mut self, c: &State, tag: Tag, addr: Addr) -> usize {
+        self.count_entry(c, tag);
         self.index.insert(tag, addr)
     }
 
     /// Takes the entry at index position `at` out; others may be at another position then.
-    pub(crate) fn unlink(&mut self, at: usize) {
-        self.slots[self.layout.number(self.index.tag(at))].entries -= 1;
+    pub(crate) fn unlink(&mut self, c: &State, at: usize) {
+        self.uncount_entry(c, self.index.tag(at));
         self.index.remove(at);
     }
 
@@ -400,7 +404,7 @@ impl Shard {
 
     /// Removes the entry at index position `at`: marks it dead, uncounts it, lets its body go.
     pub(crate) fn kill(&mut self, c: &State, at: usize, addr: Addr) {
-        self.unlink(at);
+        self.unlink(c, at);
         self.bury(c, addr);
     }
 

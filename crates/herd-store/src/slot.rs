@@ -2,33 +2,26 @@
 //!
 //! A shard has slots that follow each other, as many as every other. So a node that has each N-th slot of a herd has
 //! some in every shard. Within the shard a slot has a number, which stands in the low bits of the tags of its objects:
-//! the index alone tells which objects are those of a slot (`scan.rs`), at no bytes for each.
+//! the index alone tells which objects may be those of a slot (`scan.rs`), at no bytes for each.
+//!
+//! Each spread group has slots of its own, which it shares with no other; its objects lie in the same shards as those
+//! of the others, and their pages tell whose they are. A shard keeps the slots of all spread groups in one table, one
+//! group after the other, so that an operation finds its own by one sum. A group's slots are made when it is first met.
 //!
 //! A [`Seat`] is read and set under the lock of the slot's shard, so each operation obeys the one that is set when its
 //! entry is locked. Invariant: what is not [`Seat::Alone`] never changes by itself: nothing in it expires, and nothing
 //! is evicted; the node does that as it does any change. Who may call: the store, its shards and entries; the node sets
 //! seats as the map says.
 
-use crate::Store;
+use crate::collection::{Collection, State};
 use crate::index::Tag;
 use crate::shard::Shard;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::{SLOT_STEP, Store};
 use herd_core::entry::Version;
 use herd_core::key::ObjectId;
-use herd_core::limits::SLOTS;
-
-/// What a node is to a slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Seat {
-    /// It has the only copy: it reads and changes objects and asks nobody.
-    Alone,
-    /// It decides, and others have copies.
-    Led,
-    /// It has a copy, and another node decides.
-    Held,
-    /// It has none that counts.
-    Away,
-}
+use herd_core::limits::{SLOTS, SPREADS_MAX};
+pub use herd_core::place::Seat;
 
 /// What is known of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,42 +45,99 @@ impl Slot {
 }
 
 impl Store {
-    /// What is known of a slot (below [`SLOTS`]).
-    pub fn slot(&self, slot: usize) -> Slot {
-        let (at, number) = self.layout.place(slot);
-        self.lock(at).slots[number]
-    }
-
-    /// Sets what this node is to a slot (below [`SLOTS`]), whose versions are above `floor` from now on.
-    pub fn set_seat(&self, slot: usize, seat: Seat, floor: Version) {
+    /// What is known of a slot (below [`SLOTS`]) of a spread group (below [`SPREADS_MAX`]).
+    pub fn slot(&self, spread: u16, slot: usize) -> Slot {
         let (at, number) = self.layout.place(slot);
         let mut shard = self.lock(at);
-        shard.shared_slots -= usize::from(shard.slots[number].seat != Seat::Alone);
-        shard.shared_slots += usize::from(seat != Seat::Alone);
-        shard.slots[number].seat = seat;
-        shard.raise_version(number, floor);
-        shard.logs.iter_mut().flatten().for_each(|logs| logs.kept_pages = 0);
+        shard.meet(spread);
+        shard.slots[self.layout.of_spread(spread, number)]
+    }
+
+    /// Sets what this node is to each slot of a spread group (below [`SPREADS_MAX`]), and a version that those of the
+    /// slot are above from now on. `seat` is asked with each slot's number while its shard is locked.
+    pub fn set_seats(&self, spread: u16, seat: impl Fn(usize) -> (Seat, Version)) {
+        for at in 0..self.shards.len() {
+            let shard = &mut *self.lock(at);
+            let before = shard.shared_slots;
+            shard.meet(spread);
+            for number in 0..self.layout.slots() {
+                let (seat, floor) = seat(self.layout.slot_at(at, number));
+                shard.set_seat(self.layout.of_spread(spread, number), seat, floor);
+            }
+            shard.logs.iter_mut().flatten().for_each(|logs| logs.kept_pages = 0);
+            let more = shard.shared_slots.wrapping_sub(before);
+            self.shared_slots[usize::from(spread)].fetch_add(more, Relaxed);
+        }
+    }
+
+    /// What this node is to the slot of an object.
+    pub fn seat(&self, c: &Collection, name: &[u8]) -> Seat {
+        self.slot(c.0.spread(), c.0.object_id(&self.hash_key, name).slot()).seat
+    }
+
+    /// Whether all slots of a collection's spread group are this node's alone.
+    #[inline]
+    pub fn is_alone(&self, c: &Collection) -> bool {
+        self.shared_slots[usize::from(c.0.spread())].load(Relaxed) == 0
+    }
+
+    /// Whether all slots of all spread groups are this node's alone.
+    pub fn is_alone_with_all(&self) -> bool {
+        self.shared_slots.iter().all(|shared| shared.load(Relaxed) == 0)
     }
 }
 
 impl Shard {
-    /// The next version of a slot.
-    #[inline]
-    pub(crate) fn next_version(&mut self, number: usize) -> Version {
-        self.slots[number].version += 1;
-        self.slots[number].version
+    /// Makes the slots of a spread group, if they are not there; this node is alone with them.
+    pub(crate) fn meet(&mut self, spread: u16) {
+        let (each, spreads) = (self.layout.slots(), usize::from(spread) + 1);
+        assert!(spreads <= SPREADS_MAX, "a map has no spread group {spread}");
+        let missing = (spreads * each).saturating_sub(self.slots.len());
+        self.slots.reserve_exact(missing);
+        for _ in 0..missing {
+            let number = self.slots.len() % each;
+            self.slots.push(Slot::new(self.first_version + number as u64 * SLOT_STEP));
+        }
     }
 
-    /// Later versions of a slot are above this one.
-    pub(crate) fn raise_version(&mut self, number: usize, version: Version) {
-        let slot = &mut self.slots[number];
+    fn set_seat(&mut self, at: usize, seat: Seat, floor: Version) {
+        self.shared_slots -= usize::from(self.slots[at].seat != Seat::Alone);
+        self.shared_slots += usize::from(seat != Seat::Alone);
+        self.slots[at].seat = seat;
+        self.raise_version(at, floor);
+    }
+
+    /// The next version of the slot at this place of the table.
+    #[inline]
+    pub(crate) fn next_version(&mut self, at: usize) -> Version {
+        self.slots[at].version += 1;
+        self.slots[at].version
+    }
+
+    /// Later versions of the slot at this place are above this one.
+    pub(crate) fn raise_version(&mut self, at: usize, version: Version) {
+        let slot = &mut self.slots[at];
         slot.version = slot.version.max(version);
     }
 
-    /// Whether the object with this tag may not go by itself.
+    /// Counts an entry of a collection with this tag.
     #[inline]
-    pub(crate) fn is_shared(&self, tag: Tag) -> bool {
-        self.slots[self.layout.number(tag)].seat != Seat::Alone
+    pub(crate) fn count_entry(&mut self, c: &State, tag: Tag) {
+        let at = self.layout.of_tag(c, tag);
+        self.slots[at].entries += 1;
+    }
+
+    /// Uncounts such an entry.
+    #[inline]
+    pub(crate) fn uncount_entry(&mut self, c: &State, tag: Tag) {
+        let at = self.layout.of_tag(c, tag);
+        self.slots[at].entries -= 1;
+    }
+
+    /// Whether an object of a collection with this tag may not go by itself.
+    #[inline]
+    pub(crate) fn is_shared(&self, c: &State, tag: Tag) -> bool {
+        self.slots[self.layout.of_tag(c, tag)].seat != Seat::Alone
     }
 }
 
@@ -136,7 +186,24 @@ impl Layout {
 
     /// The slot of an object with this tag in that shard.
     pub(crate) fn slot(self, shard: usize, tag: Tag) -> usize {
-        shard << self.bits | self.number(tag)
+        self.slot_at(shard, self.number(tag))
+    }
+
+    /// The slot of that number in that shard.
+    fn slot_at(self, shard: usize, number: usize) -> usize {
+        shard << self.bits | number
+    }
+
+    /// The place, among what a shard knows of slots, of the one of that number in a spread group.
+    #[inline]
+    pub(crate) fn of_spread(self, spread: u16, number: usize) -> usize {
+        usize::from(spread) << self.bits | number
+    }
+
+    /// That of the slot in which a collection's objects with this tag lie.
+    #[inline]
+    fn of_tag(self, c: &State, tag: Tag) -> usize {
+        self.of_spread(c.spread(), self.number(tag))
     }
 }
 

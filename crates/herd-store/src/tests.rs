@@ -3,8 +3,10 @@
 use super::*;
 use herd_core::ErrorKind;
 use herd_core::key::HashKey;
+use herd_core::limits::SLOTS;
 use std::collections::HashMap;
 
+mod adopt;
 mod generations;
 mod left;
 mod memory;
@@ -68,7 +70,22 @@ fn bytes(body: &Body) -> Vec<u8> {
 }
 
 fn get(store: &Store, c: &Collection, name: &[u8], now: Now) -> Option<Vec<u8>> {
-    store.get(c, name, now, bytes_of).alone()
+    alone(store.get(c, name, now, bytes_of))
+}
+
+/// What was made of an object, if there is one, where this node is alone.
+fn alone<R>(got: Got<R>) -> Option<R> {
+    match got {
+        Got::Hit(made) => Some(made),
+        Got::Miss => None,
+        Got::Away { slot, seat } => panic!("slot {slot} is {seat:?}"),
+    }
+}
+
+/// Has one slot of spread group 0 be this, and leaves the others as they are.
+fn set_seat(store: &Store, slot: usize, seat: Seat, floor: u64) {
+    let before: Vec<Seat> = (0..SLOTS).map(|slot| store.slot(0, slot).seat).collect();
+    store.set_seats(0, |at| if at == slot { (seat, floor) } else { (before[at], 0) });
 }
 
 /// Bytes that follow from `seed`, by which any other are told.
@@ -310,7 +327,7 @@ fn a_reader_keeps_the_version_it_began_with() {
         Value::Body(body) => body.clone(),
         Value::Inline(..) => unreachable!("it is large"),
     });
-    let held = held.alone().expect("there");
+    let held = alone(held).expect("there");
     for i in 0..200u64 {
         put(&store, &c, b"n", &value(i, 300_000), at(1)).expect("fits");
     }
@@ -405,7 +422,7 @@ fn objects_named_by_index_are_found_listed_and_lie_in_slots_that_follow_each_oth
     }
     let first = c.id().first_slot();
     let of = |i: usize| c.0.object_id(&store.hash_key, i.to_string().as_bytes()).slot();
-    assert!((0..5_000).all(|i| of(i) == (first + i) % herd_core::limits::SLOTS), "neighbours, over {slots} shards");
+    assert!((0..5_000).all(|i| of(i) == (first + i) % SLOTS), "neighbours, over {slots} shards");
     for name in [&b"x"[..], b"01", b"-1", b"18446744073709551616"] {
         let refused = put(&store, &c, name, b"v", at(1)).expect_err("no index");
         assert_eq!(refused.kind, ErrorKind::BadRequest);

@@ -1,16 +1,16 @@
 //! GET and HEAD of an object: conditions, one range, and waiting for a newer version (`Prefer: wait`, RFC 7240).
 
 use super::{Session, date, fail, fail_as};
-use crate::context::{Context, Output, not_found};
+use crate::context::{Context, Output, away, not_found};
 use crate::metrics::VerbName;
 use crate::watch::Watched;
 use herd_core::attributes::Attributes;
 use herd_core::door::http::{Connection, Content, Method, ObjectHead, Plan, Request, Response, Status};
-use herd_core::entry::Version;
+use herd_core::entry::{Head, Version};
 use herd_core::limits::WAIT_MAX_MS;
 use herd_core::{Error, ErrorKind};
 use herd_net::Ticket;
-use herd_store::{Body, Collection, Found, Value};
+use herd_store::{Body, Collection, Entry, Found, Got, Seat, Value};
 use std::sync::Arc;
 
 /// A GET that waits for a newer version than its client has.
@@ -26,7 +26,7 @@ impl Wait {
     fn goes_on(&mut self, cx: &Context) -> bool {
         self.watched.arm();
         let (collection, name) = (self.watched.collection(), self.watched.name());
-        let head = cx.shared.store.entry(collection, name, cx.now).found().map(|found| found.head);
+        let head = present(&cx.shared.store.entry(collection, name, cx.now));
         let same = head.filter(|head| head.version == self.newer_than && cx.now.unix_ms < self.until_ms);
         let on = same.filter(|_| cx.shared.check_serving().is_ok());
         if let Some(head) = on {
@@ -75,9 +75,10 @@ impl Session {
         let taken = cx.shared.store.get(&found, name, cx.now, |object| {
             answer(cx, &form, &found, object, |version, size| request.read.plan(version, size), out)
         });
-        match taken.alone() {
-            None => fail(cx, request, VerbName::Get, &not_found(collection, name), None, out),
-            Some(Taken::NotModified(version)) => match request.read.wait() {
+        match taken {
+            Got::Away { .. } => fail(cx, request, VerbName::Get, &away(name), None, out),
+            Got::Miss => fail(cx, request, VerbName::Get, &not_found(collection, name), None, out),
+            Got::Hit(Taken::NotModified(version)) => match request.read.wait() {
                 Some(wait) if wait.newer_than >= version && wait.wait_ms > 0 => {
                     let until_ms = cx.now.unix_ms.saturating_add(wait.wait_ms.min(WAIT_MAX_MS));
                     if let Err(error) = self.wait(cx, &found, name, (wait.newer_than, until_ms), form, out) {
@@ -86,7 +87,7 @@ impl Session {
                 }
                 _ => not_modified(cx, &form, &found, version, out),
             },
-            Some(taken) => finish(cx, request, taken, out),
+            Got::Hit(taken) => finish(cx, request, taken, out),
         }
     }
 
@@ -102,7 +103,7 @@ impl Session {
         cx.shared.check_serving()?;
         let seat = cx.shared.watch.admit(name)?;
         let entry = cx.shared.store.entry(collection, name, cx.now);
-        let head = entry.found().map(|found| found.head).filter(|head| head.version == newer_than);
+        let head = present(&entry).filter(|head| head.version == newer_than);
         // Without a place for its reply it does not wait.
         if let Some(head) = head
             && let Some(ticket) = out.defer()
@@ -137,6 +138,11 @@ impl Session {
     }
 }
 
+/// What is known of an object that is there, and that no other node decides on.
+fn present(entry: &Entry<'_>) -> Option<Head> {
+    entry.found().filter(|_| entry.seat() == Seat::Alone).map(|found| found.head)
+}
+
 /// Answers a GET whose wait is over with what is there.
 fn answer_wait(
     cx: &Context,
@@ -149,11 +155,12 @@ fn answer_wait(
     let plan = |version, _| if version > newer_than { Plan::Whole } else { Plan::NotModified };
     let taken =
         cx.shared.store.get(collection, name, cx.now, |object| answer(cx, &form, collection, object, plan, out));
-    match taken.alone() {
-        Some(Taken::Large(body, from, to)) => out.bulk(body, from, to),
-        Some(Taken::NotModified(version)) => not_modified(cx, &form, collection, version, out),
-        Some(_) => {}
-        None => fail_as(cx, form, VerbName::Get, &not_found(collection.name(), name), None, out),
+    match taken {
+        Got::Hit(Taken::Large(body, from, to)) => out.bulk(body, from, to),
+        Got::Hit(Taken::NotModified(version)) => not_modified(cx, &form, collection, version, out),
+        Got::Hit(_) => {}
+        Got::Away { .. } => fail_as(cx, form, VerbName::Get, &away(name), None, out),
+        Got::Miss => fail_as(cx, form, VerbName::Get, &not_found(collection.name(), name), None, out),
     }
 }
 

@@ -33,6 +33,7 @@ impl Listing {
         limit: u32,
     ) -> Result<Self, Error> {
         let (store, found) = (&cx.shared.store, cx.shared.collection(collection)?);
+        cx.shared.check_alone(&found)?;
         cx.was_dear();
         let cursor = store.begin_list(&found, prefix, (!after.is_empty()).then_some(after));
         let mut text = Vec::new();
@@ -44,6 +45,7 @@ impl Listing {
     fn turn(&mut self, cx: &Context) -> Result<bool, Error> {
         let mut items = Page::new();
         cx.shared.store.list_turn(&mut self.cursor, &mut items, self.left.min(LIST_STEP), cx.now);
+        cx.shared.check_alone(self.cursor.collection())?;
         let mut is_end = self.cursor.is_at_end();
         for item in items {
             if self.text.len() >= LIST_PAGE_HIGH_BYTES {

@@ -2,7 +2,7 @@
 
 use super::{Session, State, date};
 use crate::apply::apply;
-use crate::context::{Context, Output, not_found};
+use crate::context::{Context, Output, away, not_found};
 use crate::metrics::{DoorName, VerbName};
 use herd_core::door::http::{
     About, Body, CONTINUE, ChunkedDecoder, Connection, Content, Fed, ObjectHead, Refusal, Request, Response, Status,
@@ -13,7 +13,7 @@ use herd_core::limits::HTTP_DROPPED_MAX_BYTES;
 use herd_core::op::{Action, Op, Put};
 use herd_core::{Error, ErrorKind};
 use herd_net::{Next, Step};
-use herd_store::{Collection, Upload};
+use herd_store::{Collection, Seat, Upload};
 use std::io::IoSliceMut;
 
 /// A PUT whose body is arriving.
@@ -313,7 +313,8 @@ fn check(cx: &Context, collection: &Collection, name: &[u8], condition: Conditio
     if condition == Condition::None {
         return Ok(());
     }
-    condition.check(cx.shared.store.entry(collection, name, cx.now).version())
+    let entry = cx.shared.store.entry(collection, name, cx.now);
+    if entry.seat() == Seat::Alone { condition.check(entry.version()) } else { Err(away(name)) }
 }
 
 pub(super) fn remove(

@@ -1,5 +1,6 @@
 //! `flush_all`, `stats`, `version` and the clock of memcached's tests.
 
+use super::lines::answer_error;
 use crate::context::{Context, Output};
 use crate::metrics::{DoorName, VerbName};
 use herd_core::door::memcached::{DebugTime, StatsTopic, expires_ms, reply, stat};
@@ -24,6 +25,9 @@ pub(super) fn flush_all(cx: &mut Context, delay: i64, quiet: bool, out: &mut Out
     cx.count(VerbName::Admin);
     let at_ms = (delay > 0).then(|| expires_ms(delay, cx.now.unix_ms));
     let default = &cx.shared.default;
+    if let Err(error) = cx.shared.check_alone(default) {
+        return answer_error(cx, VerbName::Admin, &error, quiet, out);
+    }
     cx.shared.store.flush(default, at_ms);
     cx.shared.watch.flush_at(default.id(), at_ms);
     if at_ms.is_none() {

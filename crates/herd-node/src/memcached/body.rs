@@ -53,8 +53,9 @@ impl Session {
             self.state = State::Swallow(bytes + 2);
             return Step { used, next: Next::Read };
         }
-        // The default collection has no quota, so what is replaced makes no difference.
-        match cx.admit(&cx.shared.default, b"", Some(bytes)) {
+        let (mut buffer, command) = (Vec::new(), proto::parse_line(line));
+        let key = command.as_ref().map_or(&b""[..], |command| text::key(command, &mut buffer));
+        match cx.admit(&cx.shared.default, key, Some(bytes)) {
             Ok(upload) => {
                 let receiving = Receiving { line: line.to_vec(), upload, left: bytes, failed: None };
                 self.state = State::Body(Box::new(receiving));

@@ -4,14 +4,14 @@ use super::lines::answer_error;
 use super::text::{self, Given};
 use super::write_bytes;
 use crate::apply::Outcome;
-use crate::context::{Context, Output};
+use crate::context::{Context, Output, away};
 use crate::metrics::VerbName;
 use herd_core::ErrorKind;
 use herd_core::door::memcached::{self as proto, Clock, Meta, SetMode, reply};
 use herd_core::entry::{Head, Memcached};
 use herd_core::method::memcached::Method;
 use herd_core::op::Answer;
-use herd_store::Found;
+use herd_store::{Found, Seat};
 
 fn clock(cx: &Context) -> Clock {
     Clock { now_ms: cx.now.unix_ms, node_s: cx.now.uptime_s }
@@ -30,6 +30,10 @@ pub(super) fn get(cx: &mut Context, meta: &Meta<'_>, out: &mut Output<'_>) {
 /// Answers with the item as it is; false, with nothing done, if the right to recache must be handed out with it.
 fn get_as_it_is(cx: &Context, meta: &Meta<'_>, key: &[u8], out: &mut Output<'_>) -> bool {
     let mut entry = cx.shared.store.entry(&cx.shared.default, key, cx.now);
+    if entry.seat() != Seat::Alone {
+        answer_error(cx, VerbName::Get, &away(key), false, out);
+        return true;
+    }
     match entry.found() {
         Some(found) if found.head.memcached.stale && !found.head.memcached.token_sent => return false,
         Some(found) => answer_get(cx, meta, found.head, &found, false, out),
@@ -57,7 +61,7 @@ fn get_and_change(cx: &Context, meta: &Meta<'_>, key: &[u8], out: &mut Output<'_
         }
         if hit && meta.has(b'u') {
             entry.count_hit()
-        } else {
+        } else if !text::is_away(&done) {
             entry.count_get(hit)
         }
         done.err()
@@ -164,6 +168,9 @@ pub(super) fn debug(cx: &mut Context, meta: &Meta<'_>, out: &mut Output<'_>) {
     let mut buffer = Vec::new();
     let key = meta.key(&mut buffer);
     let entry = cx.shared.store.entry(&cx.shared.default, key, cx.now);
+    if entry.seat() != Seat::Alone {
+        return answer_error(cx, VerbName::Admin, &away(key), false, out);
+    }
     match entry.found() {
         Some(found) => proto::meta_debug(meta, &found.head, clock(cx), out.buf),
         None => out.buf.extend_from_slice(reply::META_DEBUG_MISS),

@@ -10,13 +10,13 @@ mod lines;
 mod meta;
 mod text;
 
-use crate::context::{Context, Output};
+use crate::context::{Context, Output, away};
 use crate::metrics::VerbName;
 use body::Receiving;
 use herd_core::door::memcached::{self as proto, Command, Get, GetHow, KeyStream, reply};
 use herd_core::limits::{MEMCACHED_COMMAND_MAX_BYTES, OUTPUT_HIGH_BYTES};
 use herd_net::{Next, Step};
-use herd_store::{Found, Value};
+use herd_store::{Found, Got, Value};
 
 /// State of a connection.
 #[derive(Default)]
@@ -118,11 +118,14 @@ fn serve_key(cx: &Context, key: &[u8], how: GetHow, out: &mut Output<'_>) -> boo
     match how.touch {
         Some(exptime) => text::get_and_touch(cx, key, exptime, how.with_cas, out),
         None => {
-            cx.shared
-                .store
-                .get(&cx.shared.default, key, cx.now, |found| write_value(cx, key, found, how.with_cas, out))
-                .alone();
-            true
+            let write = |found: &Found<'_>| write_value(cx, key, found, how.with_cas, out);
+            match cx.shared.store.get(&cx.shared.default, key, cx.now, write) {
+                Got::Hit(()) | Got::Miss => true,
+                Got::Away { .. } => {
+                    lines::answer_error(cx, VerbName::Get, &away(key), false, out);
+                    false
+                }
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::lines::answer_error;
 use super::meta;
-use crate::apply::{Outcome, apply};
+use crate::apply::{Done, Outcome, apply};
 use crate::context::{Context, Output};
 use crate::metrics::VerbName;
 use herd_core::ErrorKind;
@@ -37,6 +37,11 @@ pub(super) fn method<'a>(cx: &Context, method: memcached::Method<'a, Arc<Body>>)
 #[inline]
 pub(super) fn run<R>(cx: &Context, key: &[u8], op: &Op<'_, Arc<Body>>, finish: impl FnOnce(Outcome<'_, '_>) -> R) -> R {
     apply(cx, &cx.shared.default, key, op, finish)
+}
+
+/// Whether another node decides on the item, so that nothing was looked for here.
+pub(super) fn is_away(done: &Done) -> bool {
+    matches!(done, Err(error) if error.kind == ErrorKind::Unreachable)
 }
 
 #[inline]
@@ -82,6 +87,15 @@ pub(super) fn is_quiet(command: &Command<'_>) -> bool {
     matches!(command, Command::Store(store) if store.quiet)
 }
 
+/// The key of a command with a body; of a meta command it may be decoded into `buffer`.
+pub(super) fn key<'k>(command: &Command<'k>, buffer: &'k mut Vec<u8>) -> &'k [u8] {
+    match command {
+        Command::Store(store) => store.key,
+        Command::MetaSet { meta, .. } => meta.key(buffer),
+        _ => unreachable!("only these have a body"),
+    }
+}
+
 /// A `set`, or an `ms` in its own mode that compares nothing, must not leave the old value where it fails: the client
 /// meant it to be gone. Every other command leaves what is there.
 pub(super) fn drop_old(cx: &Context, command: &Command<'_>) {
@@ -117,7 +131,9 @@ pub(super) fn get_and_touch(cx: &Context, key: &[u8], exptime: i64, with_cas: bo
         if let (Ok(_), Some(found)) = (&outcome.done, outcome.entry.found()) {
             super::write_value(cx, key, &found, with_cas, out);
         }
-        outcome.entry.count_get(outcome.before.is_some());
+        if !is_away(&outcome.done) {
+            outcome.entry.count_get(outcome.before.is_some());
+        }
         outcome.done
     });
     match done {

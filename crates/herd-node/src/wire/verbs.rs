@@ -4,7 +4,7 @@ use super::send::{FirstFields, Outgoing, send_small};
 use super::write::{self, answer_done};
 use super::{Session, refuse, write_frame};
 use crate::apply::apply;
-use crate::context::{Context, Output, not_found};
+use crate::context::{Context, Output, away, not_found};
 use crate::held::Held;
 use crate::metrics::VerbName;
 use crate::watch::Watched;
@@ -16,7 +16,7 @@ use herd_core::op::{Action, Op};
 use herd_core::wire::{FLAG_HEAD_ONLY, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, ListEntry, Status};
 use herd_core::{Error, ErrorKind};
 use herd_net::Ticket;
-use herd_store::{Collection, Found, ListCursor, Page, Value};
+use herd_store::{Collection, Found, Got, ListCursor, Page, Seat, Value};
 
 /// A get that waits for a newer version.
 pub(super) struct Wait {
@@ -39,7 +39,12 @@ impl Wait {
         if collection.is_destroyed() {
             return Some(Err(no_collection(collection.id())));
         }
-        let head = cx.shared.store.entry(collection, name, cx.now).found().map(|found| found.head);
+        let entry = cx.shared.store.entry(collection, name, cx.now);
+        if entry.seat() != Seat::Alone {
+            return Some(Err(away(name)));
+        }
+        let head = entry.found().map(|found| found.head);
+        drop(entry);
         if head.map(|head| head.version) > self.request.newer_than() {
             return Some(Ok(()));
         }
@@ -154,7 +159,12 @@ impl Session {
         reply.collection = collection.id().0;
         reply.set_ack(collection.class(), 1);
         let taken = cx.shared.store.get(collection, name, cx.now, |found| answer_get(cx, header, reply, found, out));
-        match taken.alone().transpose()? {
+        let taken = match taken {
+            Got::Hit(taken) => Some(taken?),
+            Got::Miss => None,
+            Got::Away { .. } => return Err(away(name)),
+        };
+        match taken {
             Some(Taken::Done) => Ok(()),
             Some(Taken::Large(mut outgoing)) => {
                 self.check_open()?;
@@ -184,6 +194,9 @@ impl Session {
         cx.shared.check_serving()?;
         let seat = cx.shared.watch.admit(name)?;
         let entry = cx.shared.store.entry(collection, name, cx.now);
+        if entry.seat() != Seat::Alone {
+            return Err(away(name));
+        }
         let head = entry.found().map(|found| found.head);
         if head.map(|head| head.version) > header.newer_than() {
             drop(entry);
@@ -299,6 +312,7 @@ pub(super) fn create(
     // The library's message quotes the client's own words, of any length and with control characters.
     let wrong = |error: serde_json::Error| bad(format!("specification: {}", error.to_string().escape_debug()));
     let spec: Spec = serde_json::from_str(json).map_err(wrong)?;
+    cx.shared.check_alone_with_all()?;
     let collection = cx.shared.store.create(name, spec)?;
     answer_done(cx, &collection, header, Ok(0), out);
     Ok(())
@@ -314,6 +328,7 @@ pub(super) fn destroy(
     if collection.id() == CollectionId::DEFAULT {
         return Err(Error::new(ErrorKind::NotAllowed, "collection 'default' can't be removed"));
     }
+    cx.shared.check_alone(&collection)?;
     cx.shared.store.destroy(&collection);
     cx.emptied(collection.id());
     answer_done(cx, &collection, header, Ok(0), out);
@@ -337,6 +352,7 @@ impl Listing {
     /// A turn; true when the page is whole.
     fn turn(&mut self, cx: &Context) -> Result<bool, Error> {
         cx.shared.store.list_turn(&mut self.cursor, &mut self.page, self.limit, cx.now);
+        cx.shared.check_alone(self.cursor.collection())?;
         if self.page.len() == self.limit || self.cursor.is_at_end() {
             return Ok(true);
         }
@@ -364,6 +380,7 @@ impl Session {
         out: &mut Output<'_>,
     ) -> Result<(), Error> {
         let collection = collection(cx, header, fields)?;
+        cx.shared.check_alone(&collection)?;
         let limit = fields.limit.unwrap_or(WIRE_LIST_PAGE_MAX);
         if !(1..=WIRE_LIST_PAGE_MAX).contains(&limit) {
             let text = format!("a page has 1 to {WIRE_LIST_PAGE_MAX} names");

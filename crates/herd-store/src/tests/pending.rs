@@ -65,7 +65,7 @@ fn a_write_that_is_dropped_leaves_everything_as_it_was() {
     assert_eq!(store.list(&c, b"", None, 9, at(1)).len(), 1);
     let next = put(&store, &c, b"n", b"v", at(1)).expect("fits");
     assert_eq!(next, first + 21, "what was dropped is not used again");
-    assert_eq!(store.slot(store.key(&c, b"n").slot()).version, next);
+    assert_eq!(store.slot(0, store.key(&c, b"n").slot()).version, next);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn removals_are_remembered_until_they_are_forgotten_and_their_memory_is_given_ba
     store.entry(&c, b"m", at(1)).bury(8);
     assert_eq!(store.entry(&c, b"n", at(1)).grave(), 7);
     let slot = store.entry(&c, b"n", at(1)).slot();
-    store.forget_graves(|other| other == slot);
+    store.forget_graves(0, |other| other == slot);
     let grave = |name: &[u8]| store.entry(&c, name, at(1)).grave();
     assert_eq!([grave(b"n"), grave(b"m")], [0, 8]);
     store.flush(&c, None);

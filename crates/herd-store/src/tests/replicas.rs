@@ -3,7 +3,7 @@
 
 use super::*;
 use herd_core::entry::COUNTER_BITS;
-use herd_core::limits::{INLINE_MAX_BYTES, SLOTS};
+use herd_core::limits::INLINE_MAX_BYTES;
 use herd_core::replica::{
     Change, Copies, Effect, GroupEpoch, Member, Message, NoRoom, NodeId, Outcome, Part, Pending, Standing, View, Want,
 };
@@ -56,7 +56,7 @@ impl Group {
         let config = Config { memory_bytes, threads: 2, object_max_bytes: 1 << 30, hash_key, start_ms: 0 };
         let store = Store::new(&config).expect("maps");
         let c = store.create("r", Spec { ordered: true, ..spec("ram:1") }).expect("new");
-        (0..SLOTS).for_each(|slot| store.set_seat(slot, Seat::Led, 0));
+        store.set_seats(0, |_| (Seat::Led, 0));
         Self { store, c }
     }
 
@@ -91,8 +91,8 @@ impl Group {
 
     fn items(&self) -> Vec<SlotItem> {
         let mut items = Vec::new();
-        for slot in (0..SLOTS).filter(|slot| self.store.slot(*slot).entries > 0) {
-            let mut cursor = SlotCursor::new(slot);
+        for slot in (0..SLOTS).filter(|slot| self.store.slot(0, *slot).entries > 0) {
+            let mut cursor = SlotCursor::new(0, slot);
             while !cursor.is_at_end() {
                 self.store.slot_turn(&mut cursor, &mut items, usize::MAX, at(1));
             }
@@ -111,7 +111,7 @@ impl Copies<Key, Edit> for Group {
     }
 
     fn pendings(&self) -> Vec<(Key, Pending)> {
-        self.store.pendings(|_| true, at(1))
+        self.store.pendings(0, |_| true, at(1))
     }
 
     fn next_version(&mut self, key: &Key, since: GroupEpoch) -> u64 {
@@ -157,9 +157,9 @@ impl Copies<Key, Edit> for Group {
 
     fn next_key(&self, after: Option<&Key>) -> Option<Key> {
         let (mut items, first) = (Vec::new(), after.map_or(0, Key::slot));
-        for slot in (first..SLOTS).filter(|slot| *slot == first || self.store.slot(*slot).entries > 0) {
+        for slot in (first..SLOTS).filter(|slot| *slot == first || self.store.slot(0, *slot).entries > 0) {
             let from = after.filter(|_| slot == first);
-            let mut cursor = from.map_or(SlotCursor::new(slot), |key| self.store.cursor_at(key));
+            let mut cursor = from.map_or(SlotCursor::new(0, slot), |key| self.store.cursor_at(key));
             while !cursor.is_at_end() {
                 self.store.slot_turn(&mut cursor, &mut items, 100, at(1));
                 if let Some(item) = items.drain(..).find(|item| after.is_none_or(|after| item.key > *after)) {
@@ -184,12 +184,12 @@ impl Copies<Key, Edit> for Group {
     }
 
     fn forget_graves(&mut self) {
-        self.store.forget_graves(|_| true);
+        self.store.forget_graves(0, |_| true);
     }
 
     fn clear(&mut self) {
         for slot in 0..SLOTS {
-            let mut cursor = SlotCursor::new(slot);
+            let mut cursor = SlotCursor::new(0, slot);
             while !cursor.is_at_end() {
                 self.store.clear_turn(&mut cursor, usize::MAX, at(1));
             }

@@ -1,7 +1,6 @@
 //! The objects of one slot, in turns.
 
 use super::*;
-use herd_core::limits::SLOTS;
 
 fn array(store: &Store, name: &str) -> Collection {
     store.create(name, Spec { indexed: true, ..spec("ram:1") }).expect("new")
@@ -13,7 +12,7 @@ fn name(i: u64) -> Vec<u8> {
 }
 
 fn all(store: &Store, slot: usize) -> Vec<SlotItem> {
-    let (mut cursor, mut items) = (SlotCursor::new(slot), Vec::new());
+    let (mut cursor, mut items) = (SlotCursor::new(0, slot), Vec::new());
     while !cursor.is_at_end() {
         store.slot_turn(&mut cursor, &mut items, 1, at(1));
     }
@@ -29,7 +28,7 @@ fn objects_that_stay_are_met_once_and_in_order_while_others_come_and_go() {
     }
     let slot = store.key(&c, b"0").slot();
     let bytes = || store.lock(store.layout.place(slot).0).index.bytes();
-    let (mut cursor, mut items, mut turns, before) = (SlotCursor::new(slot), Vec::new(), 0u64, bytes());
+    let (mut cursor, mut items, mut turns, before) = (SlotCursor::new(0, slot), Vec::new(), 0u64, bytes());
     while !cursor.is_at_end() {
         store.slot_turn(&mut cursor, &mut items, 1, at(1));
         // Of the slot, and of others: the index grows beneath the cursor.
@@ -84,6 +83,52 @@ fn a_cursor_goes_on_at_a_key() {
     }
 }
 
+/// Slots of two spread groups share their tags: what is done to one must leave the other.
+#[test]
+fn a_slot_has_nothing_of_the_slot_of_another_spread_group() {
+    let store = store(8 << 20);
+    let c = array(&store, "kept");
+    let other = store.create("cache", Spec { indexed: true, ..spec("cache") }).expect("new");
+    let slot = store.key(&c, b"0").slot();
+    let from = (slot + SLOTS - store.key(&other, b"0").slot()) % SLOTS;
+    let of_other = |i: u64| (from as u64 + i * SLOTS as u64).to_string().into_bytes();
+    let new = NewObject::of(Given::Small(b"v", None));
+    for i in 0..300 {
+        put(&store, &c, &name(i), b"v", at(1)).expect("fits");
+        put(&store, &other, &of_other(i), b"v", at(1)).expect("fits");
+    }
+    for (c, key) in [(&c, name(300)), (&other, of_other(300))] {
+        let mut entry = store.entry(c, &key, at(1));
+        assert_eq!(entry.slot(), slot);
+        let version = entry.take_version(0);
+        entry.prepare(version, 0, &new).expect("fits");
+        entry.bury(version);
+    }
+    let met = |spread| {
+        let (mut cursor, mut items) = (SlotCursor::new(spread, slot), Vec::new());
+        while !cursor.is_at_end() {
+            store.slot_turn(&mut cursor, &mut items, 1, at(1));
+        }
+        items
+    };
+    for (spread, of) in [(0, &c), (1, &other)] {
+        let (items, pendings) = (met(spread), store.pendings(spread, |_| true, at(1)));
+        assert_eq!((items.len(), pendings.len(), store.slot(spread, slot).entries), (301, 1, 301));
+        assert!(items.iter().map(|item| &item.key).chain([&pendings[0].0]).all(|key| key.collection == of.id()));
+    }
+    store.forget_graves(0, |_| true);
+    let graves = || [(&c, name(300)), (&other, of_other(300))].map(|(c, key)| store.entry(c, &key, at(1)).grave() != 0);
+    assert_eq!(graves(), [false, true]);
+    let mut cursor = SlotCursor::new(0, slot);
+    while !cursor.is_at_end() {
+        store.clear_turn(&mut cursor, 1, at(1));
+    }
+    assert_eq!((met(0).len(), met(1).len()), (0, 301));
+    assert_eq!([0, 1].map(|spread| store.pendings(spread, |_| true, at(1)).len()), [0, 1]);
+    assert_eq!([0, 1].map(|spread| store.slot(spread, slot).entries), [0, 301]);
+    assert_eq!(graves(), [false, true]);
+}
+
 #[test]
 fn a_slot_that_is_cleared_has_nothing_and_the_others_have_all() {
     let store = store(16 << 20);
@@ -108,13 +153,13 @@ fn a_slot_that_is_cleared_has_nothing_and_the_others_have_all() {
     }
     let new = NewObject::of(Given::Small(b"v", None));
     store.entry(&d, &in_slot[1].to_le_bytes(), at(1)).prepare(1 << 60, 0, &new).expect("fits");
-    assert_eq!((all(&store, slot).len(), store.pendings(|_| true, at(1)).len()), (503, 4));
-    let mut cursor = SlotCursor::new(slot);
+    assert_eq!((all(&store, slot).len(), store.pendings(0, |_| true, at(1)).len()), (503, 4));
+    let mut cursor = SlotCursor::new(0, slot);
     while !cursor.is_at_end() {
         store.clear_turn(&mut cursor, 100, at(1));
     }
-    assert_eq!((all(&store, slot).len(), store.slot(slot).entries), (0, 0));
-    assert!(store.pendings(|_| true, at(1)).is_empty());
+    assert_eq!((all(&store, slot).len(), store.slot(0, slot).entries), (0, 0));
+    assert!(store.pendings(0, |_| true, at(1)).is_empty());
     assert_eq!(store.entry(&c, &name(1), at(1)).grave(), 0);
     assert_eq!((store.counts(&c).objects, store.counts(&d).objects, store.counts(&d).bytes), (500, 0, 0));
     assert!(store.list(&d, b"", None, 9, at(1)).is_empty());

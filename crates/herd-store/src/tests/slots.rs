@@ -2,17 +2,21 @@
 
 use super::*;
 use herd_core::entry::COUNTER_BITS;
-use herd_core::limits::SLOTS;
 
 /// Where the index and the slots disagree, or `entries` is not what the index holds.
 fn check_entries(store: &Store) {
+    let mut all_shared = 0;
     for at in 0..store.shards.len() {
         let shard = store.lock(at);
         let counted: usize = shard.slots.iter().map(|slot| slot.entries as usize).sum();
         assert_eq!(counted, shard.index.len());
         let shared = shard.slots.iter().filter(|slot| slot.seat != Seat::Alone).count();
         assert_eq!(shared, shard.shared_slots);
+        all_shared += shared;
     }
+    let counted: Vec<usize> = store.shared_slots.iter().map(|count| count.load(Relaxed)).collect();
+    assert_eq!(counted.iter().sum::<usize>(), all_shared);
+    assert_eq!(store.is_alone_with_all(), all_shared == 0);
 }
 
 fn slot_of(store: &Store, c: &Collection, name: &[u8]) -> usize {
@@ -33,13 +37,13 @@ fn a_get_is_served_where_the_node_is_alone_and_told_where_it_is_not() {
     put(&store, &c, &other, b"w", at(1)).expect("fits");
     let counts = store.counts(&c);
     for seat in [Seat::Led, Seat::Held, Seat::Away] {
-        store.set_seat(slot, seat, 0);
+        set_seat(&store, slot, seat, 0);
         assert_eq!(got(&store, &c, b"n", at(1)), Got::Away { slot, seat });
         assert_eq!(store.entry(&c, b"n", at(1)).seat(), seat);
         assert_eq!(store.counts(&c), counts, "it is not counted");
     }
     assert_eq!(got(&store, &c, &other, at(1)), Got::Hit(b"w".to_vec()));
-    store.set_seat(slot, Seat::Alone, 0);
+    set_seat(&store, slot, Seat::Alone, 0);
     assert_eq!(got(&store, &c, b"n", at(1)), Got::Hit(b"v".to_vec()));
     check_entries(&store);
 }
@@ -51,9 +55,41 @@ fn versions_of_a_slot_go_on_above_where_they_are_set_and_never_fall() {
     let first = put(&store, &c, b"n", b"v", at(1)).expect("fits");
     let slot = slot_of(&store, &c, b"n");
     let floor = ((first >> COUNTER_BITS) + 1) << COUNTER_BITS;
-    store.set_seat(slot, Seat::Led, floor);
-    store.set_seat(slot, Seat::Alone, first);
+    set_seat(&store, slot, Seat::Led, floor);
+    set_seat(&store, slot, Seat::Alone, first);
     assert_eq!(put(&store, &c, b"n", b"w", at(1)).expect("fits"), floor + 1);
+}
+
+/// A node that has all of one spread group may have nothing of another.
+#[test]
+fn each_spread_group_has_slots_of_its_own() {
+    let store = store(8 << 20);
+    let (kept, cache) =
+        (store.create("k", spec("ram:1")).expect("new"), store.create("c", spec("cache")).expect("new"));
+    assert_eq!([kept.id(), cache.id()].map(|id| id.spread_group()), [0, 1]);
+    let put_both = |i: u64| [&kept, &cache].map(|c| put(&store, c, &i.to_le_bytes(), b"v", at(1)).expect("fits"));
+    (0..1_000).for_each(|i| assert!(put_both(i).iter().all(|version| *version > 0)));
+    let floor = 1 << 62;
+    store.set_seats(1, |_| (Seat::Away, floor));
+    assert_eq!([&kept, &cache].map(|c| store.is_alone(c)), [true, false]);
+    for i in 0..1_000u64 {
+        let name = i.to_le_bytes();
+        assert_eq!(got(&store, &kept, &name, at(1)), Got::Hit(b"v".to_vec()));
+        assert!(matches!(got(&store, &cache, &name, at(1)), Got::Away { seat: Seat::Away, .. }));
+        assert_eq!([&kept, &cache].map(|c| store.seat(c, &name)), [Seat::Alone, Seat::Away]);
+    }
+    let [of_kept, of_cache] = put_both(7);
+    assert!(of_kept < floor && of_cache > floor);
+    check_entries(&store);
+    // One that nobody met before, with slots that were never used.
+    assert_eq!((store.slot(9, 5).entries, store.slot(9, 5).seat), (0, Seat::Alone));
+    store.set_seats(9, |slot| (if slot == 5 { Seat::Led } else { Seat::Alone }, floor));
+    assert_eq!((store.slot(9, 5).seat, store.slot(0, 5).seat), (Seat::Led, Seat::Alone));
+    store.set_seats(1, |_| (Seat::Alone, 0));
+    assert!(store.is_alone(&cache) && !store.is_alone_with_all());
+    store.set_seats(9, |_| (Seat::Alone, 0));
+    check_entries(&store);
+    (0..1_000u64).for_each(|i| assert_eq!(got(&store, &cache, &i.to_le_bytes(), at(1)), Got::Hit(b"v".to_vec())));
 }
 
 /// Others have it too: the node that decides removes it, as by any other operation.
@@ -63,7 +99,7 @@ fn what_is_shared_does_not_expire_by_itself_and_is_not_found_either() {
     let c = store.create("r", spec("ram:1")).expect("new");
     let some = NewObject { expires_ms: 500, ..NewObject::of(Given::Small(b"v", None)) };
     let version = store.entry(&c, b"n", at(1)).put(&some).expect("fits");
-    (0..SLOTS).for_each(|slot| store.set_seat(slot, Seat::Led, 0));
+    store.set_seats(0, |_| (Seat::Led, 0));
     upkeep(&store, at(10_000));
     assert_eq!((store.counts(&c).objects, store.counts(&c).expired), (1, 0));
     for i in 0..20_000u64 {
@@ -81,7 +117,7 @@ fn what_is_shared_does_not_expire_by_itself_and_is_not_found_either() {
     assert!(entry.remove(None).is_some_and(|removal| removal > version));
     drop(entry);
     assert_eq!(store.counts(&c).objects, 20_000);
-    (0..SLOTS).for_each(|slot| store.set_seat(slot, Seat::Alone, 0));
+    store.set_seats(0, |_| (Seat::Alone, 0));
     upkeep(&store, at(13_000));
     assert_eq!(store.counts(&c).objects, 0, "what nobody else has goes");
     check_entries(&store);
@@ -93,7 +129,7 @@ fn what_is_shared_is_not_evicted_and_the_rest_is() {
     let c = store.create("c", spec("cache")).expect("new");
     let name = |i: u64| i.to_le_bytes();
     let is_shared = |slot: usize| slot.is_multiple_of(4);
-    (0..SLOTS).filter(|slot| is_shared(*slot)).for_each(|slot| store.set_seat(slot, Seat::Led, 0));
+    store.set_seats(0, |slot| (if is_shared(slot) { Seat::Led } else { Seat::Alone }, 0));
     let mut kept = Vec::new();
     for i in 0..60_000u64 {
         let shared = is_shared(slot_of(&store, &c, &name(i)));
@@ -115,7 +151,7 @@ fn what_is_shared_is_not_evicted_and_the_rest_is() {
 fn a_cache_of_which_nothing_may_go_refuses_and_comes_to_an_end() {
     let store = store(8 << 20);
     let c = store.create("c", spec("cache")).expect("new");
-    (0..SLOTS).for_each(|slot| store.set_seat(slot, Seat::Led, 0));
+    store.set_seats(0, |_| (Seat::Led, 0));
     let refused = (0u64..).find_map(|i| put(&store, &c, &i.to_le_bytes(), &value(i, 500), at(1)).err());
     assert_eq!(refused.map(|error| error.kind), Some(ErrorKind::Full));
     let counts = store.counts(&c);
@@ -124,6 +160,6 @@ fn a_cache_of_which_nothing_may_go_refuses_and_comes_to_an_end() {
         let name = i.to_le_bytes();
         assert!(store.entry(&c, &name, at(1)).found().is_some(), "object {i}");
     }
-    (0..SLOTS).for_each(|slot| store.set_seat(slot, Seat::Alone, 0));
+    store.set_seats(0, |_| (Seat::Alone, 0));
     put(&store, &c, b"n", &value(1, 500), at(1)).expect("evicts");
 }

@@ -144,7 +144,7 @@ impl Worker<'_> {
             Value::Inline(..) => (found.head, Ok(bytes_of(found))),
             Value::Body(body) => (found.head, Err(body.clone())),
         });
-        let Some((head, taken)) = taken.alone() else { return };
+        let Some((head, taken)) = alone(taken) else { return };
         // A body is read after the lock, while others replace and evict the object.
         let bytes = taken.unwrap_or_else(|body| bytes(&body));
         assert!(is_told(name, &bytes) && bytes.len() as u64 == head.size_bytes, "object {name} has other bytes");
@@ -180,7 +180,7 @@ impl Worker<'_> {
             Value::Body(body) => Some(body.clone()),
             Value::Inline(..) => None,
         });
-        let Some(body) = held.alone().flatten() else { return };
+        let Some(body) = alone(held).flatten() else { return };
         let cut = self.random.below(body.len());
         let Ok(mut upload) = self.store.admit_change(c, &name.to_le_bytes(), body.len(), 0) else { return };
         let parts = [(0, cut), (cut, body.len())];

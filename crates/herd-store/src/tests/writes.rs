@@ -4,7 +4,6 @@
 use super::*;
 use crate::index::Tag;
 use crate::record::PENDING;
-use herd_core::limits::SLOTS;
 use herd_core::replica::Pending;
 use std::collections::BTreeMap;
 
@@ -24,6 +23,8 @@ struct Known {
 const NAMES: u64 = 1_200;
 /// Taken from the memory, so that what is left is not enough.
 const TAKEN_BYTES: u64 = 5 << 20;
+/// Spread groups of the model's collections.
+const SPREADS: u16 = 2;
 /// Collections of the model: class, ordered, with a quota.
 const COLLECTIONS: [(&str, bool, Option<u64>); 4] =
     [("ram:1", false, None), ("ram:1", true, None), ("ram:1", false, Some(400 << 10)), ("cache", false, None)];
@@ -46,7 +47,8 @@ impl Model {
     fn new(seed: u64) -> Self {
         let store = store(8 << 20);
         store.arena.charge(TAKEN_BYTES);
-        (0..SLOTS).filter(|slot| is_shared(*slot)).for_each(|slot| store.set_seat(slot, Seat::Led, 0));
+        let seat = |slot| (if is_shared(slot) { Seat::Led } else { Seat::Alone }, 0);
+        (0..SPREADS).for_each(|spread| store.set_seats(spread, seat));
         let create = |(i, (class, ordered, quota_bytes)): (usize, &(&str, bool, Option<u64>))| {
             let spec = Spec { ordered: *ordered, quota_bytes: *quota_bytes, ..spec(class) };
             store.create(&format!("c{i}"), spec).expect("new")
@@ -66,9 +68,9 @@ impl Model {
             1 => self.check_listed(),
             2 => self.check_scanned(),
             3..12 => drop(self.store.maintain(at(self.now_ms), 2_000)),
-            12..15 => self.compact(),
-            15..30 => self.now_ms += self.random.below(300),
-            30..300 => self.prepare(at_name),
+            12..35 => self.compact(),
+            35..50 => self.now_ms += self.random.below(300),
+            50..300 => self.prepare(at_name),
             300..360 => self.prepare_remove(at_name),
             360..660 => self.end(at_name),
             660..760 => self.put(at_name),
@@ -276,7 +278,8 @@ impl Model {
             let key = self.store.key(&self.all[*c], &name.to_le_bytes());
             wanted.extend(known.pending.map(|(write, ..)| (key, write)));
         }
-        let mut there = self.store.pendings(|_| true, at(self.now_ms));
+        let pendings = |spread| self.store.pendings(spread, |_| true, at(self.now_ms));
+        let mut there: Vec<_> = (0..SPREADS).flat_map(pendings).collect();
         wanted.sort_by(|a, b| a.0.cmp(&b.0));
         there.sort_by(|a, b| a.0.cmp(&b.0));
         assert_eq!(there, wanted);
@@ -304,21 +307,22 @@ impl Model {
         self.saw("listed");
     }
 
-    /// A slot has what it should, in order.
+    /// A slot has what it should, in order, and nothing of another spread group.
     fn check_scanned(&mut self) {
-        let slot = self.random.below(SLOTS as u64) as usize;
+        let at_slot = self.random.below(u64::from(SPREADS) * SLOTS as u64) as usize;
+        let (spread, slot) = ((at_slot / SLOTS) as u16, at_slot % SLOTS);
         let all: Vec<_> = self.known.keys().copied().collect();
         let mut wanted = Vec::new();
         for of in all {
             let key = self.store.key(&self.all[of.0], &of.1.to_le_bytes());
-            if key.slot() == slot {
+            if (key.spread(), key.slot()) == (spread, slot) {
                 let known = self.learn(of);
                 let version = known.committed.map_or(0, |(version, ..)| version);
                 wanted.extend((version != 0 || known.pending.is_some()).then_some(SlotItem { key, version }));
             }
         }
         wanted.sort_by(|a, b| a.key.cmp(&b.key));
-        let (mut cursor, mut items) = (SlotCursor::new(slot), Vec::new());
+        let (mut cursor, mut items) = (SlotCursor::new(spread, slot), Vec::new());
         while !cursor.is_at_end() {
             self.store.slot_turn(&mut cursor, &mut items, 1, at(self.now_ms));
         }
@@ -354,9 +358,12 @@ fn check_shards(store: &Store) {
         let mut entries = vec![0; shard.slots.len()];
         let mut pending = 0;
         shard.index.range(Tag::MIN, Tag::new(u64::MAX, 0, 0), |tag, addr| {
-            entries[shard.layout.number(tag)] += 1;
-            let is_stale = shard.stale.iter().any(|stale| stale.pages.contains(&PageId(addr.page())));
-            pending += usize::from(shard.record(addr).is_marked(PENDING) && !is_stale);
+            let index = usize::from(shard.arena.note(&shard.owner, PageId(addr.page())).collection);
+            let stale = shard.stale.iter().find(|stale| stale.pages.contains(&PageId(addr.page())));
+            let c =
+                stale.map(|stale| &stale.c).or(shard.logs[index].as_ref().map(|logs| &logs.c)).expect("a page of one");
+            entries[shard.layout.of_spread(c.spread(), shard.layout.number(tag))] += 1;
+            pending += usize::from(shard.record(addr).is_marked(PENDING) && stale.is_none());
         });
         assert_eq!(shard.slots.iter().map(|slot| slot.entries).collect::<Vec<_>>(), entries);
         let kept = shard.pending.iter().filter(|(_, prepared)| !prepared.write.removes).count();
