@@ -232,7 +232,7 @@ impl Ends {
     pub(super) fn accept(&mut self, hello: &Fields<'_>) -> Result<(Accepting, u64), LinkError> {
         let refuse = |text| Err(LinkError { kind: LinkErrorKind::BadHello, text });
         let Some(hub) = &self.hub else {
-            return refuse("this node takes no links: see HERD_SECRET and --plain".to_owned());
+            return refuse("this node is in no herd with others, and takes no links".to_owned());
         };
         let accepting = Accepting::new(hello, &self.me(hub, 0), hub.me.secret)?;
         let (own, theirs) = (hub.me.node, accepting.claimed().node);
