@@ -11,6 +11,7 @@
 
 use std::hint::black_box;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
 use crate::client;
@@ -36,12 +37,21 @@ impl Awake {
         i32::try_from(self.child.id()).expect("pids fit an i32")
     }
 
-    /// Runs `busy`, which keeps the cores awake itself, without it.
-    pub(crate) fn aside<R>(&self, busy: impl FnOnce() -> R) -> Result<R> {
+    /// Runs `busy`, which keeps that core awake itself, with nothing beside it there; the other cores are kept awake.
+    pub(crate) fn aside<R>(&self, core: usize, busy: impl FnOnce() -> R) -> Result<R> {
+        let cores = sys::cores().during(|| "ask for this process's cores".into())?;
+        let over = &AtomicBool::new(false);
         sys::signal(self.pid(), libc::SIGSTOP).during(|| "stop what keeps the processor awake".into())?;
-        let result = busy();
+        let result = thread::scope(|scope| -> Result<R> {
+            let others = cores.into_iter().filter(|other| *other != core);
+            let others: Vec<_> = others.map(|core| scope.spawn(move || keep_awake(core, over))).collect();
+            let result = busy();
+            over.store(true, Relaxed);
+            others.into_iter().try_for_each(|thread| thread.join().expect("it has nothing to panic about"))?;
+            Ok(result)
+        });
         sys::signal(self.pid(), libc::SIGCONT).during(|| "go on keeping the processor awake".into())?;
-        Ok(result)
+        result
     }
 }
 
@@ -56,18 +66,21 @@ impl Drop for Awake {
 /// The process itself: a busy thread on every core, for ever.
 pub(crate) fn run() -> Result<()> {
     let threads: Vec<_> = sys::cores().during(|| "ask for this process's cores".into())?;
+    let never = &AtomicBool::new(false);
     thread::scope(|scope| {
-        let busy = threads.into_iter().map(|core| scope.spawn(move || keep_awake(core))).collect::<Vec<_>>();
+        let busy = threads.into_iter().map(|core| scope.spawn(move || keep_awake(core, never))).collect::<Vec<_>>();
         busy.into_iter().try_for_each(|thread| thread.join().expect("it has nothing to panic about"))
     })
 }
 
-fn keep_awake(core: usize) -> Result<()> {
+/// Is busy on a core until it is over.
+fn keep_awake(core: usize, over: &AtomicBool) -> Result<()> {
     sys::pin(core).during(|| format!("pin to core {core}"))?;
     sys::run_when_idle().during(|| "ask for the class SCHED_IDLE".into())?;
     let mut turns = 0_u64;
     // No pause instruction: below a virtual machine many of them are taken for a wish to sleep.
-    loop {
+    while !over.load(Relaxed) {
         turns = black_box(turns.wrapping_add(1));
     }
+    Ok(())
 }

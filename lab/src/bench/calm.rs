@@ -5,6 +5,9 @@
 //! A virtual machine's host may take memory that lay idle out of its tables: then the first touch of each 2 MiB costs
 //! some 30 us that the kernel inside cannot tell from work, and a list of 2,048 objects, all far apart, touches all of
 //! them in its first turn (17 to 33 ms; none in the next list). So objects are asked for all the time before.
+//!
+//! What keeps the cores awake takes 4 ms at a time from a thread that never rests ([`crate::awake`]). A node is one for
+//! as long as a stroke lasts and for as long as it then gives memory back: so long its core is left to it alone.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,7 +20,8 @@ use crate::error::{Error, Result};
 use crate::hist::Latencies;
 use crate::peers::server::Server;
 use crate::peers::{Kind, Setup};
-use crate::processor::Processor;
+use crate::proc;
+use crate::processor::{Processor, SERVER_CORE};
 use crate::proto::{Op, Proto};
 use crate::report::{Sample, Summary};
 use crate::spec::{Outcome, Spec};
@@ -35,6 +39,8 @@ const WINDOWS: u64 = 5;
 const WARM_MS: u64 = 500;
 /// The disturbance comes so long after the window's beginning.
 const LEAD: Duration = Duration::from_millis(500);
+/// How often the node is looked at, whether it still works.
+const LOOK: Duration = Duration::from_millis(50);
 /// Where the one byte goes: the object is 1 GiB long then, the most that a node takes by default.
 const FAR: u64 = (1 << 30) - 1;
 /// The metric forgets after one or two minutes.
@@ -144,7 +150,7 @@ fn run_round(bench: &mut Bench, arm: &Arm, round: usize) -> Result<()> {
     for stroke in Stroke::ALL {
         touch(bench, &server, if stroke == Stroke::Flush { &large[..1] } else { &large })?;
         let before = Processor::now(bench.awake.pid())?;
-        let (outcome, stroke_ms) = beside(bench, &spec, || stroke.strike(server.addr, &mut asker))?;
+        let (outcome, stroke_ms) = beside(bench, &spec, &[server.pid()], || stroke.strike(server.addr, &mut asker))?;
         let stolen = Processor::now(bench.awake.pid())?.since(before).stolen;
         let more = [
             ("added_ms", p9999_ms(&outcome) - quiet_ms),
@@ -172,18 +178,42 @@ fn load(bench: &Bench, server: &Server, collection: u64, keys: u32) -> Result<()
     if stored == u64::from(keys) { Ok(()) } else { Err(Error::new(format!("{stored} of {keys} keys were stored"))) }
 }
 
-/// A window with a stroke in it, and how long that took, in milliseconds. A stroke keeps the node's core awake itself.
-fn beside(bench: &Bench, spec: &Spec, strike: impl FnOnce() -> Result<()> + Send) -> Result<(Outcome, f64)> {
+/// A window with a stroke in it, and how long that took, in milliseconds. The node keeps its core awake itself then.
+fn beside(
+    bench: &Bench,
+    spec: &Spec,
+    pids: &[i32],
+    strike: impl FnOnce() -> Result<()> + Send,
+) -> Result<(Outcome, f64)> {
     thread::scope(|scope| {
         let stroke = scope.spawn(|| {
             thread::sleep(Duration::from_millis(WARM_MS) + LEAD);
             let start = Instant::now();
-            bench.awake.aside(strike)?.map(|()| start.elapsed().as_secs_f64() * 1e3)
+            let until = start + Duration::from_millis(spec.run_ms) - LEAD;
+            bench.awake.aside(SERVER_CORE, || -> Result<f64> {
+                strike()?;
+                let stroke_ms = start.elapsed().as_secs_f64() * 1e3;
+                await_rest(pids, until)?;
+                Ok(stroke_ms)
+            })?
         });
         let outcome = bench.engine(spec);
         let stroke_ms = stroke.join().map_err(|_| Error::new("the stroke panicked"))??;
         Ok((outcome?, stroke_ms))
     })
+}
+
+/// Waits until the node has worked off what the stroke left to do, and rests more than it works.
+fn await_rest(pids: &[i32], until: Instant) -> Result<()> {
+    let mut used_ns = proc::cpu_ns(pids)?;
+    while Instant::now() < until {
+        thread::sleep(LOOK);
+        let before_ns = std::mem::replace(&mut used_ns, proc::cpu_ns(pids)?);
+        if u128::from(used_ns - before_ns) < LOOK.as_nanos() / 2 {
+            break;
+        }
+    }
+    Ok(())
 }
 
 fn note(bench: &mut Bench, group: &str, round: usize, outcome: &Outcome, more: &[(&'static str, f64)]) -> Result<()> {
