@@ -240,12 +240,20 @@ pub const WINDOW_RESULT_MAX_BYTES: usize = 256;
 /// greatest length they still fit one head. These are some 80 of short results, or 10 of the longest.
 pub const GROUP_ANSWERS_MAX_BYTES: usize = 2816;
 
-/// What a member of a group tells of its pending writes: some 15,000 of names of the greatest length, or 200,000 of
-/// common ones.
-pub const GROUP_PENDING_MAX_BYTES: usize = 16 << 20;
-
 /// How often a request is handed on: to the node that the map names, and to others where the map has changed meanwhile.
 pub const FORWARD_HOPS_MAX: u8 = 4;
+
+/// Operations that one part of a replica group has in line and under way, and prepares on one link that are not
+/// settled; beyond it the answer is `busy`. Links never refuse what replicas say to each other, so the primary bounds
+/// it: as many as one link takes of other requests.
+pub const PART_OPS_MAX: usize = LINK_OPS_MAX;
+
+/// Bytes of the changes that one part has under way, a single change aside; beyond it the answer is `busy`. What
+/// 10 Gbit/s carry in some 12 ms: several groups share the links of two nodes.
+pub const PART_BYTES_MAX: u64 = LINK_BYTES_MAX / 4;
+
+/// Prepared writes in one message that tells them: with names of the longest kind half of what a frame takes.
+pub const ADOPTED_PENDING_MAX: usize = 512;
 
 /// Map epochs end here: they are the high 24 bits of versions. At one change a second it takes half a year; changes
 /// are joins, deaths and moves.
@@ -337,6 +345,7 @@ const _: () = assert!(WIRE_FRAME_BODY_MAX_BYTES.is_multiple_of(BLOCK_BYTES));
 const _: () = assert!(NAME_MAX_BYTES + ATTRIBUTES_MAX_BYTES + GROUP_ANSWERS_MAX_BYTES + 160 < WIRE_HEAD_MAX_BYTES);
 const _: () = assert!(2 * (MAP_TEXT_MAX_BYTES + 1) * (3 + NODE_ADDRESSES_MAX) < WIRE_JOIN_MAX_BYTES);
 const _: () = assert!(WIRE_LIST_PAGE_MAX as usize * (NAME_MAX_BYTES + 18) <= WIRE_FRAME_BODY_MAX_BYTES);
+const _: () = assert!(ADOPTED_PENDING_MAX * (NAME_MAX_BYTES + 1024) <= WIRE_FRAME_BODY_MAX_BYTES);
 const _: () = assert!(NAME_MAX_BYTES + ATTRIBUTES_MAX_BYTES < WIRE_HEAD_MAX_BYTES);
 const _: () = assert!(ERROR_TEXT_MAX_BYTES + 64 < WIRE_HEAD_MAX_BYTES);
 const _: () = assert!(INLINE_MAX_BYTES + NAME_MAX_BYTES + ATTRIBUTES_MAX_BYTES + 64 < BLOCK_BYTES);

@@ -8,7 +8,7 @@ use crate::Outcomes;
 use crate::names::names;
 use herd_core::checksum::crc32c;
 use herd_core::limits::BLOCK_BYTES;
-use herd_core::replica::{Message, Offer};
+use herd_core::replica::{Message, Offer, Refusal, Verdict};
 use herd_core::wire::{
     Becomes, Delta, Frame, GroupMessage, Header, Key, Kind, Sent, VERB_GROUP, ValueOf, WireError, parse_frame,
 };
@@ -30,11 +30,25 @@ const REST: &[&str] = &[
     "inline",
     "staged",
     "answers",
+    "last",
+    "not the last",
+    "refused: full",
+    "refused: quota",
+    "refused: no collection",
 ];
 
 /// Words of the driver: heads of the fields, kinds of changes.
-pub const DICTIONARY: &[&[u8]] =
-    &[b"\x1A\x08\0", b"\x1A\x22\0", b"\x1A\x2C\0", b"\x01\x01\0n", b"\x1B\x12\0", b"\x02", b"\x05", b"\xFF\xFF"];
+pub const DICTIONARY: &[&[u8]] = &[
+    b"\x1A\x08\0",
+    b"\x1A\x09\0",
+    b"\x1A\x22\0",
+    b"\x1A\x2C\0",
+    b"\x01\x01\0n",
+    b"\x1B\x12\0",
+    b"\x02",
+    b"\x05",
+    b"\xFF\xFF",
+];
 
 names!(message_name, MESSAGES, Message<Key<'_>, Delta<'_>> {
     Message::Adopt { .. } => "adopt",
@@ -98,8 +112,18 @@ fn understood(read: &GroupMessage<'_>, outcomes: &mut Outcomes) {
     assert_eq!(decode(&frame).as_ref(), Ok(read), "it reads back as it was written");
 }
 
+fn refusal_name(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::Full => "refused: full",
+        Refusal::Quota => "refused: quota",
+        Refusal::NoCollection => "refused: no collection",
+    }
+}
+
 fn note(message: &Message<Key<'_>, Delta<'_>>, outcomes: &mut Outcomes) {
     let delta = match message {
+        Message::Adopted { is_last, .. } => return outcomes.add(if *is_last { "last" } else { "not the last" }),
+        Message::Answer { verdict: Verdict::Refused(refusal), .. } => return outcomes.add(refusal_name(*refusal)),
         Message::Prepare { offer: Offer::Name, .. } => return outcomes.add("name alone"),
         Message::Prepare { offer: Offer::Change(delta), .. } => {
             outcomes.add("change");

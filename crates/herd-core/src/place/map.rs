@@ -83,7 +83,7 @@ pub struct GroupId {
 }
 
 /// A member beside the primary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Member {
     /// The node.
     pub node: NodeId,

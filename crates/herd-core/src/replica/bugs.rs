@@ -17,8 +17,6 @@ pub(crate) enum Bug {
     EarlyRefusal,
     /// What is unread of an old link is served after something of the new one.
     OldLink,
-    /// A copy is taken over something newer.
-    CopyOver,
     /// A take-over gives what it prepares again another version.
     NewVersion,
     /// Nothing is resolved: a higher prepare commits what is pending.
@@ -29,14 +27,24 @@ pub(crate) enum Bug {
     LateNeed,
     /// After a link broke only what is under way goes again; what was settled meanwhile stays pending.
     LostSettle,
-    /// A removal leaves no grave while a copy is under way.
-    NoGrave,
+    /// A write of the entry whose copy is under way is sent beside it.
+    BesideCopy,
+    /// What was committed while the entry's copy was under way is not sent after it.
+    BehindCopy,
+    /// A member adopts a view before it has dropped what it had before.
+    EarlyAdopted,
     /// What was removed, and is asked for again by a new primary, wants room; refused, it is there again.
     RemovedTwice,
     /// A removal is taken for committed where the put before it is still pending.
     RemovedAhead,
     /// What ends while a syncing member has no link never comes to it.
     MissedTarget,
+    /// A primary takes the first message of what is pending at a member for all of it.
+    FirstForAll,
+    /// What a flush has ended is sent as if it were a removal.
+    WholeOfNothing,
+    /// Nodes do not look at the generation that a key names.
+    NoGeneration,
     /// The cursor of a copy waits for the write under way, and a group below k for the copy.
     WaitingCursor,
 }

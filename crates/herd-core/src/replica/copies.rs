@@ -6,24 +6,41 @@ use super::bugs::{self, Bug};
 use super::{GroupEpoch, Offer, Pending, Verdict};
 use crate::entry::Version;
 
-/// A change of an entry as it is sent: a range of it, its whole state, or its removal.
+/// A change of an entry as it is sent: a range of it, its whole state, or its removal. It is cloned for each member, so
+/// that a large one is best a reference.
 pub trait Change: Clone {
-    /// Whether nothing is there after it.
+    /// Whether nothing is there after it, but for a token of a lock that it may leave.
     fn removes(&self) -> bool;
+
+    /// Bytes that it takes on a link, about: what is under way at once is bounded by them.
+    fn size_bytes(&self) -> u64;
 }
 
-/// There is no room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoRoom;
+/// Why a node can't keep a write; who asked is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// Its memory is full.
+    Full,
+    /// The collection's quota is full.
+    Quota,
+    /// It has no such collection any more.
+    NoCollection,
+}
 
 /// The entries of one group at one node. An entry has a committed state (a version, or absent: 0) and at most one
-/// pending write.
+/// pending write. Its key names the generation of its collection, as the map counts it: what a flush ends has other
+/// keys than what comes after it.
 pub trait Copies<K, C> {
     /// Version of the committed state; 0: absent.
     fn committed(&self, key: &K) -> Version;
 
     /// The pending write.
     fn pending(&self, key: &K) -> Option<Pending>;
+
+    /// Whether the entry's collection has been flushed since the generation that the key names: nothing of it is here,
+    /// and what is prepared of it, or copied, is gone at once. A key of a later generation than is known here flushes
+    /// the collection, before its write is prepared or its copy kept.
+    fn is_over(&self, key: &K) -> bool;
 
     /// All pending writes of the group.
     fn pendings(&self) -> Vec<(K, Pending)>;
@@ -32,7 +49,7 @@ pub trait Copies<K, C> {
     fn next_version(&mut self, key: &K, since: GroupEpoch) -> Version;
 
     /// Keeps a write beside the committed state; none is pending. Takes all the room there may be need of.
-    fn prepare(&mut self, key: &K, write: Pending, change: &C) -> Result<(), NoRoom>;
+    fn prepare(&mut self, key: &K, write: Pending, change: &C) -> Result<(), Refusal>;
 
     /// The pending write becomes the committed state. Can't fail; without one nothing happens.
     fn commit(&mut self, key: &K);
@@ -40,29 +57,17 @@ pub trait Copies<K, C> {
     /// The pending write goes; without one nothing happens.
     fn drop_pending(&mut self, key: &K);
 
-    /// The whole state that is pending, or else the committed one; absence is a removal.
+    /// The whole state that is pending, or else the committed one; absence is a removal, with the token that is left.
     fn whole(&self, key: &K) -> C;
 
-    /// The whole committed state; absence is a removal.
+    /// The whole committed state; absence is a removal, with the token that is left.
     fn whole_committed(&self, key: &K) -> C;
 
     /// The first entry after `key`, or of all: one that has a committed state, or a pending write.
     fn next_key(&self, key: Option<&K>) -> Option<K>;
 
-    /// Sets the committed state, below what is pending.
-    fn copy(&mut self, key: &K, version: Version, state: &C) -> Result<(), NoRoom>;
-
-    /// The version of the removal that is remembered of the entry; 0: none.
-    fn grave(&self, key: &K) -> Version;
-
-    /// Remembers a removal.
-    fn bury(&mut self, key: &K, version: Version);
-
-    /// Forgets all removals.
-    fn forget_graves(&mut self);
-
-    /// Forgets all entries of the group, pending ones too.
-    fn clear(&mut self);
+    /// Sets the committed state; nothing is pending.
+    fn copy(&mut self, key: &K, version: Version, state: &C) -> Result<(), Refusal>;
 }
 
 /// A prepare, at a member. It has the write already, or one that followed it: prepared. It has the base, or has it
@@ -72,9 +77,8 @@ pub(super) fn prepare<K, C: Change>(
     key: &K,
     write: Pending,
     offer: &Offer<C>,
-    graves: bool,
 ) -> Verdict {
-    if copies.committed(key) >= write.version {
+    if is_over(copies, key) || copies.committed(key) >= write.version {
         return Verdict::Prepared;
     }
     if let Some(pending) = copies.pending(key) {
@@ -83,11 +87,12 @@ pub(super) fn prepare<K, C: Change>(
         }
         let higher = bugs::has(Bug::HigherCommits) && pending.version < write.version;
         if pending.makes() == write.base || higher {
-            commit(copies, key, graves);
+            copies.commit(key);
         }
     }
-    if write.removes && copies.committed(key) == 0 && !graves && !bugs::has(Bug::RemovedTwice) {
-        // It was removed already, and acknowledged: there is nothing to keep, and no room that could be wanting.
+    if write.removes && write.base != 0 && copies.committed(key) == 0 && !bugs::has(Bug::RemovedTwice) {
+        // It was removed already, and acknowledged: there is nothing to keep, and no room that could be wanting. What
+        // removes on an absent base was never there: it is to leave a token.
         copies.drop_pending(key);
         return Verdict::Prepared;
     }
@@ -102,35 +107,29 @@ pub(super) fn prepare<K, C: Change>(
     copies.drop_pending(key);
     match copies.prepare(key, write, change) {
         Ok(()) => Verdict::Prepared,
-        Err(NoRoom) => Verdict::Refused,
+        Err(refusal) => Verdict::Refused(refusal),
     }
 }
 
-/// Commits what is pending. With `graves`, a removal is remembered, so that a copy that comes late does not undo it.
-pub(super) fn commit<K, C>(copies: &mut impl Copies<K, C>, key: &K, graves: bool) {
-    let Some(pending) = copies.pending(key) else { return };
-    copies.commit(key);
-    if graves && pending.removes && !bugs::has(Bug::NoGrave) {
-        copies.bury(key, pending.version);
-    }
+fn is_over<K, C>(copies: &impl Copies<K, C>, key: &K) -> bool {
+    copies.is_over(key) && !bugs::has(Bug::NoGeneration)
 }
 
 /// Commits or drops this very write, if it is pending.
-pub(super) fn end<K, C>(copies: &mut impl Copies<K, C>, key: &K, version: Version, committed: bool, graves: bool) {
+pub(super) fn end<K, C>(copies: &mut impl Copies<K, C>, key: &K, version: Version, committed: bool) {
     if copies.pending(key).is_none_or(|pending| pending.version != version) {
         return;
     }
-    if committed { commit(copies, key, graves) } else { copies.drop_pending(key) }
+    if committed { copies.commit(key) } else { copies.drop_pending(key) }
 }
 
-/// A copy, at a syncing member: never over what is equal or newer, but below what is pending.
+/// A copy, at a syncing member: what it has of the entry already it has by an earlier telling of it.
 pub(super) fn copy<K, C>(copies: &mut impl Copies<K, C>, key: &K, version: Version, state: &C) -> Verdict {
-    let newest = copies.committed(key).max(copies.grave(key));
-    if newest >= version && !bugs::has(Bug::CopyOver) {
+    if is_over(copies, key) || copies.committed(key) >= version {
         return Verdict::Copied;
     }
     match copies.copy(key, version, state) {
         Ok(()) => Verdict::Copied,
-        Err(NoRoom) => Verdict::CopyRefused,
+        Err(_) => Verdict::CopyRefused,
     }
 }

@@ -1,56 +1,56 @@
 //! One link between two nodes, as a group sees it: what is under way on it, and up to where it is settled.
 //!
 //! Serials count the prepares since the last adopt, so both ends begin anew with it. Messages arrive in order, or the
-//! link breaks and another takes its place, with a higher generation.
+//! link breaks and another takes its place, with another generation. Whether a message is still to be served is judged
+//! where it meets the part ([`Link::is_current`]) and nowhere else.
 
+use super::Pending;
 use super::bugs::{self, Bug};
 use crate::entry::Version;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-/// A link. The first half is the primary's, `got` the member's.
+/// A link. `owes_adopted` and `got` are the member's, the rest is the primary's.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Link<K> {
     /// Which of the links to this node, one after the other, it is.
-    pub(super) generation: u32,
+    pub(super) generation: u64,
     /// Whether it is there.
     pub(super) is_up: bool,
     /// Whether the member has adopted the view on it.
     pub(super) is_ready: bool,
+    /// What the member has told so far to be pending there.
+    pub(super) theirs: BTreeMap<K, Pending>,
+    /// The last serial.
     serial: u64,
     told: u64,
-    sent: VecDeque<Sent<K>>,
+    /// Of the last serials, whether each is done with; the first is not.
+    sent: VecDeque<bool>,
+    /// Whether the primary waits to be told what is pending here.
+    pub(super) owes_adopted: bool,
     got: VecDeque<(u64, K, Version)>,
 }
 
-#[derive(Clone, Debug, Hash)]
-struct Sent<K> {
-    serial: u64,
-    key: K,
-    version: Version,
-    done: bool,
-}
-
-impl<K> Default for Link<K> {
-    fn default() -> Self {
-        let (sent, got) = (VecDeque::new(), VecDeque::new());
-        Self { generation: 0, is_up: false, is_ready: false, serial: 0, told: 0, sent, got }
-    }
-}
-
-impl<K: PartialEq> Link<K> {
+impl<K> Link<K> {
     /// A link that is there.
-    pub(super) fn new(generation: u32) -> Self {
-        Self { generation, is_up: true, ..Self::default() }
+    pub(super) fn new(generation: u64) -> Self {
+        Self { is_up: true, ..Self::down(generation) }
     }
 
-    /// Whether what came over the link of this generation is to be read.
-    pub(super) fn is_current(&self, generation: u32) -> bool {
+    /// A link that is not there.
+    pub(super) fn down(generation: u64) -> Self {
+        let (sent, got, theirs) = (VecDeque::new(), VecDeque::new(), BTreeMap::new());
+        Self { generation, is_up: false, is_ready: false, theirs, serial: 0, told: 0, sent, owes_adopted: false, got }
+    }
+
+    /// Whether what came over the link of this generation is to be served.
+    pub(super) fn is_current(&self, generation: u64) -> bool {
         self.is_up && generation == self.generation || bugs::has(Bug::OldLink)
     }
 
-    /// An adopt is sent: what was under way before it is told again after it.
+    /// An adopt is sent, or a new view is there: what was under way before is told again after it.
     pub(super) fn restart(&mut self) {
-        (self.is_ready, self.serial, self.told) = (false, 0, 0);
+        (self.is_ready, self.owes_adopted, self.serial, self.told) = (false, false, 0, 0);
+        self.theirs.clear();
         self.sent.clear();
     }
 
@@ -60,20 +60,27 @@ impl<K: PartialEq> Link<K> {
     }
 
     /// A prepare goes out: its serial, and what is settled before it.
-    pub(super) fn send(&mut self, key: K, version: Version) -> (u64, u64) {
+    pub(super) fn send(&mut self) -> (u64, u64) {
         let settled = self.settle();
         self.serial += 1;
-        self.sent.push_back(Sent { serial: self.serial, key, version, done: false });
+        self.sent.push_back(false);
         (self.serial, settled)
     }
 
-    /// The write has been committed, or aborted everywhere.
-    pub(super) fn done(&mut self, key: &K, version: Version) {
-        let same = |sent: &&mut Sent<K>| sent.version == version && sent.key == *key;
-        self.sent.iter_mut().filter(same).for_each(|sent| sent.done = true);
-        while self.sent.front().is_some_and(|sent| sent.done) {
+    /// The write of this serial has been committed, or aborted everywhere, or goes again under another one.
+    pub(super) fn done(&mut self, serial: u64) {
+        let sent = serial.checked_sub(self.settled() + 1).and_then(|at| self.sent.get_mut(usize::try_from(at).ok()?));
+        if let Some(is_done) = sent {
+            *is_done = true;
+        }
+        while self.sent.front() == Some(&true) {
             self.sent.pop_front();
         }
+    }
+
+    /// Prepares that are not settled.
+    pub(super) fn unsettled(&self) -> usize {
+        self.sent.len()
     }
 
     /// Up to where it is settled; the member is told.
@@ -88,7 +95,7 @@ impl<K: PartialEq> Link<K> {
     }
 
     fn settled(&self) -> u64 {
-        self.sent.front().map_or(self.serial, |sent| sent.serial - 1)
+        self.serial - self.sent.len() as u64
     }
 
     /// A prepare came in, and its write is pending.

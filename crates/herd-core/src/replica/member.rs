@@ -1,6 +1,11 @@
 //! What a part does as a member: it obeys the primary of the newest epoch it knows, and nobody else.
 
+use super::bugs::{self, Bug};
 use super::{Change, Copies, Effect, GroupEpoch, Message, NodeId, Part, Standing, Verdict, View, copies};
+use crate::limits::ADOPTED_PENDING_MAX;
+
+/// Prepared writes in one message; the checker must meet several messages.
+const ADOPTED_PENDING: usize = if cfg!(test) { 1 } else { ADOPTED_PENDING_MAX };
 
 impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
     /// A primary tells its view and asks what is pending here.
@@ -12,8 +17,34 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         }
         if let Some(link) = self.links.get_mut(&from) {
             link.adopted();
+            link.owes_adopted = true;
         }
-        self.send(from, Message::Adopted { epoch, pending: at.pendings() });
+        self.tell_pendings(at);
+    }
+
+    /// All that was here is dropped, as [`Effect::Clear`] asked. From now on the part takes its primary's writes.
+    pub fn cleared<S: Copies<K, C>>(&mut self, at: &S) {
+        self.is_clearing = false;
+        self.tell_pendings(at);
+    }
+
+    /// What is pending here, to the primary that waits for it, but only once what is of no worth has gone.
+    fn tell_pendings<S: Copies<K, C>>(&mut self, at: &S) {
+        let (epoch, primary) = (self.view.epoch, self.view.primary);
+        let Some(link) = self.links.get_mut(&primary).filter(|link| link.owes_adopted) else { return };
+        if self.is_clearing && !bugs::has(Bug::EarlyAdopted) {
+            return;
+        }
+        link.owes_adopted = false;
+        let mut all = at.pendings().into_iter().peekable();
+        loop {
+            let pending = all.by_ref().take(ADOPTED_PENDING).collect();
+            let is_last = all.peek().is_none();
+            self.send(primary, Message::Adopted { epoch, pending, is_last });
+            if is_last {
+                return;
+            }
+        }
     }
 
     /// Whether the sender is the primary of this node's epoch; if not, it is told.
@@ -23,7 +54,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             self.send(from, Message::Moved { view });
             return false;
         }
-        let obeys = epoch == self.view.epoch && from == self.view.primary && self.view.members.contains_key(&self.me);
+        let obeys = epoch == self.view.epoch && from == self.view.primary && self.view.member(self.me).is_some();
         if !obeys {
             self.out.push(Effect::Close(from));
         }
@@ -32,11 +63,10 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
 
     /// What the primary of this epoch says of one entry.
     pub(super) fn serve<S: Copies<K, C>>(&mut self, at: &mut S, from: NodeId, message: Message<K, C>) {
-        let graves = self.is_syncing();
         let (key, version, verdict) = match message {
             Message::Prepare { serial, settled, key, write, offer, .. } => {
                 self.settle_up_to(at, from, settled);
-                let verdict = copies::prepare(at, &key, write, &offer, graves);
+                let verdict = copies::prepare(at, &key, write, &offer);
                 if at.pending(&key).is_some_and(|pending| pending.version == write.version)
                     && let Some(link) = self.links.get_mut(&from)
                 {
@@ -46,14 +76,14 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             }
             Message::Abort { settled, key, version, .. } => {
                 self.settle_up_to(at, from, settled);
-                copies::end(at, &key, version, false, graves);
+                copies::end(at, &key, version, false);
                 (key, version, Verdict::Aborted)
             }
             Message::Resolve { key, version, commit, .. } => {
-                copies::end(at, &key, version, commit, graves);
+                copies::end(at, &key, version, commit);
                 (key, version, Verdict::Resolved)
             }
-            Message::Copy { key, version, state, .. } if graves => {
+            Message::Copy { key, version, state, .. } if self.is_syncing() => {
                 let verdict = copies::copy(at, &key, version, &state);
                 (key, version, verdict)
             }
@@ -66,14 +96,13 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
     }
 
     fn settle_up_to<S: Copies<K, C>>(&mut self, at: &mut S, from: NodeId, settled: u64) {
-        let graves = self.is_syncing();
         let Some(link) = self.links.get_mut(&from) else { return };
         while let Some((key, version)) = link.next_settled(settled) {
-            copies::end(at, &key, version, true, graves);
+            copies::end(at, &key, version, true);
         }
     }
 
     fn is_syncing(&self) -> bool {
-        self.view.members.get(&self.me).is_some_and(|member| member.standing == Standing::Syncing)
+        self.view.member(self.me).is_some_and(|member| member.standing == Standing::Syncing)
     }
 }

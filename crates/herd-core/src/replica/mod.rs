@@ -1,5 +1,5 @@
 //! Replica groups: what is sent, what is checked, who may act. The rules and their reasons are in
-//! `docs/decisions/007-replica-groups.md`; this is their one text in code.
+//! `docs/decisions/007-replica-groups.md`; this is their one text in code. Nodes and members are those of the map.
 //!
 //! Pure: a [`Part`] takes what happens (an operation, a message, a link that broke, a new view) and gives back
 //! [`Effect`]s. It opens nothing, waits for nothing, and no clock decides about a write. What is kept lies behind
@@ -19,8 +19,8 @@
 //!
 //! # What a primary does with a link
 //!
-//! down -> (`link_up`, or a new view) -> adopting -> (adopted) -> ready. Only a ready link gets prepares. When it
-//! becomes ready, each write under way is sent on it, and what the member has pending besides is resolved. So a link
+//! down -> (`link_up`, or a new view) -> adopting -> (the last adopted) -> ready. Only a ready link gets prepares. When
+//! it becomes ready, each write under way is sent on it, and what the member has pending besides is resolved. So a link
 //! that broke, a view with other members, and a take-over are one and the same case.
 //!
 //! # A write
@@ -35,24 +35,23 @@ mod member;
 mod part;
 mod primary;
 mod target;
+mod unacked;
 pub mod window;
 mod write;
 
 #[cfg(test)]
 mod check;
 
-pub use copies::{Change, Copies, NoRoom};
+pub use crate::place::{Member, NodeId};
+pub use copies::{Change, Copies, Refusal};
 pub use part::Part;
 
 use crate::entry::Version;
-use std::collections::BTreeMap;
+use crate::place::Group;
+use std::num::NonZeroU32;
 
 /// Epoch of a group: rises with each of its views. The first is 1.
 pub type GroupEpoch = u32;
-
-/// A node in one of its lives: a node that lost its memory comes back under another id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeId(pub u32);
 
 /// What a member is to its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,16 +64,6 @@ pub enum Standing {
     Syncing,
 }
 
-/// A member of a group besides its primary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Member {
-    /// Its standing.
-    pub standing: Standing,
-    /// The epoch in which it came, or in which its copy began anew: one that is syncing since another epoch than it
-    /// knows of holds nothing of worth.
-    pub since: GroupEpoch,
-}
-
 /// A view of a group. Only the warden makes one; it makes a primary of nobody but a backup of the view before.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct View {
@@ -84,22 +73,39 @@ pub struct View {
     pub primary: NodeId,
     /// The epoch from which on it does: one that does not know it yet takes over.
     pub since: GroupEpoch,
-    /// The others.
-    pub members: BTreeMap<NodeId, Member>,
+    /// The others, each once. One that is syncing since another epoch than it knows of holds nothing of worth.
+    pub members: Vec<Member>,
     /// Copies a write needs, the primary's among them.
-    pub k: usize,
+    pub needed: u8,
 }
 
 impl View {
-    /// Before any: nobody belongs to it, and every view is newer.
-    pub fn none() -> Self {
-        View { epoch: 0, primary: NodeId(0), since: 0, members: BTreeMap::new(), k: 1 }
+    /// The view of a group of the map, whose writes need so many copies. `None`: it has no primary; then its parts stay
+    /// in the view they are in, as whoever was the primary may do all that its members still allow it.
+    pub fn of(group: &Group, needed: u8) -> Option<View> {
+        let (epoch, since, members) = (group.epoch, group.primary_since, group.others.clone());
+        Some(View { epoch, primary: group.primary?, since, members, needed })
     }
 
-    /// Whether primary and backups are k.
+    /// Before any: nobody leads it or belongs to it, and every view is newer.
+    pub fn none() -> Self {
+        View { epoch: 0, primary: NodeId(NonZeroU32::MIN), since: 0, members: Vec::new(), needed: 1 }
+    }
+
+    /// What a node is in it, unless it is the primary or none of it.
+    pub fn member(&self, node: NodeId) -> Option<&Member> {
+        self.members.iter().find(|member| member.node == node)
+    }
+
+    /// Whether the node decides in it.
+    pub fn is_led_by(&self, node: NodeId) -> bool {
+        self.epoch > 0 && self.primary == node
+    }
+
+    /// Whether primary and backups are as many as a write needs.
     pub fn is_enough(&self) -> bool {
-        let backups = self.members.values().filter(|member| member.standing == Standing::Backup).count();
-        backups + 1 >= self.k || bugs::has(bugs::Bug::AckBelowK)
+        let backups = self.members.iter().filter(|member| member.standing == Standing::Backup).count();
+        backups + 1 >= usize::from(self.needed) || bugs::has(bugs::Bug::AckBelowK)
     }
 }
 
@@ -132,13 +138,23 @@ pub enum Offer<C> {
     Whole(C),
 }
 
+impl<C: Change> Offer<C> {
+    /// Bytes of the change, about.
+    fn size_bytes(&self) -> u64 {
+        match self {
+            Offer::Name => 0,
+            Offer::Change(change) | Offer::Whole(change) => change.size_bytes(),
+        }
+    }
+}
+
 /// What a member says of one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// It holds the write.
     Prepared,
-    /// It has no room for it, and holds nothing of it.
-    Refused,
+    /// It can't keep it, and holds nothing of it.
+    Refused(Refusal),
     /// It can't follow: it has not the base, or was sent the write's name alone.
     NeedWhole,
     /// It holds the write no more.
@@ -147,7 +163,7 @@ pub enum Verdict {
     Resolved,
     /// It has the entry, or a later one.
     Copied,
-    /// It has no room for the copy.
+    /// It can't keep the copy.
     CopyRefused,
 }
 
@@ -159,12 +175,14 @@ pub enum Message<K, C> {
         /// The view.
         view: View,
     },
-    /// The answer: what is pending at the member.
+    /// The answer: what is pending at the member, in as many messages as it takes.
     Adopted {
         /// The epoch it obeys.
         epoch: GroupEpoch,
-        /// By key; operations are bounded, so this is.
+        /// At most [`ADOPTED_PENDING_MAX`](crate::limits::ADOPTED_PENDING_MAX).
         pending: Vec<(K, Pending)>,
+        /// Whether this is all; nothing is concluded before.
+        is_last: bool,
     },
     /// A write.
     Prepare {
@@ -244,8 +262,9 @@ impl<K, C> Message<K, C> {
     pub fn map<'a, L, D>(&'a self, key: impl Fn(&'a K) -> L, change: impl Fn(&'a C) -> D) -> Message<L, D> {
         match *self {
             Message::Adopt { ref view } => Message::Adopt { view: view.clone() },
-            Message::Adopted { epoch, ref pending } => {
-                Message::Adopted { epoch, pending: pending.iter().map(|(of, write)| (key(of), *write)).collect() }
+            Message::Adopted { epoch, ref pending, is_last } => {
+                let pending = pending.iter().map(|(of, write)| (key(of), *write)).collect();
+                Message::Adopted { epoch, pending, is_last }
             }
             Message::Prepare { epoch, serial, settled, key: ref of, write, ref offer } => {
                 let offer = match offer {
@@ -278,9 +297,11 @@ impl<K, C> Message<K, C> {
 pub enum Outcome {
     /// Done: all needed members have it.
     Done(Version),
-    /// A member had no room; none has it.
-    Full,
-    /// Fewer members than k; nothing was sent.
+    /// A member, or this node, can't keep it; none has it.
+    Refused(Refusal),
+    /// Too much is under way; nothing was begun.
+    Busy,
+    /// Fewer members than it needs; nothing was begun.
     TooFew,
     /// Somebody else decides here now; nothing was begun.
     Moved,
@@ -293,21 +314,24 @@ pub enum Outcome {
 pub enum Want {
     /// The member has all, and from here on is waited for: it is to be joining.
     Joining(NodeId),
-    /// The member has no room: its copy ended.
+    /// The member can't keep its copy, or can't follow: the copy ended.
     Removed(NodeId),
 }
 
 /// What is to be done, in order, before the next input.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Effect<K, C, O> {
-    /// A message to a member; what is for a link that is down is gone.
-    Send(NodeId, Message<K, C>),
+    /// A message to a member, for the link of this generation and no later one: if that is gone, so is the message.
+    Send(NodeId, u64, Message<K, C>),
     /// Operations to decide, one after the other, on the committed state; what they come to goes to [`Part::begin`].
     Decide(K, Vec<O>),
     /// Operations are answered.
     Answer(Vec<O>, Outcome),
     /// The warden is asked.
     Want(Want),
+    /// All that is here of the group is to be dropped, in turns, and then [`Part::cleared`] to be called; effects that
+    /// follow do not wait for it.
+    Clear,
     /// The peer broke the rules: its link is to be closed.
     Close(NodeId),
 }

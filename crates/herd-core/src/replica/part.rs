@@ -8,8 +8,10 @@ use super::{Change, Copies, Effect, GroupEpoch, Message, NodeId, Outcome, Standi
 use crate::entry::Version;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A part in a group. `K` is a key, `C` a [`Change`], `O` whatever tells the caller which operation is meant.
+/// A part in a group. `K` is a key, `C` a [`Change`], `O` whatever tells the caller which operation is meant. Keys and
+/// changes are cloned for each member.
 ///
+/// An operation whose key is over ([`Copies::is_over`]) when it is to be decided is asked again under the present key.
 /// After each call the caller carries out [`Part::effects`], in order, before the next.
 #[derive(Clone, Debug, Hash)]
 pub struct Part<K: Ord, C, O> {
@@ -17,6 +19,8 @@ pub struct Part<K: Ord, C, O> {
     pub(super) view: View,
     /// Whether this is the primary, and its take-over is done.
     pub(super) is_open: bool,
+    /// Whether what is here of the group is being dropped.
+    pub(super) is_clearing: bool,
     pub(super) links: BTreeMap<NodeId, Link<K>>,
     pub(super) writes: BTreeMap<K, Write<C, O>>,
     pub(super) lines: BTreeMap<K, Line<O>>,
@@ -24,21 +28,30 @@ pub struct Part<K: Ord, C, O> {
     pub(super) targets: BTreeMap<NodeId, Target<K>>,
     /// What members were told to resolve and have not yet.
     pub(super) resolving: BTreeSet<(NodeId, K, Version)>,
+    /// Operations in lines and writes.
+    pub(super) ops: usize,
+    /// Bytes of the changes under way.
+    pub(super) bytes: u64,
     pub(super) out: Vec<Effect<K, C, O>>,
 }
 
 impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
-    /// The part of a node that knows of no view yet.
+    /// The part of a node that knows of no view yet. A node that lost its memory comes back under its number; the map
+    /// then names it since another epoch, and in no view since before does anybody make it more than it was. What it
+    /// says until its primary has that map counts as if its earlier life had said it just before it ended.
     pub fn new(me: NodeId) -> Self {
         Self {
             me,
             view: View::none(),
             is_open: false,
+            is_clearing: false,
             links: BTreeMap::new(),
             writes: BTreeMap::new(),
             lines: BTreeMap::new(),
             targets: BTreeMap::new(),
             resolving: BTreeSet::new(),
+            ops: 0,
+            bytes: 0,
             out: Vec::new(),
         }
     }
@@ -58,35 +71,37 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         std::mem::take(&mut self.out)
     }
 
-    /// A link to this node is there, in place of all older ones. The node that was dialled calls this before it
-    /// answers the hello, the one that dialled when it has the answer.
-    pub fn link_up(&mut self, peer: NodeId, generation: u32) {
-        let link = self.links.entry(peer).or_default();
-        *link = Link::new(generation);
-        if self.leads() && self.view.members.contains_key(&peer) {
+    /// A link to this node is there, in place of all older ones, by the generation that tells them apart. The node that
+    /// was dialled calls this once the second hello has proved who it is, before it serves anything of it; the one that
+    /// dialled when it has sent its own.
+    pub fn link_up(&mut self, peer: NodeId, generation: u64) {
+        self.links.insert(peer, Link::new(generation));
+        if self.leads() && self.view.member(peer).is_some() {
             self.adopt(peer);
         }
     }
 
-    /// The link to this node broke.
-    pub fn link_down(&mut self, peer: NodeId) {
-        let link = self.links.entry(peer).or_default();
-        (link.is_up, link.is_ready) = (false, false);
+    /// The link of this generation broke.
+    pub fn link_down(&mut self, peer: NodeId, generation: u64) {
+        if let Some(link) = self.links.get_mut(&peer).filter(|link| link.generation == generation) {
+            (link.is_up, link.is_ready) = (false, false);
+        }
     }
 
     /// Whether what is left to read of a link of this generation is to be read at all.
-    pub fn is_current(&self, from: NodeId, generation: u32) -> bool {
+    pub fn is_current(&self, from: NodeId, generation: u64) -> bool {
         self.links.get(&from).is_some_and(|link| link.is_current(generation))
     }
 
-    /// A message came in over the link of this generation.
-    pub fn receive<S: Copies<K, C>>(&mut self, at: &mut S, from: NodeId, generation: u32, message: Message<K, C>) {
+    /// A message came in over the link of this generation. If that is not the present one the message is dropped: here,
+    /// and nowhere else, it is judged, whatever way the message took within the node.
+    pub fn receive<S: Copies<K, C>>(&mut self, at: &mut S, from: NodeId, generation: u64, message: Message<K, C>) {
         if !self.is_current(from, generation) {
             return;
         }
         match message {
             Message::Moved { view } => self.take(at, view),
-            Message::Adopted { epoch, pending } => self.adopted(at, from, epoch, &pending),
+            Message::Adopted { epoch, pending, is_last } => self.adopted(at, from, epoch, pending, is_last),
             Message::Answer { epoch, key, version, verdict } => self.answer(at, from, epoch, (key, version), verdict),
             Message::Adopt { view } => self.obey(at, from, view),
             Message::Prepare { epoch, .. }
@@ -108,18 +123,26 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         }
         let old = std::mem::replace(&mut self.view, view);
         self.links.values_mut().for_each(Link::restart);
+        self.writes.values_mut().for_each(Write::forget_serials);
         if self.leads() {
             return self.lead(at, &old);
         }
-        if old.primary == self.me {
+        if old.is_led_by(self.me) {
             self.resign();
         }
-        let since = |view: &View| view.members.get(&self.me).map(|member| (member.since, member.standing));
-        match (since(&old), since(&self.view)) {
+        let mine = |view: &View| view.member(self.me).map(|member| (member.since, member.standing));
+        match (mine(&old), mine(&self.view)) {
             (_, None) => at.pendings().iter().for_each(|(key, _)| at.drop_pending(key)),
             (Some((before, _)), Some((since, Standing::Syncing))) if before == since => {}
-            (_, Some((_, Standing::Syncing))) => at.clear(),
-            (_, Some(_)) => at.forget_graves(),
+            (_, Some((_, Standing::Syncing))) => self.clear(),
+            (_, Some(_)) => {}
+        }
+    }
+
+    /// What is here of the group is of no worth. It may be much, so the caller drops it in turns.
+    fn clear(&mut self) {
+        if !std::mem::replace(&mut self.is_clearing, true) {
+            self.out.push(Effect::Clear);
         }
     }
 
@@ -128,6 +151,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         self.is_open = false;
         self.targets.clear();
         self.resolving.clear();
+        self.bytes = 0;
         for (_, write) in std::mem::take(&mut self.writes) {
             self.tell(write.ops, Outcome::Unknown);
         }
@@ -139,7 +163,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
 
     /// Whether this node is the primary.
     pub(super) fn leads(&self) -> bool {
-        self.view.primary == self.me && self.view.epoch > 0
+        self.view.is_led_by(self.me)
     }
 
     /// Whether this node is the primary of this epoch.
@@ -147,15 +171,17 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         self.leads() && self.view.epoch == epoch
     }
 
+    /// Operations leave the part, answered.
     pub(super) fn tell(&mut self, ops: Vec<O>, outcome: Outcome) {
         if !ops.is_empty() {
+            self.ops -= ops.len();
             self.out.push(Effect::Answer(ops, outcome));
         }
     }
 
     pub(super) fn send(&mut self, to: NodeId, message: Message<K, C>) {
-        if self.links.get(&to).is_some_and(|link| link.is_up) {
-            self.out.push(Effect::Send(to, message));
+        if let Some(link) = self.links.get(&to).filter(|link| link.is_up) {
+            self.out.push(Effect::Send(to, link.generation, message));
         }
     }
 }

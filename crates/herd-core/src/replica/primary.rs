@@ -2,24 +2,29 @@
 //! members it needs have said so in its epoch.
 
 use super::bugs::{self, Bug};
+use super::link::Link;
 use super::target::Target;
-use super::write::Write;
-use super::{Change, Copies, Effect, GroupEpoch, Message, NoRoom, NodeId, Offer, Outcome, Part, Pending, Standing};
-use super::{Verdict, View};
+use super::write::{Why, Write};
+use super::{Change, Copies, Effect, GroupEpoch, Member, Message, NodeId, Offer, Outcome, Part, Pending, Refusal};
+use super::{Standing, Verdict, View};
 use crate::entry::Version;
+use crate::limits::{PART_BYTES_MAX, PART_OPS_MAX};
 
 impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
     /// An operation that may change an entry. It is decided at once, or stands in line behind the write under way.
     pub fn ask(&mut self, key: K, op: O) {
-        if !self.leads() {
-            return self.tell(vec![op], Outcome::Moved);
+        if !self.leads() || self.ops >= PART_OPS_MAX {
+            let outcome = if self.leads() { Outcome::Busy } else { Outcome::Moved };
+            return self.out.push(Effect::Answer(vec![op], outcome));
         }
+        self.ops += 1;
         self.lines.entry(key.clone()).or_default().push(op);
         self.next(&key);
     }
 
     /// What operations came to: a change, or none, of which nobody needs to hear.
     pub fn begin<S: Copies<K, C>>(&mut self, at: &mut S, key: K, ops: Vec<O>, change: Option<C>) {
+        self.ops += ops.len();
         if !self.is_open {
             return self.tell(ops, Outcome::Moved);
         }
@@ -27,27 +32,37 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             line.is_deciding = false;
         }
         match change {
-            None => self.next(&key),
-            Some(_) if !self.view.is_enough() => {
-                self.tell(ops, Outcome::TooFew);
-                self.next(&key);
-            }
-            Some(change) => self.write(at, key, ops, change),
+            None => self.ops -= ops.len(),
+            Some(_) if !self.view.is_enough() => self.tell(ops, Outcome::TooFew),
+            Some(change) if self.is_full(change.size_bytes()) => self.tell(ops, Outcome::Busy),
+            Some(change) => return self.write(at, key, ops, change),
         }
+        self.next(&key);
+    }
+
+    /// Whether a change of so many bytes is too much beside what is under way.
+    fn is_full(&self, size_bytes: u64) -> bool {
+        let is_long = |member: &Member| {
+            let link = self.links.get(&member.node);
+            link.is_some_and(|link| link.unsettled() >= PART_OPS_MAX)
+        };
+        self.bytes > 0 && self.bytes + size_bytes > PART_BYTES_MAX || self.view.members.iter().any(is_long)
     }
 
     fn write<S: Copies<K, C>>(&mut self, at: &mut S, key: K, ops: Vec<O>, change: C) {
         let version = at.next_version(&key, self.view.since);
         let pending = Pending { version, base: at.committed(&key), removes: change.removes() };
-        if at.prepare(&key, pending, &change) == Err(NoRoom) {
-            self.refuse(&key, ops);
+        if let Err(refusal) = at.prepare(&key, pending, &change) {
+            self.refuse(&key, ops, refusal);
             return self.next(&key);
         }
-        let acks = Default::default();
-        self.writes.insert(key.clone(), Write { pending, change: Some(change.clone()), ops, acks, is_aborting: false });
-        self.note_unacked(&key, version);
-        for peer in self.receivers(&key) {
-            self.send_prepare(peer, &key, pending, Offer::Change(change.clone()));
+        self.bytes += change.size_bytes();
+        self.writes.insert(key.clone(), Write::new(pending, Some(change.clone()), ops));
+        self.note_unacked(&key, version, change.size_bytes());
+        for member in 0..self.view.members.len() {
+            if let Some(peer) = self.receiver(member, &key) {
+                self.send_prepare(peer, &key, pending, Offer::Change(change.clone()));
+            }
         }
         self.end(at, &key);
     }
@@ -66,23 +81,24 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
 
     /// A new view with this node as its primary.
     pub(super) fn lead<S: Copies<K, C>>(&mut self, at: &mut S, old: &View) {
-        if old.primary != self.me || old.since != self.view.since {
-            if old.primary == self.me {
+        let led = old.is_led_by(self.me);
+        if !led || old.since != self.view.since {
+            if led {
                 self.resign();
             }
             self.take_over(at);
         }
         self.resolving.clear();
         if !bugs::has(Bug::OldAck) {
-            self.writes.values_mut().for_each(|write| write.acks.clear());
+            self.writes.values_mut().for_each(Write::forget_acks);
         }
         let syncing = |view: &View, peer: &NodeId| {
-            view.members.get(peer).filter(|member| member.standing == Standing::Syncing).map(|member| member.since)
+            view.member(*peer).filter(|member| member.standing == Standing::Syncing).map(|member| member.since)
         };
         let view = &self.view;
         self.targets.retain(|peer, _| syncing(old, peer) == syncing(view, peer));
-        let members: Vec<NodeId> = view.members.keys().copied().collect();
-        for peer in members {
+        for member in 0..self.view.members.len() {
+            let peer = self.view.members[member].node;
             if syncing(&self.view, &peer).is_some() {
                 self.targets.entry(peer).or_insert_with(Target::new);
             }
@@ -107,41 +123,46 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
                 at.drop_pending(&key);
                 let _ = at.prepare(&key, pending, &state);
             }
-            let (ops, acks) = (Vec::new(), Default::default());
-            self.writes.insert(key, Write { pending, change: None, ops, acks, is_aborting: false });
+            self.writes.insert(key, Write::new(pending, None, Vec::new()));
         }
     }
 
     /// The view goes to a member, and nothing else before it has adopted it.
     pub(super) fn adopt(&mut self, peer: NodeId) {
-        self.links.entry(peer).or_default().restart();
+        self.links.entry(peer).or_insert_with(|| Link::down(0)).restart();
+        self.writes.values_mut().for_each(|write| write.forget_serial(peer));
         let view = self.view.clone();
         self.send(peer, Message::Adopt { view });
     }
 
-    /// A member obeys this epoch, and told what is pending there. All under way goes to it, and what is not under way
-    /// here is resolved there: committed, if that is what is committed here, else dropped.
+    /// A member obeys this epoch, and told what is pending there. With the last of it all under way goes to it, and
+    /// what is not under way here is resolved there: committed, if that is what is committed here, else dropped.
     pub(super) fn adopted<S: Copies<K, C>>(
         &mut self,
         at: &mut S,
         from: NodeId,
         epoch: GroupEpoch,
-        theirs: &[(K, Pending)],
+        pending: Vec<(K, Pending)>,
+        is_last: bool,
     ) {
-        let is_member = self.leads_in(epoch) && self.view.members.contains_key(&from);
-        let Some(link) = self.links.get_mut(&from).filter(|_| is_member) else { return };
+        let is_member = self.leads_in(epoch) && self.view.member(from).is_some();
+        let Some(link) = self.links.get_mut(&from).filter(|link| is_member && !link.is_ready) else { return };
+        link.theirs.extend(pending);
+        if !is_last && !bugs::has(Bug::FirstForAll) {
+            return;
+        }
         link.is_ready = true;
+        let theirs = std::mem::take(&mut link.theirs);
         self.resolving.retain(|(peer, ..)| *peer != from);
-        for (key, pending) in theirs {
-            if at.pending(key).is_none_or(|mine| mine.version != pending.version) {
+        for (key, pending) in &theirs {
+            if self.writes.get(key).is_none_or(|mine| mine.pending.version != pending.version) {
                 self.resolve(at, from, key, *pending);
             }
         }
-        self.resume(at, from, theirs);
+        self.resume(at, from, &theirs);
         let keys: Vec<K> = self.writes.keys().cloned().collect();
         for key in &keys {
-            let there = theirs.iter().find(|(theirs, _)| theirs == key).map(|(_, pending)| pending.version);
-            self.go_again(from, key, there);
+            self.go_again(from, key, theirs.get(key).map(|pending| pending.version));
         }
         self.end_all(at);
     }
@@ -166,13 +187,14 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         let gets = self.gets(peer, key);
         let Some(write) = self.writes.get_mut(key).filter(|_| gets) else { return };
         let is_there = there == Some(write.pending.version);
-        if write.is_aborting && is_there {
+        let is_aborting = write.aborting.is_some();
+        if is_aborting && is_there {
             return self.send_abort(peer, key);
         }
-        if write.is_aborting || is_there {
-            write.acks.insert(peer);
+        if is_aborting || is_there {
+            write.ack(peer);
         }
-        if !write.is_aborting {
+        if !is_aborting {
             let offer = match &write.change {
                 Some(change) if !is_there => Offer::Change(change.clone()),
                 _ => Offer::Name,
@@ -198,9 +220,9 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         match verdict {
             Verdict::Prepared => self.acked(at, from, about, false),
             Verdict::Aborted => self.acked(at, from, about, true),
-            Verdict::Refused => self.refused(at, from, key, *version),
+            Verdict::Refused(refusal) => self.refused(at, from, key, *version, refusal),
             Verdict::NeedWhole => self.need_whole(at, from, key, *version),
-            Verdict::Copied => self.copied(at, from),
+            Verdict::Copied => self.copied(at, from, key),
             Verdict::CopyRefused => self.fail(from),
             Verdict::Resolved => {
                 self.resolving.remove(&(from, key.clone(), *version));
@@ -214,9 +236,9 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         let is_live = self.writes.get(key).is_some_and(|write| write.pending.version == *version);
         if let Some(write) = self.writes.get_mut(key)
             && write.pending.version == *version
-            && write.is_aborting == aborted
+            && write.aborting.is_some() == aborted
         {
-            write.acks.insert(from);
+            write.ack(from);
         }
         if let Some(target) = self.targets.get_mut(&from) {
             target.acked(key, *version, !is_live && !aborted);
@@ -225,21 +247,31 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         self.go_on(at);
     }
 
-    fn refused<S: Copies<K, C>>(&mut self, at: &mut S, from: NodeId, key: &K, version: Version) {
+    fn refused<S: Copies<K, C>>(&mut self, at: &mut S, from: NodeId, key: &K, version: Version, refusal: Refusal) {
         if !self.needs(from) {
             return self.fail(from);
         }
-        let Some(write) = self.writes.get_mut(key) else { return };
-        if write.pending.version != version || write.is_aborting {
-            return;
+        if self.writes.get(key).is_some_and(|write| write.pending.version == version && write.aborting.is_none()) {
+            self.abort(at, from, key, Why::Refused(refusal));
         }
-        write.is_aborting = true;
-        write.acks.clear();
-        write.acks.insert(from);
-        let ops = if bugs::has(Bug::EarlyRefusal) { std::mem::take(&mut write.ops) } else { Vec::new() };
-        self.tell(ops, Outcome::Full);
-        for peer in self.receivers(key) {
-            self.send_abort(peer, key);
+    }
+
+    /// The write under way is to be dropped everywhere; one member does not hold it.
+    pub(super) fn abort<S: Copies<K, C>>(&mut self, at: &mut S, from: NodeId, key: &K, why: Why) {
+        let Some(write) = self.writes.get_mut(key) else { return };
+        write.aborting = Some(why);
+        write.forget_acks();
+        write.ack(from);
+        if let Why::Refused(refusal) = why
+            && bugs::has(Bug::EarlyRefusal)
+        {
+            let ops = std::mem::take(&mut write.ops);
+            self.tell(ops, Outcome::Refused(refusal));
+        }
+        for member in 0..self.view.members.len() {
+            if let Some(peer) = self.receiver(member, key) {
+                self.send_abort(peer, key);
+            }
         }
         self.end(at, key);
     }
@@ -247,28 +279,40 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
     fn need_whole<S: Copies<K, C>>(&mut self, at: &mut S, from: NodeId, key: &K, version: Version) {
         match self.writes.get(key) {
             Some(write) if write.pending.version == version => {
-                if !write.is_aborting {
-                    let (pending, state) = (write.pending, at.whole(key));
-                    self.send_prepare(from, key, pending, Offer::Whole(state));
-                }
+                self.send_whole(at, from, key);
             }
             _ => {
-                let about = (key.clone(), version);
-                if self.targets.get(&from).is_some_and(|target| target.unacked.contains(&about)) {
+                if self.targets.get(&from).is_some_and(|target| target.unacked.contains(key, version)) {
                     self.send_committed(at, from, key, version);
                 }
             }
         }
     }
 
-    pub(super) fn send_prepare(&mut self, to: NodeId, key: &K, write: Pending, offer: Offer<C>) {
-        let Some(link) = self.links.get_mut(&to) else { return };
-        let (serial, settled) = link.send(key.clone(), write.version);
+    /// The write under way of an entry, if there is one, with the whole state it makes.
+    pub(super) fn send_whole<S: Copies<K, C>>(&mut self, at: &mut S, to: NodeId, key: &K) {
+        let Some(write) = self.writes.get(key).filter(|write| write.aborting.is_none()) else { return };
+        if at.is_over(key) && !bugs::has(Bug::WholeOfNothing) {
+            return self.abort(at, to, key, Why::Over);
+        }
+        let (pending, state) = (write.pending, at.whole(key));
+        self.send_prepare(to, key, pending, Offer::Whole(state));
+    }
+
+    /// Sends a prepare; its serial. If the write went to the member before, that one is done with: the member has not
+    /// kept it.
+    pub(super) fn send_prepare(&mut self, to: NodeId, key: &K, write: Pending, offer: Offer<C>) -> u64 {
+        let Some(link) = self.links.get_mut(&to) else { return 0 };
+        let (serial, settled) = link.send();
+        if let Some(live) = self.writes.get_mut(key).filter(|live| live.pending.version == write.version) {
+            link.done(live.send(to, serial));
+        }
         if let Some(target) = self.targets.get_mut(&to) {
-            target.unacked.insert((key.clone(), write.version));
+            target.unacked.insert(key, write.version, offer.size_bytes());
         }
         let epoch = self.view.epoch;
         self.send(to, Message::Prepare { epoch, serial, settled, key: key.clone(), write, offer });
+        serial
     }
 
     fn send_abort(&mut self, to: NodeId, key: &K) {
@@ -280,7 +324,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
 
     /// Whether writes wait for this member.
     fn needs(&self, peer: NodeId) -> bool {
-        match self.view.members.get(&peer).map(|member| member.standing) {
+        match self.view.member(peer).map(|member| member.standing) {
             Some(Standing::Backup | Standing::Joining) => true,
             Some(Standing::Syncing) => self.waits_for_target(peer),
             None => false,
@@ -292,10 +336,12 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         self.needs(peer) || self.targets.get(&peer).is_some_and(|target| target.gets(key))
     }
 
-    /// Who is sent writes of this key now; the others get them when they have adopted.
-    fn receivers(&self, key: &K) -> Vec<NodeId> {
-        let is_ready = |peer: &NodeId| self.links.get(peer).is_some_and(|link| link.is_ready);
-        self.view.members.keys().copied().filter(|peer| is_ready(peer) && self.gets(*peer, key)).collect()
+    /// The member at this place of the view, if it is sent writes of this key now; else it gets them when it has
+    /// adopted.
+    fn receiver(&self, member: usize, key: &K) -> Option<NodeId> {
+        let peer = self.view.members.get(member)?.node;
+        let is_ready = self.links.get(&peer).is_some_and(|link| link.is_ready);
+        (is_ready && self.gets(peer, key)).then_some(peer)
     }
 
     fn end_all<S: Copies<K, C>>(&mut self, at: &mut S) {
@@ -308,40 +354,49 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
     /// Ends a write if all it needs have answered.
     fn end<S: Copies<K, C>>(&mut self, at: &mut S, key: &K) {
         let Some(write) = self.writes.get(key) else { return };
-        let is_acked = |peer: &NodeId| !self.needs(*peer) || write.acks.contains(peer);
-        let few = bugs::has(Bug::AckBelowK) && !write.acks.is_empty();
-        if !few && !self.view.members.keys().all(is_acked) || !write.is_aborting && !self.view.is_enough() {
+        let is_acked = |member: &Member| !self.needs(member.node) || write.has_ack(member.node);
+        let few = bugs::has(Bug::AckBelowK) && write.has_acks();
+        let is_enough = write.aborting.is_some() || self.view.is_enough();
+        if !is_enough || !few && !self.view.members.iter().all(is_acked) {
             return;
         }
         let Some(write) = self.writes.remove(key) else { return };
-        let version = write.pending.version;
-        self.links.values_mut().for_each(|link| link.done(key, version));
-        if write.is_aborting {
-            for target in self.targets.values_mut() {
-                target.unacked.remove(&(key.clone(), version));
-            }
-            at.drop_pending(key);
-            self.refuse(key, write.ops);
-        } else {
-            at.commit(key);
-            for target in self.targets.values_mut() {
-                if !target.unacked.contains(&(key.clone(), version)) {
-                    target.acked(key, version, true);
-                }
-            }
-            self.tell(write.ops, Outcome::Done(version));
+        self.bytes -= write.size_bytes();
+        for (peer, serial) in write.serials() {
+            self.links.entry(peer).and_modify(|link| link.done(serial));
+        }
+        match write.aborting {
+            Some(why) => self.dropped(at, key, write, why),
+            None => self.committed(at, key, write),
         }
         self.next(key);
         self.open(at);
         self.go_on(at);
     }
 
+    fn dropped<S: Copies<K, C>>(&mut self, at: &mut S, key: &K, write: Write<C, O>, why: Why) {
+        let version = write.pending.version;
+        self.targets.values_mut().for_each(|target| target.unacked.remove(key, version));
+        at.drop_pending(key);
+        match why {
+            Why::Refused(refusal) => self.refuse(key, write.ops, refusal),
+            Why::Over => self.lines.entry(key.clone()).or_default().push_first(write.ops),
+        }
+    }
+
+    fn committed<S: Copies<K, C>>(&mut self, at: &mut S, key: &K, write: Write<C, O>) {
+        let version = write.pending.version;
+        at.commit(key);
+        self.targets.values_mut().for_each(|target| target.committed(key, version));
+        self.tell(write.ops, Outcome::Done(version));
+    }
+
     /// Operations that were refused: alone, that is the answer; together, each is tried for itself.
-    fn refuse(&mut self, key: &K, ops: Vec<O>) {
+    fn refuse(&mut self, key: &K, ops: Vec<O>, refusal: Refusal) {
         if ops.len() > 1 {
             return self.lines.entry(key.clone()).or_default().push_first(ops);
         }
-        self.tell(ops, Outcome::Full);
+        self.tell(ops, Outcome::Refused(refusal));
     }
 
     /// Has the operations decided that wait for an entry, if nothing is under way there.
@@ -356,16 +411,18 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         }
         line.is_deciding = true;
         let ops = line.take();
+        self.ops -= ops.len();
         self.out.push(Effect::Decide(key.clone(), ops));
     }
 
     /// Serves, once all needed members obey and nothing is left of the primary before.
     fn open<S: Copies<K, C>>(&mut self, at: &mut S) {
-        let is_ready = |peer: &NodeId| !self.needs(*peer) || self.links.get(peer).is_some_and(|link| link.is_ready);
+        let has_adopted = |peer: &NodeId| self.links.get(peer).is_some_and(|link| link.is_ready);
+        let is_ready = |member: &Member| !self.needs(member.node) || has_adopted(&member.node);
         if self.is_open || !self.leads() || !self.writes.is_empty() || !self.resolving.is_empty() {
             return;
         }
-        if self.view.members.keys().all(is_ready) {
+        if self.view.members.iter().all(is_ready) {
             self.is_open = true;
             let keys: Vec<K> = self.lines.keys().cloned().collect();
             keys.iter().for_each(|key| self.next(key));

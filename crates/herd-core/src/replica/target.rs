@@ -1,12 +1,14 @@
 //! A member that is syncing, as its primary sees it: how far the copy has come, and what it has not acked yet.
 //!
-//! The copy goes entry by entry in the order of the keys, one under way at a time, on whatever link: its order with
-//! prepares does not matter. The target gets prepares only for what the cursor has passed.
+//! The copy goes entry by entry in the order of the keys, one under way at a time, on whatever link. The target gets
+//! prepares only for what the cursor has passed, and none of the entry whose copy is under way: what becomes of that
+//! follows when the copy is answered. So a copy never meets anything newer, and a removal is remembered nowhere.
 
 use super::bugs::{self, Bug};
+use super::unacked::Unacked;
 use super::{Change, Copies, Effect, Message, NodeId, Offer, Part, Pending, Want};
 use crate::entry::Version;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// A member that is syncing.
 #[derive(Clone, Debug, Hash)]
@@ -15,10 +17,12 @@ pub(super) struct Target<K: Ord> {
     at: Option<K>,
     /// Whether it has passed all.
     is_at_end: bool,
-    /// Whether a copy has not been answered.
+    /// Whether the copy of that key has not been answered.
     is_copying: bool,
+    /// What was committed of it since its copy was sent.
+    behind: Option<Version>,
     /// Writes it was sent and has not acked.
-    pub(super) unacked: BTreeSet<(K, Version)>,
+    pub(super) unacked: Unacked<K>,
     pub(super) stage: Stage,
 }
 
@@ -32,25 +36,39 @@ pub(super) enum Stage {
     Failed,
 }
 
-impl<K: Ord> Target<K> {
+impl<K: Ord + Clone> Target<K> {
     pub(super) fn new() -> Self {
-        let (at, unacked) = (None, BTreeSet::new());
-        Self { at, is_at_end: false, is_copying: false, unacked, stage: Stage::Copying }
+        let (at, unacked) = (None, Unacked::new());
+        Self { at, is_at_end: false, is_copying: false, behind: None, unacked, stage: Stage::Copying }
     }
 
     /// Whether writes of this key are sent to it.
     pub(super) fn gets(&self, key: &K) -> bool {
-        self.stage != Stage::Failed && (self.is_at_end || self.at.as_ref().is_some_and(|at| key <= at))
+        let is_beside = self.is_copied_now(key) && !bugs::has(Bug::BesideCopy);
+        let is_passed = self.is_at_end || self.at.as_ref().is_some_and(|at| key <= at);
+        self.stage != Stage::Failed && is_passed && !is_beside
     }
-}
 
-impl<K: Ord + Clone> Target<K> {
+    fn is_copied_now(&self, key: &K) -> bool {
+        self.is_copying && self.at.as_ref() == Some(key)
+    }
+
+    /// A write is committed. If it was not sent because of a copy, it is after it.
+    pub(super) fn committed(&mut self, key: &K, version: Version) {
+        if self.is_copied_now(key) && !bugs::has(Bug::BehindCopy) {
+            self.behind = Some(version);
+        }
+        if !self.unacked.contains(key, version) {
+            self.unacked.remove_up_to(key, version);
+        }
+    }
+
     /// It holds this write. Once that is committed, it needs none before it any more.
     pub(super) fn acked(&mut self, key: &K, version: Version, is_committed: bool) {
         if is_committed {
-            self.unacked.retain(|(other, older)| other != key || *older > version);
+            self.unacked.remove_up_to(key, version);
         } else {
-            self.unacked.remove(&(key.clone(), version));
+            self.unacked.remove(key, version);
         }
     }
 }
@@ -58,7 +76,7 @@ impl<K: Ord + Clone> Target<K> {
 impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
     /// The target adopted the view on a link: what was lost with the one before goes again. `theirs`: what it has
     /// pending.
-    pub(super) fn resume<S: Copies<K, C>>(&mut self, at: &mut S, peer: NodeId, theirs: &[(K, Pending)]) {
+    pub(super) fn resume<S: Copies<K, C>>(&mut self, at: &mut S, peer: NodeId, theirs: &BTreeMap<K, Pending>) {
         let Some(target) = self.targets.get_mut(&peer) else { return };
         let is_live = |key: &K, version| self.writes.get(key).is_some_and(|write| write.pending.version == version);
         for (key, pending) in theirs {
@@ -66,13 +84,13 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             target.acked(key, pending.version, is_committed);
         }
         // The state as it is now is sent once for a key, under its last version.
-        let lost = target.unacked.iter().filter(|(key, version)| !is_live(key, *version)).cloned();
-        let lost: BTreeMap<K, Version> = lost.collect();
+        let lost = target.unacked.last(|key, version| !is_live(key, version));
         let copied = target.at.clone().filter(|_| target.is_copying);
+        let behind = target.behind.take();
         let stage = target.stage;
         lost.iter().for_each(|(key, version)| self.send_committed(at, peer, key, *version));
         if let Some(key) = copied {
-            self.send_copy(at, peer, &key);
+            self.copy_again(at, peer, &key, behind);
         }
         match stage {
             Stage::Copying => {}
@@ -85,13 +103,13 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
     /// it was lost, and it is waited for no more.
     pub(super) fn send_committed<S: Copies<K, C>>(&mut self, at: &mut S, to: NodeId, key: &K, version: Version) {
         let Some(target) = self.targets.get_mut(&to) else { return };
-        target.unacked.remove(&(key.clone(), version));
+        target.unacked.remove(key, version);
         let state = at.whole_committed(key);
         let committed = if state.removes() { version } else { at.committed(key) };
         let write = Pending { version: committed, base: 0, removes: state.removes() };
-        self.send_prepare(to, key, write, Offer::Whole(state));
+        let serial = self.send_prepare(to, key, write, Offer::Whole(state));
         if let Some(link) = self.links.get_mut(&to) {
-            link.done(key, committed);
+            link.done(serial);
         }
     }
 
@@ -114,8 +132,10 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             Some(key) if at.pending(&key).is_some() && bugs::has(Bug::WaitingCursor) => false,
             Some(key) => {
                 target.at = Some(key.clone());
-                self.send_copy(at, peer, &key);
-                self.send_under_way(at, peer, &key);
+                // The cursor waits for no write: a group below k, where none ends, would stay there.
+                if !self.send_copy(at, peer, &key) {
+                    self.send_whole(at, peer, &key);
+                }
                 true
             }
             None => {
@@ -129,46 +149,59 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         }
     }
 
-    /// An entry that is gone meanwhile needs no copy: its removal was prepared.
-    fn send_copy<S: Copies<K, C>>(&mut self, at: &mut S, peer: NodeId, key: &K) {
+    /// Copies the committed state of an entry, if it has one.
+    fn send_copy<S: Copies<K, C>>(&mut self, at: &mut S, peer: NodeId, key: &K) -> bool {
         let version = at.committed(key);
-        let Some(target) = self.targets.get_mut(&peer) else { return };
+        let Some(target) = self.targets.get_mut(&peer) else { return false };
         target.is_copying = version != 0;
         if version != 0 {
             let (epoch, state) = (self.view.epoch, at.whole_committed(key));
             self.send(peer, Message::Copy { epoch, key: key.clone(), version, state });
         }
+        version != 0
     }
 
-    /// A write that began before the cursor came goes to the target whole. Were the cursor to wait for its end, a group
-    /// below k, where no write ends, would stay there.
-    fn send_under_way<S: Copies<K, C>>(&mut self, at: &mut S, peer: NodeId, key: &K) {
-        if let Some(write) = self.writes.get(key).filter(|write| !write.is_aborting) {
-            let (pending, state) = (write.pending, at.whole(key));
-            self.send_prepare(peer, key, pending, Offer::Whole(state));
+    /// The answer to a copy was lost. What was removed since, `behind`, may have come to the target before.
+    fn copy_again<S: Copies<K, C>>(&mut self, at: &mut S, peer: NodeId, key: &K, behind: Option<Version>) {
+        if !self.send_copy(at, peer, key)
+            && let Some(version) = behind
+        {
+            self.send_committed(at, peer, key, version);
         }
     }
 
-    /// A write begins: a target whose link is not ready may get it only after it has ended.
-    pub(super) fn note_unacked(&mut self, key: &K, version: Version) {
-        for target in self.targets.values_mut().filter(|target| target.gets(key) && !bugs::has(Bug::MissedTarget)) {
-            target.unacked.insert((key.clone(), version));
+    /// A write begins: a target whose link is not ready may get it only after it has ended. One that does not keep up
+    /// fails, or what it is owed would have no bound.
+    pub(super) fn note_unacked(&mut self, key: &K, version: Version, size_bytes: u64) {
+        let mut failed = Vec::new();
+        for (peer, target) in &mut self.targets {
+            if target.gets(key) && !bugs::has(Bug::MissedTarget) {
+                target.unacked.insert(key, version, size_bytes);
+            }
+            if target.stage == Stage::Copying && target.unacked.is_over() {
+                failed.push(*peer);
+            }
         }
+        failed.into_iter().for_each(|peer| self.fail(peer));
     }
 
-    /// The target answered a copy.
-    pub(super) fn copied<S: Copies<K, C>>(&mut self, at: &mut S, peer: NodeId) {
-        if let Some(target) = self.targets.get_mut(&peer) {
-            target.is_copying = false;
+    /// The target has a copy. What was not sent because of it follows.
+    pub(super) fn copied<S: Copies<K, C>>(&mut self, at: &mut S, peer: NodeId, key: &K) {
+        let Some(target) = self.targets.get_mut(&peer).filter(|target| target.is_copied_now(key)) else { return };
+        target.is_copying = false;
+        if let Some(version) = target.behind.take() {
+            self.send_committed(at, peer, key, version);
+        }
+        if !bugs::has(Bug::BesideCopy) {
+            self.send_whole(at, peer, key);
         }
         self.go_on(at);
     }
 
-    /// The target has no room: its copy ends, and no write with it.
+    /// The target has no room, or does not keep up: its copy ends, and no write with it.
     pub(super) fn fail(&mut self, peer: NodeId) {
         let Some(target) = self.targets.get_mut(&peer) else { return };
-        target.stage = Stage::Failed;
-        target.unacked.clear();
+        (target.stage, target.unacked) = (Stage::Failed, Unacked::new());
         self.out.push(Effect::Want(Want::Removed(peer)));
     }
 

@@ -1,7 +1,7 @@
 //! A write at its primary, from its prepare to its answer, and the line of operations behind it.
 
-use super::{NodeId, Pending};
-use std::collections::{BTreeSet, VecDeque};
+use super::{Change, NodeId, Pending, Refusal};
+use std::collections::VecDeque;
 
 /// A write under way.
 #[derive(Clone, Debug, Hash)]
@@ -11,10 +11,84 @@ pub(super) struct Write<C, O> {
     pub(super) change: Option<C>,
     /// The operations it was decided for.
     pub(super) ops: Vec<O>,
-    /// Who has prepared it, or, when it is aborted, dropped it, in this epoch.
-    pub(super) acks: BTreeSet<NodeId>,
-    /// Whether somebody needed has refused it.
-    pub(super) is_aborting: bool,
+    /// By node.
+    told: Vec<Told>,
+    /// Why it ends everywhere without having been done, if it does.
+    pub(super) aborting: Option<Why>,
+}
+
+/// Why a write is aborted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Why {
+    /// Somebody needed has refused it.
+    Refused(Refusal),
+    /// Its collection has been flushed, and somebody wants of it what is not there any more: it is decided again.
+    Over,
+}
+
+/// What a member knows of a write in this epoch.
+#[derive(Clone, Debug, Hash)]
+struct Told {
+    peer: NodeId,
+    /// Of its last prepare since the last adopt; 0: none.
+    serial: u64,
+    /// Whether it has prepared the write, or, when that is aborted, dropped it.
+    is_acked: bool,
+}
+
+impl<C: Change, O> Write<C, O> {
+    pub(super) fn new(pending: Pending, change: Option<C>, ops: Vec<O>) -> Self {
+        Self { pending, change, ops, told: Vec::new(), aborting: None }
+    }
+
+    /// Bytes that it takes on a link.
+    pub(super) fn size_bytes(&self) -> u64 {
+        self.change.as_ref().map_or(0, Change::size_bytes)
+    }
+
+    fn told(&mut self, peer: NodeId) -> &mut Told {
+        let at = self.told.binary_search_by_key(&peer, |told| told.peer).unwrap_or_else(|at| {
+            self.told.insert(at, Told { peer, serial: 0, is_acked: false });
+            at
+        });
+        &mut self.told[at]
+    }
+
+    pub(super) fn ack(&mut self, peer: NodeId) {
+        self.told(peer).is_acked = true;
+    }
+
+    pub(super) fn has_ack(&self, peer: NodeId) -> bool {
+        self.told.iter().any(|told| told.peer == peer && told.is_acked)
+    }
+
+    pub(super) fn has_acks(&self) -> bool {
+        self.told.iter().any(|told| told.is_acked)
+    }
+
+    pub(super) fn forget_acks(&mut self) {
+        self.told.iter_mut().for_each(|told| told.is_acked = false);
+    }
+
+    /// It goes to a member under this serial. The one before, since the last adopt; 0: none.
+    pub(super) fn send(&mut self, peer: NodeId, serial: u64) -> u64 {
+        std::mem::replace(&mut self.told(peer).serial, serial)
+    }
+
+    /// Nodes and the serials under which it was sent to them since the last adopt.
+    pub(super) fn serials(&self) -> impl Iterator<Item = (NodeId, u64)> + '_ {
+        self.told.iter().map(|told| (told.peer, told.serial)).filter(|(_, serial)| *serial > 0)
+    }
+
+    /// The link of a node begins its serials anew.
+    pub(super) fn forget_serial(&mut self, peer: NodeId) {
+        self.told.iter_mut().filter(|told| told.peer == peer).for_each(|told| told.serial = 0);
+    }
+
+    /// All links do.
+    pub(super) fn forget_serials(&mut self) {
+        self.told.iter_mut().for_each(|told| told.serial = 0);
+    }
 }
 
 /// The operations that wait for an entry.

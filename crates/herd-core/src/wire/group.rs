@@ -8,21 +8,19 @@
 //!
 //! [`replica::Message`]: crate::replica::Message
 
-use super::body::{Assembly, encode_with_body};
 use super::bytes::Reader;
 use super::fields::{Between, Fields, GROUP};
-use super::header::{FLAG_QUIET, Header, Kind};
-use super::{FrameHead, WireError, encode_frame_head};
+use super::header::{FLAG_MORE, FLAG_QUIET, Header, Kind};
+use super::{FrameHead, WireError, encode_frame, encode_frame_head};
 use crate::entry::{Fence, Memcached, Token};
 use crate::key::{CollectionId, name_is_valid};
 use crate::limits::{
-    BLOCK_BYTES, COPIES_MAX, GROUP_ANSWERS_MAX_BYTES, GROUP_MEMBERS_MAX, GROUP_PENDING_MAX_BYTES,
-    WINDOW_RESULT_MAX_BYTES,
+    ADOPTED_PENDING_MAX, BLOCK_BYTES, COPIES_MAX, GROUP_ANSWERS_MAX_BYTES, GROUP_MEMBERS_MAX, WINDOW_RESULT_MAX_BYTES,
 };
 use crate::place::GroupId;
 use crate::replica::window::RequestId;
-use crate::replica::{self, Member, Message, NodeId, Offer, Pending, Standing, Verdict, View};
-use std::collections::BTreeMap;
+use crate::replica::{self, Member, Message, NodeId, Offer, Pending, Refusal, Standing, Verdict, View};
+use std::num::NonZeroU32;
 
 /// Verb of a message of a replica group.
 pub const VERB_GROUP: u8 = 18;
@@ -49,9 +47,11 @@ const STAGED: u8 = 4;
 const NOT_KEPT: u16 = u16::MAX;
 
 const STANDINGS: [Standing; 3] = [Standing::Backup, Standing::Joining, Standing::Syncing];
-const VERDICTS: [Verdict; 7] = [
+const VERDICTS: [Verdict; 9] = [
     Verdict::Prepared,
-    Verdict::Refused,
+    Verdict::Refused(Refusal::Full),
+    Verdict::Refused(Refusal::Quota),
+    Verdict::Refused(Refusal::NoCollection),
     Verdict::NeedWhole,
     Verdict::Aborted,
     Verdict::Resolved,
@@ -134,6 +134,25 @@ impl replica::Change for Delta<'_> {
     fn removes(&self) -> bool {
         matches!(self.becomes, Becomes::Removed(_))
     }
+
+    fn size_bytes(&self) -> u64 {
+        let (value, attributes) = match self.becomes {
+            Becomes::Removed(_) => (0, 0),
+            Becomes::Put(put) => (put.value.sent_bytes(), put.attributes.map_or(0, <[u8]>::len)),
+        };
+        value.saturating_add((attributes + self.answers.0.len()) as u64)
+    }
+}
+
+impl ValueOf<'_> {
+    /// Bytes of it that are sent, now or before.
+    fn sent_bytes(&self) -> u64 {
+        match self {
+            ValueOf::Kept => 0,
+            ValueOf::Whole(Sent::Inline(bytes, _)) | ValueOf::Range(_, Sent::Inline(bytes, _)) => bytes.len() as u64,
+            ValueOf::Whole(Sent::Staged { length, .. }) | ValueOf::Range(_, Sent::Staged { length, .. }) => *length,
+        }
+    }
 }
 
 /// The requests that a write answers, for the window of each member: who asked, and the result. Encoded, and checked.
@@ -192,14 +211,16 @@ pub struct GroupMessage<'a> {
 }
 
 impl<'a> GroupMessage<'a> {
-    /// Appends its frames; `map_epoch` is that of the sender's map. On an error `out` is as it was: what is inline is
-    /// over 64 KiB, a name or attributes are too long, or a view or what is pending is over its limit.
+    /// Appends its frame; `map_epoch` is that of the sender's map. On an error `out` is as it was: what is inline is
+    /// over 64 KiB, a name or attributes are too long, or a view or what is pending is not what may be sent.
     pub fn encode(&self, out: &mut Vec<u8>, map_epoch: u32) -> Result<(), WireError> {
         let draft = Draft::new(self.group, map_epoch);
         match &self.message {
             Message::Adopt { view } => draft.of(ADOPT, view.epoch).finish_with(out, &view_bytes(view)?),
             Message::Moved { view } => draft.of(MOVED, view.epoch).finish_with(out, &view_bytes(view)?),
-            Message::Adopted { epoch, pending } => draft.of(ADOPTED, *epoch).finish_with(out, &pending_bytes(pending)?),
+            Message::Adopted { epoch, pending, is_last } => {
+                draft.of(ADOPTED, *epoch).bytes(&[u8::from(*is_last)]).finish_with(out, &pending_bytes(pending)?)
+            }
             Message::Prepare { epoch, serial, settled, key, write, offer } => draft
                 .of(PREPARE, *epoch)
                 .about(key, write.version)
@@ -223,15 +244,14 @@ impl<'a> GroupMessage<'a> {
         }
     }
 
-    /// The body of a message whose frame says that more frames follow.
-    pub fn body(header: &Header) -> Result<Assembly, WireError> {
-        Assembly::new(header.length, GROUP_PENDING_MAX_BYTES)
-    }
-
-    /// The message of a frame with verb [`VERB_GROUP`] and its whole body, whose blocks have passed their checks.
+    /// The message of a frame with verb [`VERB_GROUP`] and its body, whose blocks have passed their checks: each
+    /// message is one frame.
     pub fn decode(head: &FrameHead<'a>, body: &'a [u8]) -> Result<Self, WireError> {
         let fields = head.fields()?;
         let Some(Between::Group(bytes)) = fields.between else { return Err(WireError::BadField(GROUP)) };
+        if head.header.has(FLAG_MORE) {
+            return Err(WireError::BadField(GROUP));
+        }
         let crc = head.block_checks().next().unwrap_or_default();
         let mut source = Source { rest: Reader(bytes), header: &head.header, fields, body, crc };
         source.read().ok_or(WireError::BadField(GROUP))
@@ -343,10 +363,11 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Appends the frames of a message whose body is a view or a list.
+    /// Appends the frame of a message whose body is a view or a list.
     fn finish_with(self, out: &mut Vec<u8>, body: &[u8]) -> Result<(), WireError> {
         let between = Some(Between::Group(&self.short[..self.short_len]));
-        encode_with_body(out, self.header, &Fields { between, ..self.fields }, body)
+        let header = Header { length: body.len() as u64, ..self.header };
+        encode_frame(out, header, &Fields { between, ..self.fields }, body)
     }
 }
 
@@ -366,7 +387,7 @@ impl<'a> Source<'a, '_> {
         let message = match self.header.code {
             ADOPT => Message::Adopt { view: self.view(epoch)? },
             MOVED => Message::Moved { view: self.view(epoch)? },
-            ADOPTED => Message::Adopted { epoch, pending: self.pending()? },
+            ADOPTED => Message::Adopted { epoch, is_last: self.bit()?, pending: self.pending()? },
             SETTLE => Message::Settle { epoch, settled: self.rest.u64()? },
             _ => self.read_about(epoch)?,
         };
@@ -400,7 +421,7 @@ impl<'a> Source<'a, '_> {
     }
 
     fn bit(&mut self) -> Option<bool> {
-        self.rest.u8().filter(|bit| *bit <= 1).map(|bit| bit == 1)
+        bit(&mut self.rest)
     }
 
     fn prepare(&mut self, epoch: u32, key: Key<'a>) -> Option<Message<Key<'a>, Delta<'a>>> {
@@ -455,16 +476,15 @@ impl<'a> Source<'a, '_> {
 
     fn view(&mut self, epoch: u32) -> Option<View> {
         let mut rest = Reader(self.body);
-        let (primary, since) = (NodeId(rest.u32()?), rest.u32()?);
-        let (k, count) = (rest.u8()?, usize::from(rest.u8()?));
-        let mut members = BTreeMap::new();
-        for _ in 0..count {
-            let (node, standing) = (NodeId(rest.u32()?), coded(&STANDINGS, rest.u8()?)?);
-            let is_new = members.insert(node, Member { standing, since: rest.u32()? }).is_none();
-            is_new.then_some(())?;
-        }
-        let fits = (1..=COPIES_MAX).contains(&k) && count <= GROUP_MEMBERS_MAX && rest.0.is_empty();
-        fits.then_some(View { epoch, primary, since, members, k: k.into() })
+        let (primary, since) = (node(&mut rest)?, rest.u32()?);
+        let (needed, count) = (rest.u8()?, rest.u8()?);
+        let member = |_| {
+            let (node, standing) = (node(&mut rest)?, coded(&STANDINGS, rest.u8()?)?);
+            Some(Member { node, standing, since: rest.u32()? })
+        };
+        let members: Option<Vec<Member>> = (0..count).map(member).collect();
+        let view = View { epoch, primary, since, members: members?, needed };
+        (view_fits(&view) && rest.0.is_empty()).then_some(view)
     }
 
     fn pending(&self) -> Option<Vec<(Key<'a>, Pending)>> {
@@ -472,10 +492,10 @@ impl<'a> Source<'a, '_> {
         while !rest.0.is_empty() {
             let (collection, generation, length) = (CollectionId(rest.u64()?), rest.u32()?, rest.u16()?);
             let name = rest.bytes(length.into()).filter(|name| name_is_valid(name))?;
-            let (version, base, removes) = (rest.u64()?, rest.u64()?, rest.u8()? != 0);
+            let (version, base, removes) = (rest.u64()?, rest.u64()?, bit(&mut rest)?);
             pending.push((Key { collection, generation, name }, Pending { version, base, removes }));
         }
-        Some(pending)
+        (pending.len() <= ADOPTED_PENDING_MAX).then_some(pending)
     }
 }
 
@@ -495,20 +515,41 @@ fn code_of<T: PartialEq>(all: &[T], value: &T) -> u8 {
     all.iter().position(|it| it == value).unwrap_or(all.len()) as u8
 }
 
+fn bit(rest: &mut Reader<'_>) -> Option<bool> {
+    rest.u8().filter(|bit| *bit <= 1).map(|bit| bit == 1)
+}
+
+fn node(rest: &mut Reader<'_>) -> Option<NodeId> {
+    NonZeroU32::new(rest.u32()?).map(NodeId)
+}
+
+/// Whether it is within its limits, and each node stands in it once.
+fn view_fits(view: &View) -> bool {
+    let mut nodes: Vec<NodeId> = view.members.iter().map(|member| member.node).chain([view.primary]).collect();
+    nodes.sort_unstable();
+    let once = nodes.windows(2).all(|pair| pair[0] != pair[1]);
+    once && (1..=COPIES_MAX).contains(&view.needed) && view.members.len() <= GROUP_MEMBERS_MAX
+}
+
 fn view_bytes(view: &View) -> Result<Vec<u8>, WireError> {
-    let fits = (1..=usize::from(COPIES_MAX)).contains(&view.k) && view.members.len() <= GROUP_MEMBERS_MAX;
+    if !view_fits(view) {
+        return Err(WireError::BadField(GROUP));
+    }
     let mut out = Vec::new();
-    [view.primary.0, view.since].iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
-    out.extend_from_slice(&[view.k as u8, view.members.len() as u8]);
-    for (node, member) in &view.members {
-        out.extend_from_slice(&node.0.to_le_bytes());
+    [view.primary.0.get(), view.since].iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
+    out.extend_from_slice(&[view.needed, view.members.len() as u8]);
+    for member in &view.members {
+        out.extend_from_slice(&member.node.0.get().to_le_bytes());
         out.push(code_of(&STANDINGS, &member.standing));
         out.extend_from_slice(&member.since.to_le_bytes());
     }
-    fits.then_some(out).ok_or(WireError::BadField(GROUP))
+    Ok(out)
 }
 
 fn pending_bytes(pending: &[(Key<'_>, Pending)]) -> Result<Vec<u8>, WireError> {
+    if pending.len() > ADOPTED_PENDING_MAX {
+        return Err(WireError::BadField(GROUP));
+    }
     let mut out = Vec::new();
     for (key, write) in pending {
         if !name_is_valid(key.name) {
@@ -520,9 +561,6 @@ fn pending_bytes(pending: &[(Key<'_>, Pending)]) -> Result<Vec<u8>, WireError> {
         out.extend_from_slice(key.name);
         [write.version, write.base].iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
         out.push(u8::from(write.removes));
-        if out.len() > GROUP_PENDING_MAX_BYTES {
-            return Err(WireError::BodyTooLong(out.len()));
-        }
     }
     Ok(out)
 }

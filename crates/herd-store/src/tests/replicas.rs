@@ -5,9 +5,10 @@ use super::*;
 use herd_core::entry::COUNTER_BITS;
 use herd_core::limits::INLINE_MAX_BYTES;
 use herd_core::replica::{
-    Change, Copies, Effect, GroupEpoch, Member, Message, NoRoom, NodeId, Outcome, Part, Pending, Standing, View, Want,
+    Change, Copies, Effect, GroupEpoch, Member, Message, NodeId, Outcome, Part, Pending, Refusal, Standing, View, Want,
 };
 use std::collections::{BTreeMap, VecDeque};
+use std::num::NonZeroU32;
 
 /// A change of an object's value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -21,6 +22,13 @@ enum Edit {
 impl Change for Edit {
     fn removes(&self) -> bool {
         *self == Edit::Gone
+    }
+
+    fn size_bytes(&self) -> u64 {
+        match self {
+            Edit::Gone => 0,
+            Edit::Whole(bytes) | Edit::Range(_, bytes) => bytes.len() as u64,
+        }
     }
 }
 
@@ -74,19 +82,28 @@ impl Group {
         key: &Key,
         bytes: &[u8],
         keep: impl FnOnce(&mut Entry<'_>, &NewObject<'_>) -> Result<(), Error>,
-    ) -> Result<(), NoRoom> {
+    ) -> Result<(), Refusal> {
         let value = if bytes.len() <= INLINE_MAX_BYTES {
             Given::Small(bytes, None)
         } else {
             let body = self.store.body_of(&self.c, &key.name, &[bytes], at(1));
-            Given::Large(Arc::new(body.map_err(|_| NoRoom)?))
+            Given::Large(Arc::new(body.map_err(|_| Refusal::Full)?))
         };
         let new = NewObject::of(value);
         let kept = keep(&mut self.entry(key), &new);
         kept.map_err(|error| {
             assert_eq!(error.kind, ErrorKind::Full, "{}", error.text);
-            NoRoom
+            Refusal::Full
         })
+    }
+
+    fn clear(&self) {
+        for slot in 0..SLOTS {
+            let mut cursor = SlotCursor::new(0, slot);
+            while !cursor.is_at_end() {
+                self.store.clear_turn(&mut cursor, usize::MAX, at(1));
+            }
+        }
     }
 
     fn items(&self) -> Vec<SlotItem> {
@@ -110,6 +127,10 @@ impl Copies<Key, Edit> for Group {
         self.entry(key).pending()
     }
 
+    fn is_over(&self, _: &Key) -> bool {
+        false
+    }
+
     fn pendings(&self) -> Vec<(Key, Pending)> {
         self.store.pendings(0, |_| true, at(1))
     }
@@ -118,7 +139,7 @@ impl Copies<Key, Edit> for Group {
         self.entry(key).take_version(u64::from(since) << COUNTER_BITS)
     }
 
-    fn prepare(&mut self, key: &Key, write: Pending, change: &Edit) -> Result<(), NoRoom> {
+    fn prepare(&mut self, key: &Key, write: Pending, change: &Edit) -> Result<(), Refusal> {
         match change.over(self.state(key)) {
             Some(bytes) => self.keep(key, &bytes, |entry, new| entry.prepare(write.version, write.base, new)),
             None => {
@@ -170,30 +191,9 @@ impl Copies<Key, Edit> for Group {
         None
     }
 
-    fn copy(&mut self, key: &Key, version: u64, state: &Edit) -> Result<(), NoRoom> {
+    fn copy(&mut self, key: &Key, version: u64, state: &Edit) -> Result<(), Refusal> {
         let Edit::Whole(bytes) = state else { unreachable!("an entry that is copied has a value") };
         self.keep(key, bytes, |entry, new| entry.copy(version, new))
-    }
-
-    fn grave(&self, key: &Key) -> u64 {
-        self.entry(key).grave()
-    }
-
-    fn bury(&mut self, key: &Key, version: u64) {
-        self.entry(key).bury(version);
-    }
-
-    fn forget_graves(&mut self) {
-        self.store.forget_graves(0, |_| true);
-    }
-
-    fn clear(&mut self) {
-        for slot in 0..SLOTS {
-            let mut cursor = SlotCursor::new(0, slot);
-            while !cursor.is_at_end() {
-                self.store.clear_turn(&mut cursor, usize::MAX, at(1));
-            }
-        }
     }
 }
 
@@ -222,14 +222,18 @@ const KEYS: u64 = 60;
 /// The first; versions of a store that is new lie below it.
 const EPOCH: GroupEpoch = 10;
 
+fn node(id: u32) -> NodeId {
+    NodeId(NonZeroU32::new(id).expect("not 0"))
+}
+
 impl World {
     fn new(seed: u64) -> Self {
-        let member = |id, standing| (NodeId(id), Member { standing, since: EPOCH });
-        let members = BTreeMap::from([member(2, Standing::Backup), member(3, Standing::Backup)]);
-        let view = View { epoch: EPOCH, primary: NodeId(1), since: EPOCH, members, k: 2 };
-        let node = |id| (NodeId(id), Node { part: Part::new(NodeId(id)), group: Group::new(8 << 20) });
+        let member = |id| Member { node: node(id), standing: Standing::Backup, since: EPOCH };
+        let members = vec![member(2), member(3)];
+        let view = View { epoch: EPOCH, primary: node(1), since: EPOCH, members, needed: 2 };
+        let of = |id| (node(id), Node { part: Part::new(node(id)), group: Group::new(8 << 20) });
         let mut world = Self {
-            nodes: (1..=4).map(node).collect(),
+            nodes: (1..=4).map(of).collect(),
             pipes: BTreeMap::new(),
             view,
             random: Random(seed),
@@ -239,11 +243,11 @@ impl World {
             seen: BTreeMap::new(),
         };
         // One has less memory than the others.
-        let short = &world.nodes[&NodeId(3)].group.store;
+        let short = &world.nodes[&node(3)].group.store;
         short.arena.charge(11 << 19);
         for a in 1..=4 {
             for b in (1..=4).filter(|b| *b != a) {
-                world.with(NodeId(a), |node| node.part.link_up(NodeId(b), 1));
+                world.with(node(a), |at| at.part.link_up(node(b), 1));
             }
         }
         world.tell();
@@ -269,11 +273,15 @@ impl World {
 
     fn carry_out(&mut self, id: NodeId, node: &mut Node, effect: Effect<Key, Edit, Asked>) {
         match effect {
-            Effect::Send(to, message) => self.pipes.entry((id, to)).or_default().push_back(message),
+            Effect::Send(to, _, message) => self.pipes.entry((id, to)).or_default().push_back(message),
             Effect::Decide(key, ops) => self.decide(node, key, ops),
             Effect::Answer(ops, outcome) => self.answered(&ops, outcome),
             Effect::Want(Want::Joining(peer)) => self.stand(peer, Some(Standing::Joining)),
             Effect::Want(Want::Removed(peer)) => self.stand(peer, None),
+            Effect::Clear => {
+                node.group.clear();
+                node.part.cleared(&node.group);
+            }
             Effect::Close(peer) => panic!("{id:?} says {peer:?} broke the rules"),
         }
     }
@@ -294,8 +302,8 @@ impl World {
         self.answers += ops.len() as u64;
         self.saw(match outcome {
             Outcome::Done(_) => "done",
-            Outcome::Full => "full",
-            Outcome::TooFew | Outcome::Moved | Outcome::Unknown => "not told",
+            Outcome::Refused(Refusal::Full) => "full",
+            _ => "not told",
         });
         if let Outcome::Done(version) = outcome {
             let c = &self.nodes.values().next().expect("others live").group;
@@ -307,13 +315,11 @@ impl World {
 
     /// The warden's next view, with a member in another standing, or gone.
     fn stand(&mut self, peer: NodeId, standing: Option<Standing>) {
-        if !self.view.members.contains_key(&peer) {
-            return;
-        }
+        let Some(at) = self.view.members.iter().position(|member| member.node == peer) else { return };
         self.view.epoch += 1;
         match standing {
-            Some(standing) => drop(self.view.members.entry(peer).and_modify(|member| member.standing = standing)),
-            None => drop(self.view.members.remove(&peer)),
+            Some(standing) => self.view.members[at].standing = standing,
+            None => drop(self.view.members.remove(at)),
         }
         self.saw(if standing.is_some() { "joined" } else { "copy refused" });
     }
@@ -331,8 +337,8 @@ impl World {
     fn go_on(&mut self) -> bool {
         let known = self.nodes[&self.view.primary].part.view().epoch;
         let pipes: Vec<_> = self.pipes.iter().filter(|(_, pipe)| !pipe.is_empty()).map(|(pair, _)| *pair).collect();
-        let joining = self.view.members.iter().find(|(_, member)| member.standing == Standing::Joining);
-        let joining = joining.map(|(id, _)| *id);
+        let joining = self.view.members.iter().find(|member| member.standing == Standing::Joining);
+        let joining = joining.map(|member| member.node);
         if known < self.view.epoch {
             self.tell();
         } else if !pipes.is_empty() {
@@ -349,7 +355,12 @@ impl World {
 
     fn settle(&mut self) -> bool {
         let primary = self.view.primary;
-        let owed = self.view.members.keys().copied().find(|peer| self.nodes[&primary].part.owes_settle(*peer));
+        let owed = self
+            .view
+            .members
+            .iter()
+            .map(|member| member.node)
+            .find(|peer| self.nodes[&primary].part.owes_settle(*peer));
         owed.into_iter().for_each(|peer| self.with(primary, |node| node.part.settle(peer)));
         owed.is_some()
     }
@@ -374,26 +385,27 @@ impl World {
     fn turn(&mut self) {
         self.view.epoch += 1;
         let epoch = self.view.epoch;
-        let is_backup = |(_, member): &(&NodeId, &Member)| member.standing == Standing::Backup;
-        let backups: Vec<NodeId> = self.view.members.iter().filter(is_backup).map(|(id, _)| *id).collect();
+        let is_backup = |member: &&Member| member.standing == Standing::Backup;
+        let backups: Vec<NodeId> = self.view.members.iter().filter(is_backup).map(|member| member.node).collect();
+        let without = |members: &mut Vec<Member>, id| members.retain(|member| member.node != id);
         match self.random.below(3) {
             0 if backups.len() > 1 => {
                 let next = backups[self.random.below(backups.len() as u64) as usize];
                 let old = std::mem::replace(&mut self.view.primary, next);
                 self.view.since = epoch;
-                self.view.members.remove(&next);
-                self.view.members.insert(old, Member { standing: Standing::Backup, since: epoch });
-                for member in self.view.members.values_mut().filter(|member| member.standing == Standing::Syncing) {
+                without(&mut self.view.members, next);
+                self.view.members.push(Member { node: old, standing: Standing::Backup, since: epoch });
+                for member in self.view.members.iter_mut().filter(|member| member.standing == Standing::Syncing) {
                     member.since = epoch;
                 }
                 self.saw("another primary");
             }
-            1 if backups.len() > 1 => drop(self.view.members.remove(&backups[0])),
+            1 if backups.len() > 1 => without(&mut self.view.members, backups[0]),
             _ => {
-                let is_out = |id: &&NodeId| **id != self.view.primary && !self.view.members.contains_key(id);
+                let is_out = |id: &&NodeId| **id != self.view.primary && self.view.member(**id).is_none();
                 let out: Vec<NodeId> = self.nodes.keys().filter(is_out).copied().collect();
                 if let Some(id) = out.first() {
-                    self.view.members.insert(*id, Member { standing: Standing::Syncing, since: epoch });
+                    self.view.members.push(Member { node: *id, standing: Standing::Syncing, since: epoch });
                 }
             }
         }
@@ -405,7 +417,7 @@ impl World {
         let primary = &self.nodes[&self.view.primary];
         assert!(primary.part.is_open() && self.asked == self.answers, "{} of {} answered", self.answers, self.asked);
         let items = primary.group.items();
-        for id in std::iter::once(&self.view.primary).chain(self.view.members.keys()) {
+        for id in std::iter::once(&self.view.primary).chain(self.view.members.iter().map(|member| &member.node)) {
             let group = &self.nodes[id].group;
             assert_eq!(group.pendings(), [], "{id:?}");
             assert!(group.items() == items, "{id:?} has other objects, or versions");

@@ -1,10 +1,20 @@
 //! What the checker keeps of a group's entries at one node: values of two bytes, so that a range can go astray.
 
 use crate::entry::{COUNTER_BITS, Version};
-use crate::replica::{Change, Copies, GroupEpoch, NoRoom, Pending};
+use crate::replica::bugs::{self, Bug};
+use crate::replica::{Change, Copies, GroupEpoch, Pending, Refusal};
 use std::collections::BTreeMap;
 
+/// An entry, and in the lowest two bits the generation.
 pub(super) type Key = u8;
+
+pub(super) fn key_of(entry: u8, generation: u8) -> Key {
+    entry << 2 | generation
+}
+
+fn generation_of(key: Key) -> u8 {
+    key & 3
+}
 
 /// A change. Each byte names the operation it came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,6 +47,10 @@ impl Change for Val {
     fn removes(&self) -> bool {
         *self == Val::Gone
     }
+
+    fn size_bytes(&self) -> u64 {
+        1
+    }
 }
 
 #[derive(Clone, Debug, Default, Hash)]
@@ -44,7 +58,6 @@ pub(super) struct Entry {
     pub(super) version: Version,
     pub(super) state: Option<[u8; 2]>,
     pub(super) pending: Option<(Pending, Option<[u8; 2]>)>,
-    grave: Version,
     /// The last write that was committed here, a removal too; the protocol does not see it.
     pub(super) last: Version,
 }
@@ -53,6 +66,7 @@ pub(super) struct Entry {
 pub(super) struct Store {
     pub(super) entries: BTreeMap<Key, Entry>,
     counter: u64,
+    pub(super) generation: u8,
     /// The prepare so many from now on, or the copy, is refused; 0: none.
     pub(super) refuse_at: u8,
     pub(super) fault: Option<String>,
@@ -63,10 +77,29 @@ impl Store {
         self.entries.get(&key).cloned().unwrap_or_default()
     }
 
-    fn room(&mut self) -> Result<(), NoRoom> {
+    pub(super) fn has_pending(&self) -> bool {
+        self.entries.values().any(|entry| entry.pending.is_some())
+    }
+
+    /// There is a flush in the map.
+    pub(super) fn flush(&mut self, generation: u8) {
+        if generation > self.generation {
+            (self.generation, self.entries) = (generation, BTreeMap::new());
+        }
+    }
+
+    /// Whether what is to be kept of the key may be: it is not over.
+    fn reach(&mut self, key: Key) -> bool {
+        if !bugs::has(Bug::NoGeneration) {
+            self.flush(generation_of(key));
+        }
+        !self.is_over(&key)
+    }
+
+    fn room(&mut self) -> Result<(), Refusal> {
         let refuse = self.refuse_at == 1;
         self.refuse_at = self.refuse_at.saturating_sub(1);
-        if refuse { Err(NoRoom) } else { Ok(()) }
+        if refuse { Err(Refusal::Quota) } else { Ok(()) }
     }
 
     fn set(&mut self, key: Key, version: Version, last: Version, state: Option<[u8; 2]>) {
@@ -87,6 +120,10 @@ impl Copies<Key, Val> for Store {
         self.entry(*key).pending.map(|(pending, _)| pending)
     }
 
+    fn is_over(&self, key: &Key) -> bool {
+        generation_of(*key) < self.generation && !bugs::has(Bug::NoGeneration)
+    }
+
     fn pendings(&self) -> Vec<(Key, Pending)> {
         self.entries.iter().filter_map(|(key, entry)| entry.pending.map(|(pending, _)| (*key, pending))).collect()
     }
@@ -96,8 +133,14 @@ impl Copies<Key, Val> for Store {
         self.counter
     }
 
-    fn prepare(&mut self, key: &Key, write: Pending, change: &Val) -> Result<(), NoRoom> {
+    fn prepare(&mut self, key: &Key, write: Pending, change: &Val) -> Result<(), Refusal> {
+        if !self.reach(*key) {
+            return Ok(());
+        }
         self.room()?;
+        if change.removes() != write.removes {
+            self.fault = Some(format!("{write:x?} of key {key} comes with {change:?}"));
+        }
         let entry = self.entries.entry(*key).or_default();
         assert!(entry.pending.is_none(), "one pending write");
         entry.pending = Some((write, change.over(entry.state)));
@@ -127,28 +170,15 @@ impl Copies<Key, Val> for Store {
         self.entries.iter().find(|(key, entry)| after.is_none_or(|after| *key > after) && is_there(entry)).map(|e| *e.0)
     }
 
-    fn copy(&mut self, key: &Key, version: Version, state: &Val) -> Result<(), NoRoom> {
+    fn copy(&mut self, key: &Key, version: Version, state: &Val) -> Result<(), Refusal> {
+        if !self.reach(*key) {
+            return Ok(());
+        }
         self.room()?;
         if self.entry(*key).pending.is_some() {
-            super::walk::seen("copy beside a prepare");
+            self.fault = Some(format!("a copy of key {key} meets a pending write"));
         }
         self.set(*key, version, version, state.over(None));
         Ok(())
-    }
-
-    fn grave(&self, key: &Key) -> Version {
-        self.entry(*key).grave
-    }
-
-    fn bury(&mut self, key: &Key, version: Version) {
-        self.entries.entry(*key).or_default().grave = version;
-    }
-
-    fn forget_graves(&mut self) {
-        self.entries.values_mut().for_each(|entry| entry.grave = 0);
-    }
-
-    fn clear(&mut self) {
-        self.entries.clear();
     }
 }

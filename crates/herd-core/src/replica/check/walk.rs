@@ -1,7 +1,6 @@
 //! Larger groups, by chance: seven nodes, many views, joins with copies. A seed tells the whole run.
 
-use super::store::Key;
-use super::world::{Action, Kind, Op, World, view};
+use super::world::{Action, Kind, Op, World, stand, view};
 use crate::chance::Chance;
 use crate::replica::{Member, NodeId, Standing, View};
 use std::cell::RefCell;
@@ -104,6 +103,10 @@ impl Run {
                 self.trace.push(format!("{id:?} refuses its {at}th"));
                 self.world.refuse(id, at);
             }
+            12 if self.world.generation < 3 && self.chance.below(4) == 0 => {
+                self.trace.push("flush".into());
+                self.world.flush();
+            }
             12 => self.leaves(),
             13 => self.new_primary(),
             _ => self.comes(),
@@ -113,7 +116,7 @@ impl Run {
     fn ask(&mut self) {
         self.ops = self.ops.wrapping_add(1).max(1);
         let kind = self.chance.one_of(&[Kind::Put, Kind::Put, Kind::Range(0), Kind::Range(1), Kind::Remove]);
-        let op = Op { id: self.ops, key: self.chance.below(KEYS) as Key, kind: kind.unwrap_or(Kind::Put) };
+        let op = Op { id: self.ops, key: self.chance.below(KEYS) as u8, kind: kind.unwrap_or(Kind::Put) };
         let nodes: Vec<NodeId> = self.world.nodes.keys().copied().collect();
         let at = if self.chance.below(8) == 0 { self.chance.one_of(&nodes) } else { None };
         let at = at.unwrap_or(self.world.view.primary);
@@ -145,17 +148,24 @@ impl Run {
     /// Some of the nodes that leave lose their memory.
     fn dies(&mut self, id: NodeId) {
         let deaths = NODES as usize - self.world.nodes.len();
-        if deaths < DEATHS_MAX && self.chance.below(2) == 0 {
-            self.trace.push(format!("{id:?} dies"));
-            self.world.kill(id);
+        match self.chance.below(4) {
+            0 if deaths < DEATHS_MAX => {
+                self.trace.push(format!("{id:?} dies"));
+                self.world.kill(id);
+            }
+            1 => {
+                self.trace.push(format!("{id:?} starts anew"));
+                self.world.restart(id);
+            }
+            _ => {}
         }
     }
 
     fn leaves(&mut self) {
         let mut view = self.next_view();
-        let members: Vec<NodeId> = view.members.keys().copied().collect();
+        let members: Vec<NodeId> = view.members.iter().map(|member| member.node).collect();
         if let Some(id) = self.chance.one_of(&members) {
-            view.members.remove(&id);
+            stand(&mut view, id, None);
             self.dies(id);
             self.new_view(view);
         }
@@ -164,17 +174,17 @@ impl Run {
     /// A backup takes over; the primary dies, or leaves, or stays as a backup.
     fn new_primary(&mut self) {
         let mut view = self.next_view();
-        let is_backup = |(_, member): &(&NodeId, &Member)| member.standing == Standing::Backup;
-        let backups: Vec<NodeId> = view.members.iter().filter(is_backup).map(|(id, _)| *id).collect();
+        let is_backup = |member: &&Member| member.standing == Standing::Backup;
+        let backups: Vec<NodeId> = view.members.iter().filter(is_backup).map(|member| member.node).collect();
         let Some(next) = self.chance.one_of(&backups) else { return };
         let old = std::mem::replace(&mut view.primary, next);
         view.since = view.epoch;
-        view.members.remove(&next);
+        stand(&mut view, next, None);
         self.dies(old);
-        if self.world.nodes.contains_key(&old) && self.chance.below(2) == 0 {
-            view.members.insert(old, Member { standing: Standing::Backup, since: view.epoch });
+        if self.world.has_memory(old, view.epoch) && self.chance.below(2) == 0 {
+            stand(&mut view, old, Some(Standing::Backup));
         }
-        for member in view.members.values_mut().filter(|member| member.standing == Standing::Syncing) {
+        for member in view.members.iter_mut().filter(|member| member.standing == Standing::Syncing) {
             member.since = view.epoch;
         }
         self.new_view(view);
@@ -182,10 +192,10 @@ impl Run {
 
     fn comes(&mut self) {
         let mut view = self.next_view();
-        let is_out = |id: &&NodeId| **id != view.primary && !view.members.contains_key(id);
+        let is_out = |id: &&NodeId| **id != view.primary && view.member(**id).is_none();
         let out: Vec<NodeId> = self.world.nodes.keys().filter(is_out).copied().collect();
         if let Some(id) = self.chance.one_of(&out) {
-            view.members.insert(id, Member { standing: Standing::Syncing, since: view.epoch });
+            stand(&mut view, id, Some(Standing::Syncing));
             self.new_view(view);
         }
     }

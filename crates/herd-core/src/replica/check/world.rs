@@ -1,11 +1,12 @@
 //! A group in a test: nodes, the links between them, a warden, and what must hold after every step.
 
 use super::shared::Shared;
-use super::store::{Key, Store, Val};
+use super::store::{Key, Store, Val, key_of};
 use super::walk::seen;
 use crate::entry::Version;
-use crate::replica::{Effect, Member, Message, NodeId, Outcome, Part, Standing, Verdict, View, Want};
+use crate::replica::{Copies, Effect, Member, Message, NodeId, Outcome, Part, Standing, Verdict, View, Want};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::num::NonZeroU32;
 
 /// An operation: its number, from 1, is what it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,7 +19,8 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Op {
     pub(super) id: u8,
-    pub(super) key: Key,
+    /// The entry, whatever its generation.
+    pub(super) key: u8,
     pub(super) kind: Kind,
 }
 
@@ -30,17 +32,25 @@ pub(super) enum Lane {
     Old,
 }
 
-type Letter = (u32, Message<Key, Val>);
+type Letter = (u64, Message<Key, Val>);
 
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Node {
     pub(super) part: Part<Key, Val, Op>,
     pub(super) store: Store,
+    /// Whether it was told to drop what it has, and has not.
+    clears: bool,
+}
+
+impl Node {
+    fn new(id: NodeId) -> Self {
+        Self { part: Part::new(id), store: Store::default(), clears: false }
+    }
 }
 
 #[derive(Clone, Debug, Hash)]
 struct Wire {
-    generation: u32,
+    generation: u64,
     is_up: bool,
 }
 
@@ -48,6 +58,8 @@ struct Wire {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Turn {
     pub(super) kill: Option<NodeId>,
+    /// Whether it is there again at once, without its memory.
+    pub(super) comes_back: bool,
     pub(super) view: View,
 }
 
@@ -61,6 +73,9 @@ pub(super) enum Action {
     Tell(NodeId),
     Grant(Want),
     Promote(NodeId),
+    Flush,
+    Flushed(NodeId),
+    Cleared(NodeId),
     Ask,
 }
 
@@ -79,11 +94,17 @@ pub(super) struct World {
     pub(super) nodes: BTreeMap<NodeId, Shared<Node>>,
     pipes: BTreeMap<(NodeId, NodeId, Lane), Shared<VecDeque<Letter>>>,
     wires: BTreeMap<(NodeId, NodeId), Wire>,
+    /// The epoch with which nodes came back without their memory.
+    born: BTreeMap<NodeId, u32>,
     /// The warden's view, and whom it still tells.
     pub(super) view: View,
     untold: BTreeSet<NodeId>,
     pub(super) turns: VecDeque<Turn>,
     pub(super) breaks: u8,
+    /// Flushes to come, the generation there is, and who has not heard of it.
+    pub(super) flushes: u8,
+    pub(super) generation: u8,
+    unflushed: BTreeSet<NodeId>,
     /// Whether the warden does what primaries want.
     pub(super) grants: bool,
     pub(super) tells_all: bool,
@@ -100,25 +121,41 @@ pub(super) struct World {
 
 type Wanted = (bool, NodeId);
 
-pub(super) fn view(epoch: u32, since: u32, primary: u32, members: &[(u32, Standing, u32)], k: usize) -> View {
-    let members =
-        members.iter().map(|(id, standing, since)| (NodeId(*id), Member { standing: *standing, since: *since }));
-    View { epoch, primary: NodeId(primary), since, members: members.collect(), k }
+pub(super) fn node(id: u32) -> NodeId {
+    NodeId(NonZeroU32::new(id).expect("not 0"))
+}
+
+pub(super) fn view(epoch: u32, since: u32, primary: u32, members: &[(u32, Standing, u32)], needed: u8) -> View {
+    let member =
+        |(id, standing, since): &(u32, Standing, u32)| Member { node: node(*id), standing: *standing, since: *since };
+    View { epoch, primary: node(primary), since, members: members.iter().map(member).collect(), needed }
+}
+
+/// Gives a member another standing, or takes it out; who was none comes in.
+pub(super) fn stand(view: &mut View, id: NodeId, standing: Option<Standing>) {
+    let since = view.member(id).map_or(view.epoch, |member| member.since);
+    view.members.retain(|member| member.node != id);
+    view.members.extend(standing.map(|standing| Member { node: id, standing, since }));
+    view.members.sort_by_key(|member| member.node);
 }
 
 impl World {
     /// Nodes 1 to `nodes`, all linked; the warden has made its first view.
     pub(super) fn new(nodes: u32, view: View) -> Self {
-        let ids: Vec<NodeId> = (1..=nodes).map(NodeId).collect();
-        let node = |id: &NodeId| (*id, Shared::new(Node { part: Part::new(*id), store: Store::default() }));
+        let ids: Vec<NodeId> = (1..=nodes).map(node).collect();
+        let node = |id: &NodeId| (*id, Shared::new(Node::new(*id)));
         let mut world = World {
             nodes: ids.iter().map(node).collect(),
             pipes: BTreeMap::new(),
             wires: BTreeMap::new(),
+            born: BTreeMap::new(),
             untold: BTreeSet::from([view.primary]),
             view,
             turns: VecDeque::new(),
             breaks: 0,
+            flushes: 0,
+            generation: 0,
+            unflushed: BTreeSet::new(),
             grants: false,
             tells_all: false,
             wants: BTreeSet::new(),
@@ -150,6 +187,7 @@ impl World {
         for (id, node) in &self.nodes {
             let owed = self.nodes.keys().filter(|peer| node.part.owes_settle(**peer));
             actions.extend(owed.map(|peer| Action::Settle(*id, *peer)));
+            actions.extend(node.clears.then_some(Action::Cleared(*id)));
         }
         actions.extend(self.untold.iter().map(|id| Action::Tell(*id)));
         let both_live = |(a, b): &&(NodeId, NodeId)| self.nodes.contains_key(a) && self.nodes.contains_key(b);
@@ -163,6 +201,10 @@ impl World {
         if !self.later.is_empty() {
             actions.push(Action::Ask);
         }
+        if self.flushes > 0 {
+            actions.push(Action::Flush);
+        }
+        actions.extend(self.unflushed.iter().map(|id| Action::Flushed(*id)));
         if self.turns.front().is_some_and(|turn| turn.view.epoch > self.view.epoch) {
             actions.push(Action::Warden);
         }
@@ -173,8 +215,8 @@ impl World {
                     Action::Grant(if *joins { Want::Joining(*id) } else { Want::Removed(*id) })
                 }),
             );
-            let joining = self.view.members.iter().filter(|(_, member)| member.standing == Standing::Joining);
-            actions.extend(joining.map(|(id, _)| Action::Promote(*id)));
+            let joining = self.view.members.iter().filter(|member| member.standing == Standing::Joining);
+            actions.extend(joining.map(|member| Action::Promote(member.node)));
         }
         actions
     }
@@ -196,10 +238,24 @@ impl World {
             Action::Up(a, b) => self.up(*a, *b),
             Action::Warden => {
                 let Some(turn) = self.turns.pop_front() else { return };
-                turn.kill.into_iter().for_each(|id| self.kill(id));
+                match turn.kill {
+                    Some(id) if turn.comes_back => self.restart(id),
+                    Some(id) => self.kill(id),
+                    None => {}
+                }
                 self.new_view(turn.view);
             }
             Action::Tell(id) => self.tell(*id),
+            Action::Flush => {
+                self.flushes -= 1;
+                self.flush();
+            }
+            Action::Flushed(id) => self.flushed(*id),
+            Action::Cleared(id) => self.with(*id, |node| {
+                node.clears = false;
+                node.store.entries.clear();
+                node.part.cleared(&node.store);
+            }),
             Action::Ask => {
                 let Some(op) = self.later.pop_front() else { return };
                 self.ask(self.view.primary, op);
@@ -210,16 +266,16 @@ impl World {
                 match want {
                     Want::Joining(id) => {
                         seen("joined");
-                        view.members.entry(*id).and_modify(|member| member.standing = Standing::Joining);
+                        stand(&mut view, *id, Some(Standing::Joining));
                     }
-                    Want::Removed(id) => drop(view.members.remove(id)),
+                    Want::Removed(id) => stand(&mut view, *id, None),
                 }
                 self.new_view(view);
             }
             Action::Promote(id) => {
                 let mut view = self.view.clone();
                 view.epoch += 1;
-                view.members.entry(*id).and_modify(|member| member.standing = Standing::Backup);
+                stand(&mut view, *id, Some(Standing::Backup));
                 self.new_view(view);
             }
         }
@@ -235,11 +291,28 @@ impl World {
         }
     }
 
+    /// The map has another generation of the one collection.
+    pub(super) fn flush(&mut self) {
+        self.generation += 1;
+        self.unflushed = self.nodes.keys().copied().collect();
+    }
+
+    fn flushed(&mut self, id: NodeId) {
+        let generation = self.generation;
+        self.unflushed.remove(&id);
+        if self.nodes.get(&id).is_some_and(|node| node.part.is_open() && node.store.has_pending()) {
+            seen("flush beside a write");
+        }
+        self.with(id, |node| node.store.flush(generation));
+    }
+
+    /// A node has the map: first what it says of collections.
     fn tell(&mut self, id: NodeId) {
+        self.flushed(id);
         self.untold.remove(&id);
         let view = self.view.clone();
         let takes_over = |node: &Node| view.primary == id && node.part.view().primary != id;
-        let has_pending = |node: &Node| node.store.entries.values().any(|entry| entry.pending.is_some());
+        let has_pending = |node: &Node| node.store.has_pending();
         if self.nodes.get(&id).is_some_and(|node| takes_over(node) && has_pending(node)) {
             seen("take-over with pendings");
         }
@@ -252,38 +325,58 @@ impl World {
 
     pub(super) fn ask(&mut self, id: NodeId, op: Op) {
         self.open_ops += 1;
-        self.with(id, |node| node.part.ask(op.key, op));
+        self.with(id, |node| node.part.ask(key_of(op.key, node.store.generation), op));
     }
 
     /// The node and all it kept are gone; what it sent may still arrive.
     pub(super) fn kill(&mut self, id: NodeId) {
-        let Some(node) = self.nodes.remove(&id) else { return };
-        let mut node = node.take();
-        if node.store.entries.values().any(|entry| entry.pending.is_some()) {
+        let Some(dead) = self.nodes.remove(&id) else { return };
+        let mut dead = dead.take();
+        if dead.store.has_pending() {
             seen("write pending at who dies");
         }
         self.pipes.retain(|(_, to, _), _| *to != id);
         self.untold.remove(&id);
+        self.unflushed.remove(&id);
         // Its clients hear nothing any more.
-        node.part.take(&mut node.store, View { epoch: u32::MAX, ..View::none() });
-        let ops = node.part.effects().into_iter().filter_map(|effect| match effect {
+        dead.part.take(&mut dead.store, View { epoch: u32::MAX, primary: node(u32::MAX), ..View::none() });
+        let ops = dead.part.effects().into_iter().filter_map(|effect| match effect {
             Effect::Answer(ops, _) => Some(ops.len() as u32),
             _ => None,
         });
         self.open_ops -= ops.sum::<u32>();
     }
 
+    /// The node comes back with nothing, under its number; the view that says so comes next. What it sent before may
+    /// still arrive where nobody knows yet.
+    pub(super) fn restart(&mut self, id: NodeId) {
+        seen("comes back without its memory");
+        self.kill(id);
+        self.born.insert(id, self.view.epoch + 1);
+        self.nodes.insert(id, Shared::new(Node::new(id)));
+        self.flushed(id);
+        self.wires.iter_mut().filter(|((a, b), _)| *a == id || *b == id).for_each(|(_, wire)| wire.is_up = false);
+    }
+
+    /// Whether the node lives, and has not come back with this epoch or later.
+    pub(super) fn has_memory(&self, id: NodeId, epoch: u32) -> bool {
+        self.nodes.contains_key(&id) && self.born.get(&id).is_none_or(|born| *born < epoch)
+    }
+
     /// The one that dialled knows at once; the other reads on until a new link comes.
     pub(super) fn break_link(&mut self, a: NodeId, b: NodeId) {
-        self.wires.entry((a, b)).and_modify(|wire| wire.is_up = false);
+        let Some(wire) = self.wires.get_mut(&(a, b)) else { return };
+        wire.is_up = false;
+        let generation = wire.generation;
         self.pipes.retain(|(from, to, _), _| (*from, *to) != (b, a));
-        self.with(a, |node| node.part.link_down(b));
+        self.with(a, |node| node.part.link_down(b, generation));
     }
 
     fn up(&mut self, a: NodeId, b: NodeId) {
         let Some(wire) = self.wires.get_mut(&(a, b)) else { return };
         (wire.generation, wire.is_up) = (wire.generation + 1, true);
         let generation = wire.generation;
+        self.pipes.retain(|(from, to, _), _| (*from, *to) != (b, a));
         self.with(b, |node| node.part.link_up(a, generation));
         let unread =
             [Lane::Old, Lane::Writes, Lane::Copies].into_iter().filter_map(|lane| self.pipes.remove(&(a, b, lane)));
@@ -330,30 +423,36 @@ impl World {
 
     fn carry_out(&mut self, id: NodeId, node: &mut Node, effect: Effect<Key, Val, Op>) {
         match effect {
-            Effect::Send(to, message) => self.post(id, to, message),
+            Effect::Send(to, generation, message) => self.post(id, to, generation, message),
             Effect::Decide(key, ops) => self.decide(node, key, ops),
             Effect::Answer(ops, outcome) => self.answered(id, node, &ops, outcome),
             Effect::Want(Want::Joining(peer)) => drop(self.wants.insert((node.part.view().epoch, (true, peer)))),
             Effect::Want(Want::Removed(peer)) => drop(self.wants.insert((node.part.view().epoch, (false, peer)))),
+            Effect::Clear => node.clears = true,
             Effect::Close(peer) => self.fault = Some(format!("{id:?} says {peer:?} broke the rules")),
         }
     }
 
-    fn post(&mut self, from: NodeId, to: NodeId, message: Message<Key, Val>) {
+    fn post(&mut self, from: NodeId, to: NodeId, generation: u64, message: Message<Key, Val>) {
         note(&message);
         let pair = (from.min(to), from.max(to));
         let wire = &self.wires[&pair];
-        if wire.is_up && self.nodes.contains_key(&to) {
+        if wire.is_up && wire.generation == generation && self.nodes.contains_key(&to) {
             let is_copy = matches!(message, Message::Copy { .. });
             let lane = if is_copy { Lane::Copies } else { Lane::Writes };
             let pipe = self.pipes.remove(&(from, to, lane));
             let mut pipe = pipe.map(Shared::take).unwrap_or_default();
-            pipe.push_back((wire.generation, message));
+            pipe.push_back((generation, message));
             self.pipes.insert((from, to, lane), Shared::new(pipe));
         }
     }
 
     fn decide(&mut self, node: &mut Node, key: Key, ops: Vec<Op>) {
+        if node.store.is_over(&key) {
+            seen("asked again after a flush");
+            node.part.begin(&mut node.store, key, Vec::new(), None);
+            return ops.into_iter().for_each(|op| node.part.ask(key_of(op.key, node.store.generation), op));
+        }
         let before = node.store.entry(key).state;
         let one = |op: &Op| match op.kind {
             Kind::Put => Val::Whole([op.id; 2]),
@@ -383,37 +482,42 @@ impl World {
     fn answered(&mut self, id: NodeId, node: &Node, ops: &[Op], outcome: Outcome) {
         self.open_ops -= ops.len() as u32;
         let done = if let Outcome::Done(version) = outcome { version } else { 0 };
-        if outcome == Outcome::Full || done != 0 {
+        let Some(first) = ops.first().filter(|_| matches!(outcome, Outcome::Refused(_)) || done != 0) else { return };
+        let keys = key_of(first.key, 0)..=key_of(first.key, 3);
+        let tries = self.begun.range_mut((*keys.start(), 0)..=(*keys.end(), Version::MAX));
+        let mut key = *keys.start();
+        for (at, begun) in tries {
             // What was tried for these operations before, together with others, was refused.
-            let key = ops[0].key;
-            let is_theirs = |begun: &&mut Begun| ops.iter().any(|op| begun.ids.contains(&op.id));
-            let tries =
-                self.begun.range_mut((key, 0)..(key + 1, 0)).filter(|(at, _)| at.1 != done).map(|(_, begun)| begun);
-            tries.filter(is_theirs).for_each(|begun| begun.is_void = true);
+            match at.1 == done {
+                true => key = at.0,
+                false => begun.is_void |= ops.iter().any(|op| begun.ids.contains(&op.id)),
+            }
         }
         if done != 0 {
-            let acked = self.acked.entry(ops[0].key).or_default();
+            let acked = self.acked.entry(key).or_default();
             *acked = (*acked).max(done);
-            self.check_ack(id, node, ops[0].key, done);
+            self.check_ack(id, node, key, done);
         }
     }
 
     /// An acknowledged write is at every member that it needs, in the epoch it was acknowledged in, and at k.
     fn check_ack(&mut self, id: NodeId, node: &Node, key: Key, version: Version) {
         let view = node.part.view();
-        let holds = |id: &&NodeId| {
-            let Some(peer) = self.nodes.get(*id) else { return true };
+        let holds = |id: NodeId| {
+            let Some(peer) = self.nodes.get(&id).filter(|_| self.has_memory(id, view.epoch + 1)) else { return true };
             let (newer, entry) = (peer.part.view(), peer.store.entry(key));
-            let left = newer.primary != **id && newer.members.get(id).is_none_or(|member| member.since > view.epoch);
-            let has = entry.last >= version || entry.pending.is_some_and(|(write, _)| write.version == version);
+            let left = newer.primary != id && newer.member(id).is_none_or(|member| member.since > view.epoch);
+            let has = peer.store.is_over(&key)
+                || entry.last >= version
+                || entry.pending.is_some_and(|(write, _)| write.version == version);
             newer.epoch >= view.epoch && (left || has)
         };
-        let needed = view.members.iter().filter(|(_, member)| member.standing != Standing::Syncing).map(|(id, _)| id);
-        if !needed.clone().all(|peer| holds(&peer)) {
+        let mut needed = view.members.iter().filter(|member| member.standing != Standing::Syncing);
+        if !needed.all(|member| holds(member.node)) {
             self.fail(format!("{id:?} acknowledged {version:x}, and not all of epoch {} have it", view.epoch));
         }
-        let backups = view.members.iter().filter(|(_, member)| member.standing == Standing::Backup);
-        if backups.count() + 1 < view.k {
+        let backups = view.members.iter().filter(|member| member.standing == Standing::Backup);
+        if backups.count() + 1 < usize::from(view.needed) {
             self.fail(format!("{id:?} acknowledged {version:x} with fewer than k"));
         }
     }
@@ -447,6 +551,9 @@ impl World {
     }
 
     fn lost(&self, id: NodeId, node: &Node, key: Key, acked: Version) -> Option<String> {
+        if node.store.is_over(&key) {
+            return None;
+        }
         let entry = node.store.entry(key);
         let mut since = self.begun.range((key, acked)..(key + 1, 0)).map(|(_, begun)| begun);
         let is_there = entry.last >= acked || entry.version == 0 && since.any(|begun| begun.removes && !begun.is_void);
@@ -460,9 +567,9 @@ impl World {
         if !primary.part.is_open() || self.open_ops != 0 {
             faults.push(format!("hangs: {} operations wait", self.open_ops));
         }
-        for peer in std::iter::once(&self.view.primary).chain(self.view.members.keys()) {
+        for peer in std::iter::once(&self.view.primary).chain(self.view.members.iter().map(|member| &member.node)) {
             let Some(node) = self.nodes.get(peer) else { continue };
-            if self.view.members.get(peer).is_some_and(|member| member.standing == Standing::Syncing) && !self.grants {
+            if self.view.member(*peer).is_some_and(|member| member.standing == Standing::Syncing) && !self.grants {
                 continue;
             }
             if node.part.view() != &self.view {
@@ -488,7 +595,7 @@ fn note(message: &Message<Key, Val>) {
         Message::Resolve { commit: false, .. } => seen("resolve drop"),
         Message::Abort { .. } => seen("abort"),
         Message::Answer { verdict, .. } => match verdict {
-            Verdict::Refused => seen("prepare refused"),
+            Verdict::Refused(_) => seen("prepare refused"),
             Verdict::CopyRefused => seen("copy refused"),
             Verdict::NeedWhole => seen("need whole"),
             _ => {}

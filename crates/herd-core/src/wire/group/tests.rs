@@ -5,7 +5,7 @@ use crate::chance::Chance;
 use crate::checksum::crc32c;
 use crate::limits::{ATTRIBUTES_MAX_BYTES, NAME_MAX_BYTES};
 use crate::wire::hello::hex;
-use crate::wire::{FLAG_MORE, HEADER_BYTES, parse_frame};
+use crate::wire::{HEADER_BYTES, parse_frame};
 
 const GROUP_ID: GroupId = GroupId { spread: 3, number: 0x0102 };
 
@@ -17,8 +17,19 @@ const PREPARE_OF_A_RANGE: &str = "\
     0034321a3000030002010500000006000000010000000000000002000000000000000800000000000000000103050000\
     0000000000035e7ffe7070617274";
 const NEED_WHOLE: &str = "\
+    ce0312080ee38a3d00000000000000000800140000000000020000000000000009000000000000000000000000000000\
+    00000000000000004d0000000000000000000000beec421c0101006e1a0d0003000201050000000600000004";
+const REFUSED_BY_QUOTA: &str = "\
     ce031208e682edad00000000000000000800140000000000020000000000000009000000000000000000000000000000\
     00000000000000004d0000000000000000000000560be33a0101006e1a0d0003000201050000000600000002";
+const ADOPT_A_VIEW: &str = "\
+    ce031208c9f7e210000000000000000001000b001c000000000000000000000000000000000000000000000000000000\
+    1c000000000000004d00000000000000000000005237a7071a0800030002010500000031e70e27070000000400000002\
+    02090000000003000000080000000205000000";
+const ADOPTED_AND_MORE: &str = "\
+    ce0312086e57c3d6000000000000000002000c0020000000000000000000000000000000000000000000000000000000\
+    20000000000000004d000000000000000000000008008b461a090003000201050000000087e98fd00200000000000000\
+    0600000001006e0900000000000000080000000000000001";
 
 /// Owner of what a random message borrows.
 struct Owned {
@@ -78,14 +89,21 @@ fn delta<'a>(chance: &mut Chance, owned: &'a Owned, removes: bool, whole: bool) 
     Delta { becomes, answers: Answers::of(&owned.answers).expect("they were made so") }
 }
 
+fn node(number: u32) -> NodeId {
+    NodeId(NonZeroU32::new(number).expect("not 0"))
+}
+
 fn view(chance: &mut Chance) -> View {
-    let member = |chance: &mut Chance| Member {
+    let member = |chance: &mut Chance, number: u64| Member {
+        node: node(2 + 7 * number as u32),
         standing: chance.one_of(&STANDINGS).expect("one of them"),
         since: chance.next() as u32,
     };
-    let members = (0..chance.below(9)).map(|node| (NodeId(node as u32 * 7), member(chance))).collect();
-    let (epoch, primary, since) = (chance.next() as u32, NodeId(chance.next() as u32), chance.next() as u32);
-    View { epoch, primary, since, members, k: 1 + chance.index(9) }
+    let mut members: Vec<Member> = (0..chance.below(9)).map(|number| member(chance, number)).collect();
+    let first = chance.index(members.len() + 1);
+    members.rotate_left(first);
+    let (epoch, primary, since) = (chance.next() as u32, node(1 + 7 * chance.below(1000) as u32), chance.next() as u32);
+    View { epoch, primary, since, members, needed: 1 + chance.below(9) as u8 }
 }
 
 fn pending(chance: &mut Chance) -> Pending {
@@ -98,7 +116,10 @@ fn message<'a>(code: u16, chance: &mut Chance, owned: &'a Owned) -> Message<Key<
     let (epoch, version, settled) = (chance.next() as u32, chance.next(), chance.next());
     match code {
         ADOPT => Message::Adopt { view: view(chance) },
-        ADOPTED => Message::Adopted { epoch, pending: (0..chance.below(9)).map(|_| (key, pending(chance))).collect() },
+        ADOPTED => {
+            let pending = (0..chance.below(9)).map(|_| (key, pending(chance))).collect();
+            Message::Adopted { epoch, pending, is_last: chance.below(2) == 1 }
+        }
         PREPARE => {
             let (serial, write) = (chance.next(), pending(chance));
             let offer = match chance.below(3) {
@@ -152,6 +173,19 @@ fn a_prepare_and_its_answer_have_their_golden_bytes() {
     assert_eq!(hex(&encoded(prepare)), PREPARE_OF_A_RANGE);
     let answer = Message::Answer { epoch: 5, key, version: 9, verdict: Verdict::NeedWhole };
     assert_eq!(hex(&encoded(answer)), NEED_WHOLE);
+    let verdict = Verdict::Refused(Refusal::Quota);
+    assert_eq!(hex(&encoded(Message::Answer { epoch: 5, key, version: 9, verdict })), REFUSED_BY_QUOTA);
+}
+
+#[test]
+fn a_view_and_what_is_pending_have_their_golden_bytes() {
+    let backup = Member { node: node(9), standing: Standing::Backup, since: 3 };
+    let syncing = Member { node: node(8), standing: Standing::Syncing, since: 5 };
+    let view = View { epoch: 5, primary: node(7), since: 4, members: vec![backup, syncing], needed: 2 };
+    assert_eq!(hex(&encoded(Message::Adopt { view })), ADOPT_A_VIEW);
+    let key = Key { collection: CollectionId::DEFAULT, generation: 6, name: b"n" };
+    let pending = vec![(key, Pending { version: 9, base: 8, removes: true })];
+    assert_eq!(hex(&encoded(Message::Adopted { epoch: 5, pending, is_last: false })), ADOPTED_AND_MORE);
 }
 
 #[test]
@@ -203,27 +237,27 @@ fn a_message_is_the_same_in_owned_form() {
 }
 
 #[test]
-fn what_is_pending_may_take_many_frames_and_has_a_bound() {
+fn what_is_pending_has_a_bound_and_takes_one_frame() {
     let name = [b'n'; NAME_MAX_BYTES];
     let key = Key { collection: CollectionId::DEFAULT, generation: 1, name: &name };
     let write = Pending { version: 2, base: 1, removes: true };
-    let message = |count| Message::Adopted { epoch: 5, pending: vec![(key, write); count] };
-    let bytes = encoded(message(3_000));
-    let (mut rest, mut body, mut first) = (&bytes[..], None, None);
-    while !rest.is_empty() {
-        let frame = parse_frame(rest).expect("parses").expect("is whole");
-        let header = frame.header();
-        let assembly = body.get_or_insert_with(|| GroupMessage::body(header).expect("within the limit"));
-        assert_eq!(assembly.take(header, frame.body().expect("checked")), Ok(!header.has(FLAG_MORE)));
-        first.get_or_insert(frame.head);
-        rest = &rest[frame.bytes()..];
-    }
-    let body = body.expect("some frames").into_bytes();
-    let read = GroupMessage::decode(&first.expect("some frames"), &body).expect("understood");
-    assert_eq!(read, GroupMessage { group: GROUP_ID, message: message(3_000) });
+    let message = |count| Message::Adopted { epoch: 5, pending: vec![(key, write); count], is_last: false };
+    let bytes = encoded(message(ADOPTED_PENDING_MAX));
+    let frame = parse_frame(&bytes).expect("parses").expect("is whole");
+    assert_eq!((frame.bytes(), frame.header().has(FLAG_MORE)), (bytes.len(), false));
+    assert_eq!(decoded(&bytes), Ok(GroupMessage { group: GROUP_ID, message: message(ADOPTED_PENDING_MAX) }));
     let mut out = Vec::new();
-    let refused = GroupMessage { group: GROUP_ID, message: message(17_000) }.encode(&mut out, 1);
-    assert!(matches!(refused, Err(WireError::BodyTooLong(_))) && out.is_empty());
+    let refused = GroupMessage { group: GROUP_ID, message: message(ADOPTED_PENDING_MAX + 1) }.encode(&mut out, 1);
+    assert!(refused == Err(WireError::BadField(GROUP)) && out.is_empty());
+    let fields = frame.fields().expect("fields");
+    let item = [&[0; 12][..], &[97, 0], &[b'n'; 97], &[0; 17]].concat();
+    for (count, more, fits) in [(512, false, true), (513, false, false), (512, true, false)] {
+        let flags = if more { FLAG_MORE } else { 0 };
+        let header = Header { flags, length: 0, ..*frame.header() };
+        let mut out = Vec::new();
+        crate::wire::encode_frame(&mut out, header, &fields, &item.repeat(count)).expect("within the limits");
+        assert_eq!(decoded(&out).is_ok(), fits, "{count}, and more: {more}");
+    }
 }
 
 #[test]
@@ -239,13 +273,16 @@ fn what_is_over_a_limit_is_not_written() {
     let error = refused(Message::Abort { epoch: 1, settled: 1, key: nameless, version: 1 });
     assert_eq!(error, WireError::FieldLength { tag: 1, length_bytes: 0 });
     let write = Pending { version: 2, base: 1, removes: true };
-    assert_eq!(refused(Message::Adopted { epoch: 1, pending: vec![(nameless, write)] }), WireError::BadField(GROUP));
-    for view in [View { k: 0, ..View::none() }, View { k: 10, ..View::none() }] {
-        assert_eq!(refused(Message::Moved { view }), WireError::BadField(GROUP));
+    let adopted = Message::Adopted { epoch: 1, pending: vec![(nameless, write)], is_last: true };
+    assert_eq!(refused(adopted), WireError::BadField(GROUP));
+    let member = |number| Member { node: node(number), standing: Standing::Backup, since: 1 };
+    let with = |members| View { members, ..View::none() };
+    let many = with((2..19).map(member).collect());
+    let (twice, itself) = (with(vec![member(2), member(2)]), with(vec![member(1)]));
+    for view in [View { needed: 0, ..View::none() }, View { needed: 10, ..View::none() }, many, twice, itself] {
+        assert_eq!(refused(Message::Moved { view: view.clone() }), WireError::BadField(GROUP));
+        assert_eq!(refused(Message::Adopt { view }), WireError::BadField(GROUP));
     }
-    let member = Member { standing: Standing::Backup, since: 1 };
-    let members = (0..17).map(|node| (NodeId(node), member)).collect();
-    assert_eq!(refused(Message::Adopt { view: View { members, ..View::none() } }), WireError::BadField(GROUP));
 }
 
 #[test]
@@ -321,7 +358,9 @@ fn a_message_that_is_cut_or_does_not_go_together_is_refused() {
     let state = Delta { becomes: Becomes::Put(kept), answers: Answers::default() };
     refused(&encoded(Message::Copy { epoch: 1, key, version: 1, state }), "a copy is whole");
     let answer = Message::Answer { epoch: 1, key, version: 1, verdict: Verdict::Prepared };
-    refused(&with_field(answer, |_, own| own[12] = 7), "no such verdict");
+    refused(&with_field(answer, |_, own| own[12] = 9), "no such verdict");
+    let adopted = Message::Adopted { epoch: 1, pending: vec![(key, write)], is_last: true };
+    refused(&with_field(adopted, |_, own| own[8] = 2), "it is the last, or is not");
 }
 
 #[test]
@@ -330,7 +369,7 @@ fn any_bytes_of_a_list_are_taken_or_refused() {
     for code in [ADOPT, ADOPTED, MOVED] {
         for _ in 0..3_000 {
             let body = bytes(chance, 0, 60);
-            let short = [0; 8];
+            let short = [0; 9];
             let fields = Fields { between: Some(Between::Group(&short)), ..Fields::default() };
             let header = Header { verb: VERB_GROUP, code, ..Header::new(Kind::Request) };
             let mut frame = Vec::new();
@@ -341,13 +380,63 @@ fn any_bytes_of_a_list_are_taken_or_refused() {
             }
         }
     }
-    let twice = [&[0; 8][..], &[1, 2], &[5, 0, 0, 0, 0, 0, 0, 0, 0], &[5, 0, 0, 0, 0, 0, 0, 0, 0]].concat();
-    let once = [&[0; 8][..], &[1, 1], &[5, 0, 0, 0, 0, 0, 0, 0, 0]].concat();
-    for (body, fits) in [(twice, false), (once, true)] {
-        let header = Header { verb: VERB_GROUP, code: ADOPT, ..Header::new(Kind::Request) };
-        let fields = Fields { between: Some(Between::Group(&[0; 8])), ..Fields::default() };
-        let mut frame = Vec::new();
-        crate::wire::encode_frame(&mut frame, header, &fields, &body).expect("within the limits");
-        assert_eq!(decoded(&frame).is_ok(), fits, "a node stands there once");
+}
+
+#[test]
+fn a_view_that_is_out_of_range_is_refused() {
+    let body = |primary, needed, nodes: &[u8], standing| {
+        let members = nodes.iter().flat_map(|node| [*node, 0, 0, 0, standing, 6, 0, 0, 0]);
+        [primary, 0, 0, 0, 4, 0, 0, 0, needed, nodes.len() as u8].into_iter().chain(members).collect::<Vec<u8>>()
+    };
+    let many: Vec<u8> = (10..27).collect();
+    for (body, fits, why) in [
+        (body(1, 2, &[5, 3], 2), true, "all is right"),
+        (body(1, 9, &many[1..], 0), true, "as many as may be"),
+        (body(0, 2, &[5], 2), false, "no node is the primary"),
+        (body(1, 2, &[0], 2), false, "no node is a member"),
+        (body(1, 0, &[5], 2), false, "no copy is needed"),
+        (body(1, 10, &[5], 2), false, "more copies than there may be"),
+        (body(1, 2, &[5, 3, 5], 2), false, "a node stands there once"),
+        (body(1, 2, &[1], 2), false, "the primary is no other member"),
+        (body(1, 2, &[5], 3), false, "no such standing"),
+        (body(1, 2, &many, 0), false, "too many"),
+        ([body(1, 2, &[5], 2), vec![0]].concat(), false, "more than a view"),
+    ] {
+        for code in [ADOPT, MOVED] {
+            let header = Header { verb: VERB_GROUP, code, ..Header::new(Kind::Request) };
+            let fields = Fields { between: Some(Between::Group(&[0; 8])), ..Fields::default() };
+            let mut frame = Vec::new();
+            crate::wire::encode_frame(&mut frame, header, &fields, &body).expect("within the limits");
+            assert_eq!(decoded(&frame).is_ok(), fits, "{why}");
+        }
     }
+}
+
+#[test]
+fn every_verdict_has_its_code() {
+    let key = Key { collection: CollectionId::DEFAULT, generation: 6, name: b"n" };
+    for (code, verdict) in VERDICTS.into_iter().enumerate() {
+        let bytes = encoded(Message::Answer { epoch: 5, key, version: 9, verdict });
+        assert_eq!(bytes.last().copied(), Some(code as u8), "{verdict:?}");
+    }
+    assert_eq!(VERDICTS.len(), 9);
+}
+
+#[test]
+fn a_change_is_as_large_as_what_is_sent_of_it() {
+    let mut answers = Vec::new();
+    assert!(Answers::push(&mut answers, RequestId { client: 1, sequence: 2 }, b"42"));
+    let answers = Answers::of(&answers).expect("they were made so");
+    let size = |value, attributes| {
+        let memcached = Memcached::default();
+        let put = PutOf { value, flags: 0, left_ms: None, attributes, memcached, fence: None };
+        replica::Change::size_bytes(&Delta { becomes: Becomes::Put(put), answers })
+    };
+    let staged = Sent::Staged { id: 1, length: 1 << 30 };
+    assert_eq!(size(ValueOf::Kept, None), 20);
+    assert_eq!(size(ValueOf::Whole(Sent::Inline(b"value", 0)), Some(b"some")), 29);
+    assert_eq!(size(ValueOf::Range(7, staged), None), (1 << 30) + 20);
+    let most = Sent::Staged { id: 1, length: u64::MAX };
+    assert_eq!(size(ValueOf::Whole(most), None), u64::MAX);
+    assert_eq!(replica::Change::size_bytes(&Delta { becomes: Becomes::Removed(None), answers }), 20);
 }

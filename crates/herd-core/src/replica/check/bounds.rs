@@ -1,0 +1,160 @@
+//! What a part has in line and under way is bounded, and what is over is told before anything is begun.
+
+use super::world::{node, view};
+use crate::entry::Version;
+use crate::limits::{PART_BYTES_MAX, PART_OPS_MAX};
+use crate::replica::Standing::{Backup, Syncing};
+use crate::replica::{Change, Copies, Effect, GroupEpoch, Message, Outcome, Part, Pending, Refusal, View, Want};
+use std::collections::BTreeMap;
+
+/// A change of so many bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Weight(u64);
+
+impl Change for Weight {
+    fn removes(&self) -> bool {
+        false
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.0
+    }
+}
+
+/// Keeps what is pending, and no states; there is one entry, of key 9.
+#[derive(Default)]
+struct Blank {
+    pending: BTreeMap<u32, Pending>,
+    counter: Version,
+}
+
+impl Copies<u32, Weight> for Blank {
+    fn committed(&self, key: &u32) -> Version {
+        Version::from(*key == 9)
+    }
+
+    fn pending(&self, key: &u32) -> Option<Pending> {
+        self.pending.get(key).copied()
+    }
+
+    fn is_over(&self, _: &u32) -> bool {
+        false
+    }
+
+    fn pendings(&self) -> Vec<(u32, Pending)> {
+        self.pending.iter().map(|(key, pending)| (*key, *pending)).collect()
+    }
+
+    fn next_version(&mut self, _: &u32, _: GroupEpoch) -> Version {
+        self.counter += 1;
+        self.counter
+    }
+
+    fn prepare(&mut self, key: &u32, write: Pending, _: &Weight) -> Result<(), Refusal> {
+        self.pending.insert(*key, write);
+        Ok(())
+    }
+
+    fn commit(&mut self, key: &u32) {
+        self.pending.remove(key);
+    }
+
+    fn drop_pending(&mut self, key: &u32) {
+        self.pending.remove(key);
+    }
+
+    fn whole(&self, _: &u32) -> Weight {
+        Weight(1)
+    }
+
+    fn whole_committed(&self, _: &u32) -> Weight {
+        Weight(1)
+    }
+
+    fn next_key(&self, key: Option<&u32>) -> Option<u32> {
+        key.is_none().then_some(9)
+    }
+
+    fn copy(&mut self, _: &u32, _: Version, _: &Weight) -> Result<(), Refusal> {
+        Ok(())
+    }
+}
+
+type Leading = (Part<u32, Weight, u32>, Blank);
+
+/// Node 1, which leads, with one other member that has adopted if `is_open`.
+fn leading(view: View, is_open: bool) -> Leading {
+    let (mut part, mut at) = (Part::new(node(1)), Blank::default());
+    let (epoch, peer) = (view.epoch, view.members[0].node);
+    part.take(&mut at, view);
+    if is_open {
+        part.link_up(peer, 1);
+        part.receive(&mut at, peer, 1, Message::Adopted { epoch, pending: Vec::new(), is_last: true });
+    }
+    part.effects();
+    (part, at)
+}
+
+/// Asks for a write of so many bytes; its answer, if it has one already.
+fn write(part: &mut Part<u32, Weight, u32>, at: &mut Blank, key: u32, size_bytes: u64) -> Option<Outcome> {
+    part.ask(key, key);
+    while let Some(effect) = part.effects().into_iter().next() {
+        match effect {
+            Effect::Decide(key, ops) => part.begin(at, key, ops, Some(Weight(size_bytes))),
+            Effect::Answer(_, outcome) => return Some(outcome),
+            _ => return None,
+        }
+    }
+    None
+}
+
+#[test]
+fn operations_beyond_the_most_are_told_so_at_once() {
+    let (mut part, mut at) = leading(view(1, 1, 1, &[(2, Backup, 1)], 2), false);
+    for key in 0..PART_OPS_MAX as u32 {
+        assert_eq!(write(&mut part, &mut at, key, 1), None, "it waits until the member has adopted");
+    }
+    assert_eq!(write(&mut part, &mut at, 0, 1), Some(Outcome::Busy));
+    part.take(&mut at, view(2, 2, 2, &[(1, Backup, 2)], 2));
+    let answers = part.effects();
+    let moved = |effect: &Effect<_, _, _>| matches!(effect, Effect::Answer(ops, Outcome::Moved) if ops.len() == 1);
+    assert_eq!(answers.iter().filter(|effect| moved(effect)).count(), PART_OPS_MAX);
+    part.take(&mut at, view(3, 3, 1, &[(2, Backup, 3)], 2));
+    assert_eq!(write(&mut part, &mut at, 0, 1), None, "none is counted any more");
+}
+
+#[test]
+fn changes_under_way_have_so_many_bytes_together_or_are_one() {
+    let (mut part, mut at) = leading(view(1, 1, 1, &[(2, Backup, 1)], 2), true);
+    assert_eq!(write(&mut part, &mut at, 1, PART_BYTES_MAX + 1), None, "one may be of any size");
+    assert_eq!(write(&mut part, &mut at, 2, 1), Some(Outcome::Busy));
+    assert_eq!(at.pending(&2), None, "nothing was begun");
+    let pending = Pending { version: 1, base: 0, removes: false };
+    assert_eq!(at.pending(&1), Some(pending));
+    let verdict = crate::replica::Verdict::Prepared;
+    part.receive(&mut at, node(2), 1, Message::Answer { epoch: 1, key: 1, version: 1, verdict });
+    assert!(matches!(&part.effects()[..], [Effect::Answer(_, Outcome::Done(1))]));
+    assert_eq!(write(&mut part, &mut at, 2, PART_BYTES_MAX / 2), None);
+    assert_eq!(write(&mut part, &mut at, 3, PART_BYTES_MAX / 2), None);
+    assert_eq!(write(&mut part, &mut at, 4, 1), Some(Outcome::Busy));
+}
+
+#[test]
+fn a_copy_ends_if_its_member_does_not_keep_up() {
+    for size_bytes in [0, PART_BYTES_MAX / 100] {
+        let (mut part, mut at) = leading(view(1, 1, 1, &[(3, Syncing, 1)], 1), true);
+        let mut written = 0;
+        let failed = loop {
+            part.ask(written % 9, written);
+            let Some(Effect::Decide(key, ops)) = part.effects().into_iter().next() else { panic!("it is decided") };
+            part.begin(&mut at, key, ops, Some(Weight(size_bytes)));
+            written += 1;
+            let effects = part.effects();
+            assert!(effects.iter().any(|effect| matches!(effect, Effect::Answer(_, Outcome::Done(_)))));
+            if effects.contains(&Effect::Want(Want::Removed(node(3)))) {
+                break written;
+            }
+        };
+        assert_eq!(failed, if size_bytes == 0 { PART_OPS_MAX as u32 + 1 } else { 101 });
+    }
+}
