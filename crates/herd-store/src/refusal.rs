@@ -11,8 +11,9 @@ pub(crate) fn removed(c: &State) -> Error {
 
 #[cold]
 pub(crate) fn full(c: &State, arena: &Arena) -> Error {
+    let why = if c.class.evicts() { "has nothing left to evict" } else { "does not evict" };
     let text = format!(
-        "memory is full: {} of {} in use and collection '{}' of class {} does not evict; --memory gives the node more",
+        "memory is full: {} of {} in use and collection '{}' of class {} {why}; --memory gives the node more",
         size::show(arena.used_bytes()),
         size::show(arena.budget_bytes()),
         quote(c.name.as_bytes()),

@@ -159,6 +159,24 @@ fn a_refused_put_does_not_look_for_memory_again_and_again() {
 }
 
 #[test]
+fn a_collection_that_evicts_is_not_said_not_to_where_nothing_is_left_to_evict() {
+    let store = store(8 << 20);
+    let kept = store.create("kept", spec("ram:1")).expect("new");
+    let cache = store.create("cache", spec("cache")).expect("new");
+    let (mut i, value) = (0u64, [7; 2_000]);
+    let text = loop {
+        i += 1;
+        if let Err(error) = put(&store, &kept, &i.to_le_bytes(), &value, at(1)) {
+            break error.text;
+        }
+    };
+    assert!(text.contains("'kept' of class ram:1 does not evict"), "{text}");
+    let refused = (0..100u64).find_map(|i| put(&store, &cache, &i.to_le_bytes(), &value, at(1)).err());
+    let text = refused.expect("there is no memory for 100 of them").text;
+    assert!(text.contains("'cache' of class cache has nothing left to evict"), "{text}");
+}
+
+#[test]
 fn an_index_that_may_not_grow_refuses() {
     let store = store(8 << 20);
     for at in 0..store.shards.len() {
