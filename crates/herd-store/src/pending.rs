@@ -279,15 +279,4 @@ impl Entry<'_> {
         }
         done
     }
-
-    /// The version of a removal that is remembered; 0: none.
-    pub fn grave(&self) -> Version {
-        self.shard.graves.get(self.tag, self.generation, self.name).copied().unwrap_or(0)
-    }
-
-    /// Remembers a removal, until [`crate::Store::forget_graves`].
-    pub fn bury(&mut self, version: Version) {
-        let shard = &mut *self.shard;
-        shard.graves.insert(&shard.arena, self.tag, self.generation, self.name, version);
-    }
 }

@@ -105,7 +105,7 @@ impl Store {
         self.turn(cursor, budget, |shard, stretch| self.list_stretch(shard, stretch, items, now));
     }
 
-    /// A turn of having done with a slot: what it meets goes, pending writes and remembered removals too, and leaves no
+    /// A turn of having done with a slot: what it meets goes, pending writes too, and leaves no
     /// token behind.
     pub fn clear_turn(&self, cursor: &mut SlotCursor, budget: usize, now: Now) {
         self.turn(cursor, budget, |shard, stretch| shard.clear_stretch(stretch, now));
@@ -158,16 +158,6 @@ impl Store {
             }));
         }
         all
-    }
-
-    /// Forgets the removals that are remembered in those slots of a spread group for which `is_meant`.
-    pub fn forget_graves(&self, spread: u16, is_meant: impl Fn(usize) -> bool) {
-        for at in 0..self.shards.len() {
-            let shard = &mut *self.lock(at);
-            let meant: BTreeSet<Generation> = shard.of_spread(spread).into_keys().collect();
-            let goes = |(tag, generation, _): &Of| meant.contains(generation) && is_meant(self.layout.slot(at, *tag));
-            shard.graves.retain(&shard.arena, |of, _| !goes(of));
-        }
     }
 }
 
@@ -238,7 +228,6 @@ impl Shard {
         let layout = self.layout;
         let goes = |of: &Of| layout.number(of.0) == stretch.number && meant.contains(&of.1);
         self.pending.drop_range(&self.arena, stretch.from, stretch.to, goes);
-        self.graves.drop_range(&self.arena, stretch.from, stretch.to, goes);
         looked
     }
 }

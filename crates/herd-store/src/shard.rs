@@ -53,8 +53,6 @@ pub(crate) struct Shard {
     pub(crate) left: Left,
     /// Writes that are prepared, and neither committed nor dropped.
     pub(crate) pending: ByName<Prepared>,
-    /// Versions of removals, remembered while their slot is copied to this node.
-    pub(crate) graves: ByName<Version>,
     /// Bodies of large entries, by the number in their record.
     bodies: Vec<Option<Arc<Body>>>,
     free_bodies: Vec<u32>,
@@ -117,7 +115,6 @@ impl Shard {
             ghost: Vec::new(),
             left,
             pending: ByName::new(),
-            graves: ByName::new(),
             bodies: Vec::new(),
             free_bodies: Vec::new(),
             trash: Vec::new(),
@@ -187,7 +184,6 @@ impl Shard {
         let Some(old) = self.logs[at].take() else { return Counts::default() };
         self.left.end(old.generation);
         self.pending.retain(&self.arena, |(_, generation, _), _| *generation != old.generation);
-        self.graves.retain(&self.arena, |(_, generation, _), _| *generation != old.generation);
         old.c.report_now(old.unreported - old.counts.bytes as i64);
         let stale = old.queues.into_iter().map(|queue| queue.pages).filter(|pages| !pages.is_empty());
         self.stale.extend(stale.map(|pages| Stale { c: old.c.clone(), pages }));

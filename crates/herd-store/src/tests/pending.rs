@@ -127,22 +127,3 @@ fn a_quota_is_taken_when_a_write_is_prepared_and_what_it_replaces_counts_for_it(
     put(&store, &c, b"other", &value(3, 3_000), at(1)).expect("fits");
     assert_eq!(get(&store, &c, b"large", at(1)), Some(value(2, 60_000)));
 }
-
-#[test]
-fn removals_are_remembered_until_they_are_forgotten_and_their_memory_is_given_back() {
-    let store = store(8 << 20);
-    let c = store.create("r", spec("ram:1")).expect("new");
-    store.entry(&c, b"n", at(1)).count_get(false);
-    let used = store.memory().1;
-    store.entry(&c, b"n", at(1)).bury(7);
-    store.entry(&c, b"m", at(1)).bury(8);
-    assert_eq!(store.entry(&c, b"n", at(1)).grave(), 7);
-    let slot = store.entry(&c, b"n", at(1)).slot();
-    store.forget_graves(0, |other| other == slot);
-    let grave = |name: &[u8]| store.entry(&c, name, at(1)).grave();
-    assert_eq!([grave(b"n"), grave(b"m")], [0, 8]);
-    store.flush(&c, None);
-    assert_eq!(store.entry(&c, b"m", at(1)).grave(), 0);
-    upkeep(&store, at(1));
-    assert_eq!(store.memory().1, used);
-}

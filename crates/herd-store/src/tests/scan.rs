@@ -102,7 +102,6 @@ fn a_slot_has_nothing_of_the_slot_of_another_spread_group() {
         assert_eq!(entry.slot(), slot);
         let version = entry.take_version(0);
         entry.prepare(version, 0, &new).expect("fits");
-        entry.bury(version);
     }
     let met = |spread| {
         let (mut cursor, mut items) = (SlotCursor::new(spread, slot), Vec::new());
@@ -116,9 +115,6 @@ fn a_slot_has_nothing_of_the_slot_of_another_spread_group() {
         assert_eq!((items.len(), pendings.len(), store.slot(spread, slot).entries), (301, 1, 301));
         assert!(items.iter().map(|item| &item.key).chain([&pendings[0].0]).all(|key| key.collection == of.id()));
     }
-    store.forget_graves(0, |_| true);
-    let graves = || [(&c, name(300)), (&other, of_other(300))].map(|(c, key)| store.entry(c, &key, at(1)).grave() != 0);
-    assert_eq!(graves(), [false, true]);
     let mut cursor = SlotCursor::new(0, slot);
     while !cursor.is_at_end() {
         store.clear_turn(&mut cursor, 1, at(1));
@@ -126,7 +122,6 @@ fn a_slot_has_nothing_of_the_slot_of_another_spread_group() {
     assert_eq!((met(0).len(), met(1).len()), (0, 301));
     assert_eq!([0, 1].map(|spread| store.pendings(spread, |_| true, at(1)).len()), [0, 1]);
     assert_eq!([0, 1].map(|spread| store.slot(spread, slot).entries), [0, 301]);
-    assert_eq!(graves(), [false, true]);
 }
 
 #[test]
@@ -149,7 +144,6 @@ fn a_slot_that_is_cleared_has_nothing_and_the_others_have_all() {
             0 => entry.prepare_remove(version, base, None).expect("none is pending"),
             _ => entry.prepare(version, base, &NewObject::of(Given::Small(b"v", None))).expect("fits"),
         }
-        entry.bury(version);
     }
     let new = NewObject::of(Given::Small(b"v", None));
     store.entry(&d, &in_slot[1].to_le_bytes(), at(1)).prepare(1 << 60, 0, &new).expect("fits");
@@ -160,7 +154,6 @@ fn a_slot_that_is_cleared_has_nothing_and_the_others_have_all() {
     }
     assert_eq!((all(&store, slot).len(), store.slot(0, slot).entries), (0, 0));
     assert!(store.pendings(0, |_| true, at(1)).is_empty());
-    assert_eq!(store.entry(&c, &name(1), at(1)).grave(), 0);
     assert_eq!((store.counts(&c).objects, store.counts(&d).objects, store.counts(&d).bytes), (500, 0, 0));
     assert!(store.list(&d, b"", None, 9, at(1)).is_empty());
     assert_eq!(all(&store, (slot + 1) % SLOTS).len(), 500);
