@@ -43,21 +43,20 @@ pub(crate) fn apply<R>(
     op: &Op<'_, Arc<Body>>,
     finish: impl FnOnce(Outcome<'_, '_>) -> R,
 ) -> R {
+    let Action::Put(new) = &op.action else { return apply_other(cx, c, name, op, finish) };
+    if new.from.is_some() {
+        return apply_other(cx, c, name, op, finish);
+    }
     let mut entry = cx.shared.store.entry(c, name, cx.now);
     if entry.seat() != Seat::Alone {
         return finish(refused(&mut entry, name));
     }
-    match &op.action {
-        Action::Put(new) if new.from.is_none() => {
-            let (before, done) = put_whole(&mut entry, op, new);
-            // The entry is lent, not given: it is large, and this is the most frequent way.
-            let (answer, changed) = conclude(&mut entry, op, before, done, true, finish);
-            drop(entry);
-            tell(cx, (c, name), changed);
-            answer
-        }
-        _ => apply_other(cx, c, name, op, entry, finish),
-    }
+    let (before, done) = put_whole(&mut entry, op, new);
+    // The entry is lent, not given: it is large, and this is the most frequent way.
+    let (answer, changed) = conclude(&mut entry, op, before, done, true, finish);
+    drop(entry);
+    tell(cx, (c, name), changed);
+    answer
 }
 
 /// What becomes of any operation on an object that another node decides on.
@@ -81,9 +80,12 @@ fn apply_other<R>(
     c: &Collection,
     name: &[u8],
     op: &Op<'_, Arc<Body>>,
-    entry: Entry<'_>,
     finish: impl FnOnce(Outcome<'_, '_>) -> R,
 ) -> R {
+    let mut entry = cx.shared.store.entry(c, name, cx.now);
+    if entry.seat() != Seat::Alone {
+        return finish(refused(&mut entry, name));
+    }
     let found = entry.found();
     if op.action.reads_value() && matches!(&found, Some(Found { value: Value::Body(_), .. })) {
         drop(entry);

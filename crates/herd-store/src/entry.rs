@@ -197,7 +197,8 @@ impl<'s> Entry<'s> {
     /// Puts an object; it gets this version, or the next (0).
     pub(crate) fn try_put(&mut self, version: Version, new: &NewObject<'_>) -> Result<Version, Error> {
         self.check_name()?;
-        let (mut draft, weight) = self.draft(version, new);
+        let mut draft = self.draft(version, new);
+        let weight = self.weight_of(&draft, &new.value);
         let claimed = self.claim_quota(weight)?;
         let done = self.store_draft(&mut draft, &new.value, weight, true);
         self.c.unclaim(claimed);
@@ -251,17 +252,18 @@ impl<'s> Entry<'s> {
         }
     }
 
-    /// What an object costs beyond its record.
-    fn extra_bytes(&self, value: &Given<'_>) -> u64 {
+    /// What an object weighs that is about to be written.
+    pub(crate) fn weight_of(&self, draft: &Draft<'_>, value: &Given<'_>) -> u64 {
         let body = match value {
             Given::Small(..) => 0,
             Given::Large(body) => body.memory_bytes(),
         };
-        body + self.c.name_cost_bytes(self.name.len())
+        draft.bytes() as u64 + body + self.c.name_cost_bytes(self.name.len())
     }
 
-    /// An object about to be written, of this version, or of the next (0); and what it weighs.
-    pub(crate) fn draft<'a>(&self, version: Version, new: &NewObject<'a>) -> (Draft<'a>, u64)
+    /// An object about to be written, of this version, or of the next (0).
+    #[inline]
+    pub(crate) fn draft<'a>(&self, version: Version, new: &NewObject<'a>) -> Draft<'a>
     where
         's: 'a,
     {
@@ -282,9 +284,7 @@ impl<'s> Entry<'s> {
             fetched: false,
             memcached: new.memcached,
         };
-        let draft = Draft { head, name: self.name, attributes: new.attributes, fence: new.fence, value };
-        let weight = draft.bytes() as u64 + self.extra_bytes(&new.value);
-        (draft, weight)
+        Draft { head, name: self.name, attributes: new.attributes, fence: new.fence, value }
     }
 
     /// Room for a record of `len` bytes: its queue and address.
@@ -424,6 +424,13 @@ impl<'s> Entry<'s> {
         self.shard.leave(self.generation, self.name, Cause::Shown, fence, self.now.unix_ms);
     }
 
+    /// As it is once its time is over.
+    #[cold]
+    pub(crate) fn expired(mut self) -> Self {
+        self.expire();
+        self
+    }
+
     /// Takes the object out, since its time is over.
     #[cold]
     pub(crate) fn expire(&mut self) {
@@ -461,7 +468,8 @@ impl<'s> Entry<'s> {
         }
         let Amended { flags, expires_ms, memcached, fence } = *new;
         let new = NewObject { value, flags, expires_ms, attributes: &attributes, memcached, fence };
-        let (mut draft, weight) = self.draft(0, &new);
+        let mut draft = self.draft(0, &new);
+        let weight = self.weight_of(&draft, &new.value);
         draft.head.fetched = head.fetched;
         self.store_draft(&mut draft, &new.value, weight, false)?;
         Ok(draft.head.version)

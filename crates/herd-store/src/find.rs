@@ -50,11 +50,9 @@ impl Store {
         shard.foresee_slot(slot_at);
         let place = shard.find(c, generation, tag, name);
         let expires_ms = place.map_or(0, |(_, addr)| shard.record(addr).expires_ms());
-        let mut entry = Entry { store: self, shard, c, name, id, tag, slot_at, now, generation, place, is_due: false };
-        if expires_ms != 0 && expires_ms <= now.unix_ms && !has(Bug::NeverExpires) {
-            entry.expire();
-        }
-        entry
+        let entry = Entry { store: self, shard, c, name, id, tag, slot_at, now, generation, place, is_due: false };
+        // An entry is large: only what is rare moves it.
+        if expires_ms != 0 && expires_ms <= now.unix_ms && !has(Bug::NeverExpires) { entry.expired() } else { entry }
     }
 
     #[inline]

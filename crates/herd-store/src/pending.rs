@@ -158,7 +158,8 @@ impl Entry<'_> {
     fn try_prepare(&mut self, version: Version, new: &NewObject<'_>) -> Result<(), Error> {
         self.check_free()?;
         self.check_name()?;
-        let (mut draft, weight) = self.draft(version, new);
+        let mut draft = self.draft(version, new);
+        let weight = self.weight_of(&draft, &new.value);
         let claimed = self.claim_quota(weight)?;
         let done = self.store_pending(&mut draft, &new.value, weight);
         self.c.unclaim(claimed);
