@@ -8,6 +8,7 @@ use crate::place::Place;
 use crate::watch::{Waiter, Watch};
 use herd_core::key::CollectionId;
 use herd_core::place::{Life, Map};
+use herd_core::wire::{Header, Status};
 use herd_core::{Error, ErrorKind, quote};
 use herd_net::{LoopHandle, Ticket};
 use herd_store::{Body, Collection, Now, Seat, Store, Upload};
@@ -66,6 +67,8 @@ pub(crate) struct Context {
     pub(crate) now: Now,
     /// When this batch of events began, by the clock of the loops.
     began_ns: u64,
+    /// The epoch of the map that clients are told in this batch.
+    epoch: u32,
     /// The door that is being served.
     pub(crate) door: DoorName,
     /// Requests counted since.
@@ -88,6 +91,7 @@ impl Context {
             number,
             now: Now::default(),
             began_ns: 0,
+            epoch: 0,
             door: DoorName::Other,
             batch: Batch::default(),
             woken: RefCell::default(),
@@ -104,6 +108,18 @@ impl Context {
     pub(crate) fn begin(&mut self, now_ns: u64) {
         self.began_ns = now_ns;
         self.now = self.shared.now_at(now_ns);
+        self.epoch = self.shared.place.get().map_or(0, Place::epoch_told);
+    }
+
+    /// The header of the reply to a client's request on Herd's wire. It tells the epoch of this node's map.
+    #[inline]
+    pub(crate) fn reply_to(&self, request: &Header, status: Status) -> Header {
+        Header { epoch: self.epoch, ..Header::reply_to(request, status) }
+    }
+
+    /// The epoch of the map that clients are told.
+    pub(crate) fn epoch_told(&self) -> u32 {
+        self.epoch
     }
 
     /// How long the node has been up, by the clock of its loops.

@@ -6,9 +6,10 @@
 
 use herd_core::Error;
 use herd_core::place::{Life, Map};
+use herd_core::wire::Meant;
 use herd_store::Store;
 use std::sync::atomic::{
-    AtomicBool,
+    AtomicBool, AtomicU32,
     Ordering::{Acquire, Relaxed, Release},
 };
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,12 +21,14 @@ pub struct Place {
     taken: Mutex<Option<(Arc<Map>, bool)>>,
     /// A map was taken since this was last asked.
     news: AtomicBool,
+    /// The epoch of the map, as clients are told; 0: there is no other node.
+    told: AtomicU32,
 }
 
 impl Place {
     /// That of a node in this life of it, before it has a map.
     pub fn new(me: Life) -> Self {
-        Self { me, taken: Mutex::new(None), news: AtomicBool::new(false) }
+        Self { me, taken: Mutex::new(None), news: AtomicBool::new(false), told: AtomicU32::new(0) }
     }
 
     /// The map it goes by, and whether the herd may hold objects.
@@ -47,8 +50,21 @@ impl Place {
         // Behind all that has changed: whoever reads it finds the rest.
         self.news.store(true, Release);
         adopted?;
+        self.told.store(if map.nodes.len() > 1 { map.epoch } else { 0 }, Relaxed);
         *taken = Some((map.clone(), held));
         Ok(true)
+    }
+
+    /// The epoch that is told to clients, who ask for the map if theirs is of a lower one; 0 while there is no other
+    /// node to go to.
+    #[inline]
+    pub(crate) fn epoch_told(&self) -> u32 {
+        self.told.load(Relaxed)
+    }
+
+    /// Whether it is this node that a client means.
+    pub(crate) fn is_meant(&self, meant: Meant) -> bool {
+        self.me.node == meant.node && self.map().is_some_and(|(map, _)| map.herd == meant.herd)
     }
 
     /// Whether a map was taken, whole or in part, since this was last asked.

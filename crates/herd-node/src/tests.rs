@@ -2,6 +2,7 @@
 
 mod away;
 mod http;
+mod map;
 mod memcached;
 mod methods;
 mod waits;

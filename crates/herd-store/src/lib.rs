@@ -196,6 +196,11 @@ impl Store {
         self.registry.all()
     }
 
+    /// The key of the name hash: clients that go straight to the owner of an object know it too.
+    pub fn hash_key(&self) -> HashKey {
+        self.hash_key
+    }
+
     /// Begins to fetch what finding an object will need.
     #[inline]
     pub fn foresee(&self, collection: &Collection, name: &[u8]) -> Foreseen {

@@ -38,6 +38,8 @@ pub(super) const ASKED: u8 = 24;
 pub(super) const BECAME: u8 = 25;
 pub(super) const GROUP: u8 = 26;
 pub(super) const ANSWERED: u8 = 27;
+pub(super) const MEANT: u8 = 28;
+pub(super) const ROUTES: u8 = 29;
 
 /// Tag and length before each value.
 const FIELD_BYTES: usize = 3;
@@ -85,13 +87,14 @@ pub struct Fields<'a> {
     pub peer: Option<&'a [u8]>,
     /// Welcome and second hello of a link: that its sender knows the herd's secret.
     pub proof: Option<&'a [u8; PROOF_BYTES]>,
-    /// What only nodes say to each other; one of its kinds at most.
+    /// What only nodes, and clients that know the map, say to each other; one of its kinds at most.
     pub between: Option<Between<'a>>,
     /// Message of a replica group: the requests that a write answers ([`super::Answers`]).
     pub answered: Option<&'a [u8]>,
 }
 
-/// What only nodes say to each other: the bytes of one field, read by the module of what they are about.
+/// What only nodes, and clients that know the map, say to each other: the bytes of one field, read by the module of
+/// what they are about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Between<'a> {
     /// First hello of a join, and its answer (`join.rs`).
@@ -106,6 +109,10 @@ pub enum Between<'a> {
     Became(&'a [u8]),
     /// Message of a replica group (`group.rs`).
     Group(&'a [u8]),
+    /// The node that a client's hello means (`route.rs`).
+    Meant(&'a [u8]),
+    /// What a client is told besides the map (`route.rs`).
+    Routes(&'a [u8]),
 }
 
 impl<'a> Between<'a> {
@@ -118,6 +125,8 @@ impl<'a> Between<'a> {
             Between::Asked(bytes) => (ASKED, bytes),
             Between::Became(bytes) => (BECAME, bytes),
             Between::Group(bytes) => (GROUP, bytes),
+            Between::Meant(bytes) => (MEANT, bytes),
+            Between::Routes(bytes) => (ROUTES, bytes),
         }
     }
 
@@ -130,6 +139,8 @@ impl<'a> Between<'a> {
             ASKED => Between::Asked(bytes),
             BECAME => Between::Became(bytes),
             GROUP => Between::Group(bytes),
+            MEANT => Between::Meant(bytes),
+            ROUTES => Between::Routes(bytes),
             _ => return None,
         })
     }

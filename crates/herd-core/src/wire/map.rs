@@ -17,7 +17,8 @@ use crate::place::{Map, MapError};
 /// Verb of a map, the request by which a node sends it.
 pub const VERB_MAP: u8 = 17;
 
-const MARK_BYTES: usize = 17;
+/// Bytes of a mark in a field.
+pub(super) const MARK_BYTES: usize = 17;
 
 /// Bits of a mark: the herd holds objects; the bytes are the difference from another map.
 const HELD: u8 = 1;
@@ -64,7 +65,17 @@ impl MapMark {
         MapSent::told(header, fields).map(|sent| sent.map(|sent| sent.mark))
     }
 
-    fn bytes(self, bits: u8) -> [u8; MARK_BYTES] {
+    /// Reads one; its epoch stands in the header of its frame.
+    pub(super) fn read(rest: &mut Reader<'_>, epoch: u32) -> Option<Self> {
+        Self::read_bits(rest, epoch).map(|(mark, _)| mark)
+    }
+
+    fn read_bits(rest: &mut Reader<'_>, epoch: u32) -> Option<(Self, u8)> {
+        let (term, revision, bits) = (rest.u64()?, rest.u64()?, rest.u8()?);
+        Some((Self { term, epoch, revision, held: bits & HELD != 0 }, bits))
+    }
+
+    pub(super) fn bytes(self, bits: u8) -> [u8; MARK_BYTES] {
         let mut out = [0; MARK_BYTES];
         out[..8].copy_from_slice(&self.term.to_le_bytes());
         out[8..16].copy_from_slice(&self.revision.to_le_bytes());
@@ -106,8 +117,7 @@ impl MapSent {
     fn told(header: &Header, fields: &Fields<'_>) -> Result<Option<Self>, WireError> {
         let Some(Between::Map(bytes)) = fields.between else { return Ok(None) };
         let read = |rest: &mut Reader<'_>| {
-            let (term, revision, bits) = (rest.u64()?, rest.u64()?, rest.u8()?);
-            let mark = MapMark { term, epoch: header.epoch, revision, held: bits & HELD != 0 };
+            let (mark, bits) = MapMark::read_bits(rest, header.epoch)?;
             Some(Self { mark, is_difference: bits & DIFFERENCE != 0 })
         };
         read(&mut Reader(bytes)).map(Some).ok_or(WireError::BadField(MAP))

@@ -25,6 +25,7 @@ mod join;
 mod link;
 mod list;
 mod map;
+mod route;
 #[cfg(test)]
 mod tests;
 
@@ -44,6 +45,7 @@ pub use join::{Admitting, Greeting, Joining, decode_joined, encode_joined, wants
 pub use link::{Beat, Beats, LinkId, Links, Load, Nonces, VERB_BEAT};
 pub use list::{LIST_ENTRY_OVERHEAD_BYTES, ListEntries, ListEntry};
 pub use map::{MapMark, MapSent, VERB_MAP};
+pub use route::{Meant, Routes};
 
 use crate::checksum::crc32c;
 use crate::key::name_is_valid;

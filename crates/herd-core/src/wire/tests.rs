@@ -376,7 +376,16 @@ fn random_fields<'a>(random: &mut Random, owned: &'a Owned) -> Fields<'a> {
 }
 
 fn random_between<'a>(random: &mut Random, bytes: &'a [u8]) -> Between<'a> {
-    let all = [Between::Join, Between::Joined, Between::Map, Between::Asked, Between::Became, Between::Group];
+    let all = [
+        Between::Join,
+        Between::Joined,
+        Between::Map,
+        Between::Asked,
+        Between::Became,
+        Between::Group,
+        Between::Meant,
+        Between::Routes,
+    ];
     all[random.below(all.len())](bytes)
 }
 

@@ -3,8 +3,9 @@
 //! A connection is multiplexed: requests may be open side by side, their bodies interleave frame by frame, and replies
 //! come in the order they are ready. A session is between frames, inside the body of one, or dropping such a body.
 //! Bodies on their way in are in `receive.rs`, those on their way out in `send.rs`, the verbs in
-//! `verbs.rs` and, those that change an object, `write.rs`.
+//! `verbs.rs` and, those that change an object, `write.rs`; what a client is told of the herd's map is in `map.rs`.
 
+mod map;
 mod receive;
 mod send;
 mod verbs;
@@ -13,7 +14,7 @@ mod write;
 use crate::context::{Context, Output};
 use crate::metrics::{DoorName, VerbName};
 use herd_core::limits::{INLINE_MAX_BYTES, OUTPUT_HIGH_BYTES, WIRE_ARGUMENTS_MAX_BYTES, WIRE_OPEN_REQUESTS_MAX};
-use herd_core::wire::{self, Fields, Frame, FrameHead, Header, Kind, Status, Verb};
+use herd_core::wire::{self, Fields, Frame, FrameHead, Header, Kind, Status, VERB_MAP, Verb};
 use herd_core::{Error, ErrorKind};
 use herd_net::{Next, Step};
 use receive::Incoming;
@@ -176,6 +177,7 @@ impl Session {
             Some(Verb::Destroy) => verbs::destroy(cx, header, fields, out),
             Some(Verb::List) => self.list(cx, header, fields, out),
             Some(Verb::Execute) => self.execute(cx, frame, fields, out),
+            None if header.verb == VERB_MAP => map::answer(cx, header, fields, out),
             None => Err(Error::new(ErrorKind::NotInVersion, "this verb is not in this version of Herd")),
         }
     }
@@ -190,7 +192,7 @@ impl Session {
         out: &mut Output<'_>,
     ) -> Next {
         match kind {
-            Kind::Hello => welcome(cx, fields, out),
+            Kind::Hello => return welcome(cx, fields, out),
             Kind::Credit => self.credit(header),
             Kind::Cancel => self.cancel(header.id),
             Kind::Goodbye => return Next::Close,
@@ -264,8 +266,14 @@ fn count_as(verb: Option<Verb>) -> VerbName {
     }
 }
 
-fn welcome(cx: &mut Context, fields: &Fields<'_>, out: &mut Output<'_>) {
+/// Answers a hello. One that means another node gets a goodbye, and what stands behind it is not read.
+fn welcome(cx: &mut Context, fields: &Fields<'_>, out: &mut Output<'_>) -> Next {
     cx.count(VerbName::Admin);
+    if let Err((code, text)) = map::check_meant(cx, fields) {
+        cx.count_error(DoorName::Wire, VerbName::Admin, ErrorKind::BadRequest);
+        write_frame(Header { code, ..Header::new(Kind::Goodbye) }, &Fields::failed(text), &[], out);
+        return Next::Close;
+    }
     let session = cx.shared.next_session();
     let node = format!("{} {}", cx.shared.config.name, cx.shared.config.build);
     let version = fields.highest_version.unwrap_or(SPOKEN).min(SPOKEN);
@@ -276,7 +284,8 @@ fn welcome(cx: &mut Context, fields: &Fields<'_>, out: &mut Output<'_>) {
         node: Some(&node),
         ..Fields::default()
     };
-    write_frame(Header::new(Kind::Welcome), &answer, &[], out);
+    write_frame(Header { epoch: cx.epoch_told(), ..Header::new(Kind::Welcome) }, &answer, &[], out);
+    Next::Read
 }
 
 /// Appends a frame that is known to be within the limits.
@@ -289,7 +298,7 @@ fn write_frame(header: Header, fields: &Fields<'_>, body: &[u8], out: &mut Outpu
 #[cold]
 fn refuse(cx: &Context, verb: VerbName, request: &Header, version: u64, error: &Error, out: &mut Output<'_>) {
     cx.count_error(DoorName::Wire, verb, error.kind);
-    let mut header = Header::reply_to(request, Status::Error(error.kind));
+    let mut header = cx.reply_to(request, Status::Error(error.kind));
     header.version = version;
     write_frame(header, &Fields::failed(&error.text), &[], out);
 }

@@ -155,7 +155,7 @@ impl Session {
         out: &mut Output<'_>,
     ) -> Result<(), Error> {
         let collection = place.get(cx);
-        let mut reply = Header::reply_to(header, Status::Ok);
+        let mut reply = cx.reply_to(header, Status::Ok);
         reply.collection = collection.id().0;
         reply.set_ack(collection.class(), 1);
         let taken = cx.shared.store.get(collection, name, cx.now, |found| answer_get(cx, header, reply, found, out));
@@ -290,7 +290,7 @@ fn get_system(cx: &Context, header: &Header, name: &[u8], out: &mut Output<'_>) 
         .shared
         .system_object(name, cx.now)
         .ok_or_else(|| Error::new(ErrorKind::NotFound, "the system collection has: status, collections, metrics"))?;
-    let mut reply = Header::reply_to(header, Status::Ok);
+    let mut reply = cx.reply_to(header, Status::Ok);
     reply.length = text.len() as u64;
     if text.len() > herd_core::limits::WIRE_FRAME_BODY_MAX_BYTES {
         return Err(Error::new(ErrorKind::TooLarge, "the answer is over 1 MiB: use HTTP"));
@@ -360,12 +360,12 @@ impl Listing {
         Ok(false)
     }
 
-    fn answer(&self, out: &mut Output<'_>) {
+    fn answer(&self, cx: &Context, out: &mut Output<'_>) {
         let mut body = Vec::new();
         for item in &self.page {
             ListEntry { name: &item.name, size_bytes: item.size_bytes, version: item.version }.encode(&mut body);
         }
-        let mut reply = Header::reply_to(&self.request, Status::Ok);
+        let mut reply = cx.reply_to(&self.request, Status::Ok);
         (reply.collection, reply.length) = (self.cursor.collection().id().0, body.len() as u64);
         write_frame(reply, &Fields::default(), &body, out);
     }
@@ -403,7 +403,7 @@ impl Session {
         out: &mut Output<'_>,
     ) -> Result<(), Error> {
         if listing.turn(cx)? {
-            listing.answer(out);
+            listing.answer(cx, out);
             return Ok(());
         }
         let ticket = ticket.unwrap_or_else(|| out.ticket());

@@ -122,7 +122,8 @@ impl Session {
             _ if header.has(FLAG_QUIET) => return Ok(()),
             Answer::Large(body) => {
                 cx.count_out(VerbName::Execute, body.len());
-                let (reply, len) = (Header { length: body.len(), ..reply(collection, header, version) }, body.len());
+                let (reply, len) =
+                    (Header { length: body.len(), ..reply(cx, collection, header, version) }, body.len());
                 let first = FirstFields { flags: 0, expires_ms: 0, attributes: Box::default() };
                 self.begin_send(Outgoing::new(reply, first, body, 0, len), out);
                 return Ok(());
@@ -134,7 +135,7 @@ impl Session {
             return Err(Error::new(ErrorKind::TooLarge, "the answer is over 1 MiB: ask for fewer items"));
         }
         cx.count_out(VerbName::Execute, bytes.len() as u64);
-        let reply = Header { length: bytes.len() as u64, ..reply(collection, header, version) };
+        let reply = Header { length: bytes.len() as u64, ..reply(cx, collection, header, version) };
         write_frame(reply, &Fields::default(), &bytes, out);
         Ok(())
     }
@@ -155,8 +156,8 @@ fn run(cx: &Context, collection: &Collection, name: &[u8], op: &Op<'_, Arc<Body>
 
 /// The header of a reply that says it was done.
 #[inline]
-fn reply(collection: &Collection, request: &Header, version: Version) -> Header {
-    let mut reply = Header::reply_to(request, Status::Ok);
+fn reply(cx: &Context, collection: &Collection, request: &Header, version: Version) -> Header {
+    let mut reply = cx.reply_to(request, Status::Ok);
     (reply.version, reply.collection) = (version, collection.id().0);
     reply.set_ack(collection.class(), 1);
     reply
@@ -173,7 +174,7 @@ pub(super) fn answer_done(
 ) {
     match done {
         Ok(_) if request.has(FLAG_QUIET) => {}
-        Ok(version) => write_frame(reply(collection, request, version), &Fields::default(), &[], out),
+        Ok(version) => write_frame(reply(cx, collection, request, version), &Fields::default(), &[], out),
         Err((error, there)) => refuse(cx, count_as(request.verb()), request, there, &error, out),
     }
 }
