@@ -49,7 +49,7 @@ bench: build
 figures: build
 	@scripts/need memcached=memcached redis-server=redis-server nginx-light=nginx iproute2=ip nftables=nft \
 	    iperf3=iperf3 librsvg2-bin=rsvg-convert
-	@for figure in hoc-throughput hoc-speedup hoc-mixed; do target/release/herd-lab figure $$figure --herd $(HERD) \
+	@for figure in hoc-throughput hoc-speedup hoc-mixed adhoc-spread adhoc-array; do target/release/herd-lab figure $$figure --herd $(HERD) \
 	    --rounds $(if $(filter file,$(origin ROUNDS)),3,$(ROUNDS)) $(if $(FULL),--full) || exit 1; done
 
 check: build

@@ -5,7 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use crate::error::{Context, Error, Result};
-use crate::proto::{Proto, http};
+use crate::map::Map;
+use crate::proto::{Proto, http, resp::parse_bulk_line};
 use crate::sys;
 use crate::wire::{self, Header, flag, kind, tag, verb};
 
@@ -56,6 +57,18 @@ impl Asker {
         self.ask(header, &[(tag::NAME, name.as_bytes())], bytes).map(drop)
     }
 
+    /// The herd's map.
+    pub(crate) fn map(&mut self) -> Result<Map> {
+        let (header, mut bytes) = self.ask(Header { verb: verb::MAP, ..Header::default() }, &[], &[])?;
+        let mut more = header.more();
+        while more {
+            let (header, frame) = self.read_frame()?;
+            bytes.extend_from_slice(&frame[header.body_start()..]);
+            more = header.more();
+        }
+        Map::parse(&bytes).map_err(Error::new)
+    }
+
     fn ask(&mut self, header: Header, fields: &[(u8, &[u8])], body: &[u8]) -> Result<Answer> {
         self.sequence += 1;
         let (mut head, mut frame) = (Vec::new(), Vec::new());
@@ -96,6 +109,31 @@ impl Asker {
         self.stream.read_exact(&mut bytes[had..])?;
         wire::check_start(&header, &bytes).map_err(Error::new)?;
         Ok((header, bytes))
+    }
+}
+
+/// One command to Redis and its reply: a line, or a text.
+pub(crate) fn redis(addr: SocketAddr, words: &[&str]) -> Result<String> {
+    let mut stream = sys::connect_blocking(addr, PATIENCE)?;
+    let words: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+    let count = words.matches('$').count();
+    stream.write_all(format!("*{count}\r\n{words}").as_bytes())?;
+    let (mut bytes, mut chunk) = (Vec::new(), [0; 4_096]);
+    loop {
+        let text = String::from_utf8_lossy(&bytes);
+        if let Some((line, rest)) = text.split_once("\r\n") {
+            match (line.as_bytes().first(), parse_bulk_line(line.as_bytes())) {
+                (Some(b'-'), _) => return Err(Error::new(format!("Redis: {line}"))),
+                (Some(b'$'), Some(len)) if rest.len() as u64 >= len + 2 => return Ok(rest.to_owned()),
+                (Some(b'$'), _) => {}
+                _ => return Ok(line.to_owned()),
+            }
+        }
+        let count = stream.read(&mut chunk).during(|| "read Redis's reply".into())?;
+        if count == 0 {
+            return Err(Error::new("Redis closed the connection"));
+        }
+        bytes.extend_from_slice(&chunk[..count]);
     }
 }
 

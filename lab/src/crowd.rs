@@ -22,9 +22,10 @@ use crate::bulk::{Bulk, Done};
 use crate::crowd::opening::Opening;
 use crate::error::{Context, Error, Result};
 use crate::hist::{Latencies, Recorded};
+use crate::peers::Load;
 use crate::proc;
 use crate::processor::Processor;
-use crate::proto::Proto;
+use crate::proto::{Op, Proto};
 use crate::sys::{self, Epoll, Event};
 use crate::values::{Random, Source};
 
@@ -54,8 +55,14 @@ pub(crate) struct CrowdSpec {
     pub(crate) conns: usize,
     /// Bytes of each object: 512 to 67,108,864.
     pub(crate) object_bytes: usize,
-    /// Distinct names in all, `lab-crowd-0` and on; name `i` is on server `i` modulo their number.
+    /// Distinct names in all, `lab-crowd-0` and on.
     pub(crate) objects: usize,
+    /// The server of each object, by its place in `servers`. Empty: object `i` is on server `i` modulo their number.
+    pub(crate) places: Vec<u8>,
+    /// What is asked for: the objects, or to write them again.
+    pub(crate) op: Op,
+    /// Collection of the objects, which are named by index there (Herd's wire only); none: `default`.
+    pub(crate) collection: Option<u64>,
     /// Store the objects first; else they are there, each the bytes of [`Source`].
     pub(crate) store: bool,
     /// Open loop: gets per second over all connections. None: closed loop.
@@ -110,6 +117,10 @@ impl CrowdSpec {
             && (512..=64 << 20).contains(&self.object_bytes)
             && (self.servers.len()..=1 << 20).contains(&self.objects)
             && self.rate_per_s.is_none_or(|rate| rate.is_finite() && rate > 0.0)
+            && (self.op == Op::Get || self.rate_per_s.is_none())
+            && (self.places.is_empty() || self.places.len() == self.objects)
+            && (self.collection.is_none() || self.proto == Proto::Herd)
+            && self.objects_by_server().iter().all(|objects| !objects.is_empty())
             && self.run_ms > 0;
         if good { Ok(()) } else { Err(Error::new(format!("a crowd cannot run {self:?}"))) }
     }
@@ -119,9 +130,54 @@ impl CrowdSpec {
         token % self.servers.len()
     }
 
-    /// Objects on server `server`.
-    fn objects_on(&self, server: usize) -> usize {
-        (self.objects - server).div_ceil(self.servers.len())
+    /// The objects of each server; what is on none of them is left out.
+    fn objects_by_server(&self) -> Vec<Vec<usize>> {
+        let mut objects = vec![Vec::new(); self.servers.len()];
+        for index in 0..self.objects {
+            let place = self.places.get(index).map_or(index % self.servers.len(), |place| usize::from(*place));
+            if let Some(objects) = objects.get_mut(place) {
+                objects.push(index);
+            }
+        }
+        objects
+    }
+
+    /// A run by a load that a figure describes, on no server yet.
+    pub(crate) fn of(load: &Load) -> Self {
+        Self {
+            servers: Vec::new(),
+            proto: Proto::Memcached,
+            conns: load.conns,
+            object_bytes: load.object_bytes,
+            objects: load.objects,
+            places: Vec::new(),
+            op: load.op,
+            collection: None,
+            store: true,
+            rate_per_s: load.gets_per_s,
+            warm_ms: load.warm_ms,
+            run_ms: load.run_ms,
+            core: load.core,
+            server_pids: Vec::new(),
+            awake_pid: Some(load.awake_pid),
+            seed: load.seed,
+        }
+    }
+
+    /// Name of object `index`.
+    fn name(&self, index: usize) -> String {
+        if self.collection.is_some() { index.to_string() } else { usual_name(index) }
+    }
+
+    /// A name that no object has, for the server of connection `token`.
+    fn absent(&self, token: usize) -> String {
+        let first = || self.places.iter().position(|place| usize::from(*place) == self.server_of(token));
+        match (self.collection, self.proto) {
+            (Some(_), _) => u64::MAX.to_string(),
+            // In a Redis Cluster what stands in braces tells the slot, and so the server.
+            (None, Proto::Resp) => format!("{{{}}}absent", usual_name(first().unwrap_or(0))),
+            (None, _) => "lab-crowd-absent".into(),
+        }
     }
 
     /// Puts the connection and its server in front of what went wrong on it.
@@ -130,8 +186,8 @@ impl CrowdSpec {
     }
 }
 
-/// Name of object `index`.
-fn name(index: usize) -> String {
+/// Name of object `index` where it is not named by index.
+pub(crate) fn usual_name(index: usize) -> String {
     format!("lab-crowd-{index}")
 }
 
@@ -161,6 +217,9 @@ pub(crate) fn run(spec: &CrowdSpec) -> Result<CrowdOutcome> {
 enum Task {
     Idle,
     Put,
+    Set {
+        due_ns: u64,
+    },
     Get {
         due_ns: u64,
         /// Its body is compared with the source.
@@ -187,12 +246,14 @@ struct Crowd<'a> {
     spec: &'a CrowdSpec,
     source: Source,
     names: Vec<String>,
+    /// The objects of each server.
+    objects: Vec<Vec<usize>>,
     epoll: Epoll,
     conns: Vec<Conn>,
     /// Open loop: connections without a request, that which waited longest first.
     idle: VecDeque<usize>,
-    /// The next object to store, by server.
-    unstored: Vec<usize>,
+    /// How many objects are stored or being stored, by server.
+    stored: Vec<usize>,
     random: Random,
     phase: Phase,
     window: (u64, u64),
@@ -215,11 +276,12 @@ impl<'a> Crowd<'a> {
         Self {
             spec,
             source: Source::new(spec.object_bytes),
-            names: (0..spec.objects).map(name).collect(),
+            names: (0..spec.objects).map(|index| spec.name(index)).collect(),
+            objects: spec.objects_by_server(),
             epoll,
             conns: bulks.into_iter().map(|bulk| Conn { bulk, task: Task::Idle, writing: false }).collect(),
             idle: (0..spec.conns).collect(),
-            unstored: (0..servers).collect(),
+            stored: vec![0; servers],
             random: Random::new(spec.seed),
             phase: Phase::Warming,
             window: (0, u64::MAX),
@@ -250,19 +312,20 @@ impl<'a> Crowd<'a> {
     /// Stores the next object of the connection's server, where there is one.
     fn store_next(&mut self, token: usize) -> Result<()> {
         let server = self.spec.server_of(token);
-        let object = self.unstored[server];
-        if object >= self.spec.objects {
-            return Ok(());
-        }
-        self.unstored[server] += self.spec.servers.len();
+        let Some(&object) = self.objects[server].get(self.stored[server]) else { return Ok(()) };
+        self.stored[server] += 1;
         self.conns[token].bulk.start_put(&self.names[object], &self.source, self.spec.object_bytes);
         self.begin(token, Task::Put)
     }
 
-    fn start_get(&mut self, token: usize, due_ns: u64) -> Result<()> {
-        let (server, servers) = (self.spec.server_of(token), self.spec.servers.len());
-        let place = self.random.below(self.spec.objects_on(server) as u64);
-        let object = server + servers * usize::try_from(place).expect("objects are counted in usize");
+    /// Asks for any object of the connection's server, or writes it again.
+    fn start(&mut self, token: usize, due_ns: u64) -> Result<()> {
+        let objects = &self.objects[self.spec.server_of(token)];
+        let object = objects[usize::try_from(self.random.below(objects.len() as u64)).expect("a place in a Vec")];
+        if self.spec.op == Op::Set {
+            self.conns[token].bulk.start_put(&self.names[object], &self.source, self.spec.object_bytes);
+            return self.begin(token, Task::Set { due_ns });
+        }
         let compare = self.gets.is_multiple_of(SAMPLE);
         self.gets += 1;
         self.conns[token].bulk.start_get(&self.names[object], self.spec.object_bytes);
@@ -297,7 +360,7 @@ impl<'a> Crowd<'a> {
         self.window.0 = start_ns + self.spec.warm_ms * 1_000_000;
         if self.spec.rate_per_s.is_none() {
             for token in 0..self.conns.len() {
-                self.start_get(token, sys::monotonic_ns())?;
+                self.start(token, sys::monotonic_ns())?;
             }
         }
         loop {
@@ -368,7 +431,7 @@ impl<'a> Crowd<'a> {
             let Some(token) = self.idle.pop_front() else { return Ok(WAIT_MS) };
             let due_ns = self.next_due_ns as u64;
             self.draw_next(rate_per_s);
-            self.start_get(token, due_ns)?;
+            self.start(token, due_ns)?;
         }
         Ok(sys::pause_ms(self.next_due_ns, now_ns, WAIT_MS))
     }
@@ -413,26 +476,33 @@ impl<'a> Crowd<'a> {
         match done.map_err(|error| self.spec.blame(token, &error))? {
             Some(done) => self.finished(token, done, now_ns),
             // Herd's credit may have come: only then is there more to send.
-            None if conn.task == Task::Put => self.send(token),
+            None if !matches!(conn.task, Task::Get { .. }) => self.send(token),
             None => Ok(()),
         }
     }
 
     fn finished(&mut self, token: usize, done: Done, now_ns: u64) -> Result<()> {
         self.busy -= 1;
-        let Task::Get { due_ns, .. } = std::mem::replace(&mut self.conns[token].task, Task::Idle) else {
-            return self.store_next(token);
+        let due_ns = match std::mem::replace(&mut self.conns[token].task, Task::Idle) {
+            Task::Get { due_ns, .. } => {
+                if done != (Done { found: true, body_bytes: self.spec.object_bytes as u64 }) {
+                    let error = Error::new(format!("{done:?} where {} bytes were stored", self.spec.object_bytes));
+                    return Err(self.spec.blame(token, &error));
+                }
+                due_ns
+            }
+            Task::Set { due_ns } => {
+                self.bytes += self.spec.object_bytes as u64;
+                due_ns
+            }
+            Task::Idle | Task::Put => return self.store_next(token),
         };
-        if done != (Done { found: true, body_bytes: self.spec.object_bytes as u64 }) {
-            let error = Error::new(format!("{done:?} where {} bytes were stored", self.spec.object_bytes));
-            return Err(self.spec.blame(token, &error));
-        }
         self.server_replies[self.spec.server_of(token)] += 1;
         if self.phase != Phase::Warming && (self.window.0..self.window.1).contains(&due_ns) {
             self.latencies.record(now_ns.saturating_sub(due_ns));
         }
         if self.spec.rate_per_s.is_none() {
-            return self.start_get(token, now_ns);
+            return self.start(token, now_ns);
         }
         self.idle.push_back(token);
         Ok(())

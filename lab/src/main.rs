@@ -19,6 +19,7 @@ mod fake;
 mod figure;
 mod hist;
 mod holder;
+mod map;
 mod net;
 
 mod null;

@@ -41,6 +41,7 @@ pub(crate) mod verb {
     pub(crate) const CREATE: u8 = 5;
     pub(crate) const DESTROY: u8 = 6;
     pub(crate) const LIST: u8 = 7;
+    pub(crate) const MAP: u8 = 17;
 }
 
 /// Flag bits the lab uses.

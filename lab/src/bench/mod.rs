@@ -173,7 +173,9 @@ impl Bench {
             Kind::Memcached(_) => self.memcached.clone(),
             Kind::Redis => self.redis.clone(),
             Kind::Pogocache => self.options.programs.pogocache.clone(),
-            Kind::Nginx | Kind::Etcd => self.options.programs.path(kind.program()),
+            Kind::Nginx | Kind::Etcd | Kind::HerdMember | Kind::RedisMember => {
+                self.options.programs.path(kind.program())
+            }
             Kind::Null { .. } | Kind::NullBulk { .. } => Some(self.own_program.clone()),
         }?;
         Some(Arm { name: name.to_owned(), peer: Program::new(kind, program), proto })

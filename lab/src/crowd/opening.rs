@@ -16,8 +16,6 @@ use crate::wire::{self, Header};
 
 /// Connections that are being opened at once: what the accept queues of common servers hold.
 const OPENING_MAX: usize = 256;
-/// A name that no object has.
-const ABSENT: &str = "lab-crowd-absent";
 
 /// How far a connection has come.
 enum Stage {
@@ -80,11 +78,11 @@ impl<'a> Opening<'a> {
     fn step(&self, stage: Stage, event: Event, epoll: &Epoll, buffer: &mut [u8]) -> Result<Stage> {
         match stage {
             Stage::Connecting(stream) => self.connected(stream, event, epoll),
-            Stage::Greeting(stream, bytes) => self.greeting(stream, bytes),
+            Stage::Greeting(stream, bytes) => self.greeting(event.token, stream, bytes),
             Stage::Asking(mut bulk) => match bulk.receive(buffer, |_, _| true)? {
                 None => Ok(Stage::Asking(bulk)),
                 Some(done) if !done.found => Ok(Stage::Open(bulk)),
-                Some(_) => Err(Error::new(format!("there is an object {ABSENT}"))),
+                Some(_) => Err(Error::new(format!("there is an object {}", self.spec.absent(event.token)))),
             },
             Stage::Open(_) => Err(Error::new("the server spoke, or hung up, on an idle connection")),
         }
@@ -100,13 +98,13 @@ impl<'a> Opening<'a> {
         stream.set_nodelay(true)?;
         epoll.change(&stream, event.token, false)?;
         if self.spec.proto != Proto::Herd {
-            return self.ask(stream, Link::default());
+            return self.ask(event.token, stream, Link::default());
         }
         stream.write_all(&wire::hello()).during(|| "send hello".into())?;
         Ok(Stage::Greeting(stream, Vec::new()))
     }
 
-    fn greeting(&self, mut stream: TcpStream, mut bytes: Vec<u8>) -> Result<Stage> {
+    fn greeting(&self, token: usize, mut stream: TcpStream, mut bytes: Vec<u8>) -> Result<Stage> {
         let mut chunk = [0; 1_024];
         match stream.read(&mut chunk) {
             Ok(0) => return Err(Error::new("the server closed the connection instead of a welcome")),
@@ -115,15 +113,15 @@ impl<'a> Opening<'a> {
             Err(error) => return Err(error).during(|| "receive a welcome".into()),
         }
         match read_welcome(&bytes).map_err(Error::new)? {
-            Some(session) => self.ask(stream, Link { session, collection: 0 }),
+            Some(session) => self.ask(token, stream, Link { session, collection: self.spec.collection.unwrap_or(0) }),
             None => Ok(Stage::Greeting(stream, bytes)),
         }
     }
 
     /// Asks for what is not there: the cheapest proof, by any protocol, that the server serves this connection.
-    fn ask(&self, stream: TcpStream, link: Link) -> Result<Stage> {
+    fn ask(&self, token: usize, stream: TcpStream, link: Link) -> Result<Stage> {
         let mut bulk = Bulk::greeted(stream, self.spec.proto, link);
-        bulk.start_get(ABSENT, self.spec.object_bytes);
+        bulk.start_get(&self.spec.absent(token), self.spec.object_bytes);
         // No source: a get has no body. A fresh socket has room for a request of 200 bytes.
         while !bulk.sent() && bulk.send(&Source::new(0), STEP_BYTES)? {}
         if bulk.sent() { Ok(Stage::Asking(bulk)) } else { Err(Error::new("no room for the first request")) }

@@ -70,6 +70,9 @@ fn small(servers: Vec<SocketAddr>) -> CrowdSpec {
         conns: 7,
         object_bytes: 20_000,
         objects: 9,
+        places: Vec::new(),
+        op: Op::Get,
+        collection: None,
         store: true,
         rate_per_s: None,
         warm_ms: 20,
@@ -88,6 +91,16 @@ fn latencies(outcome: &CrowdOutcome) -> Latencies {
 }
 
 #[test]
+fn objects_are_written_again_where_they_are_placed() {
+    let (servers, held): (Vec<_>, Vec<_>) = (0..2).map(|_| start(SOUND)).unzip();
+    let spec = CrowdSpec { op: Op::Set, objects: 3, places: vec![1, 0, 1], ..small(servers) };
+    let outcome = run(&spec).expect("right replies");
+    assert!(outcome.server_replies.iter().all(|&replies| replies > 10), "{outcome:?}");
+    assert!(outcome.bytes.abs_diff(outcome.replies * 20_000) <= 7 * 20_000, "{outcome:?}");
+    assert_eq!(held.iter().map(|held| held.lock().expect("no panics").len()).collect::<Vec<_>>(), [1, 2]);
+}
+
+#[test]
 fn closed_loop_over_several_servers() {
     let (servers, held): (Vec<_>, Vec<_>) = (0..3).map(|_| start(SOUND)).unzip();
     let outcome = run(&small(servers)).expect("right replies");
@@ -102,7 +115,7 @@ fn closed_loop_over_several_servers() {
         let held = held.lock().expect("no panics");
         let mut names: Vec<&str> = held.keys().map(String::as_str).collect();
         names.sort_unstable();
-        let wanted = [name(server), name(server + 3), name(server + 6)];
+        let wanted = [0, 3, 6].map(|more| format!("lab-crowd-{}", server + more));
         assert_eq!(names, wanted.each_ref().map(String::as_str));
         assert!(held.values().all(|value| *value == Source::new(20_000).bytes));
     }
@@ -209,5 +222,7 @@ fn specifications_are_checked() {
         assert!(bad.check().is_err(), "{bad:?}");
     }
     let spread = CrowdSpec { servers: four(), ..good.clone() };
-    assert_eq!([0, 1, 2, 3].map(|server| spread.objects_on(server)), [3, 2, 2, 2]);
+    assert_eq!(spread.objects_by_server().iter().map(Vec::len).collect::<Vec<_>>(), [3, 2, 2, 2]);
+    let placed = CrowdSpec { places: vec![3, 3, 0, 1, 2, 9, 0, 0, 3], ..spread };
+    assert_eq!(placed.objects_by_server(), [vec![2, 6, 7], vec![3], vec![4], vec![0, 1, 8]]);
 }

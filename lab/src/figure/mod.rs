@@ -7,6 +7,7 @@
 mod mixed;
 mod peers;
 mod speedup;
+mod spread;
 mod throughput;
 
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ use crate::net::{CONGESTION_CONTROL, HostId, Plan, sandbox};
 use crate::peers::{Load, Peer, Values};
 use crate::plot::curves::{Axis, Curve, Curves, Point, Quantity};
 use crate::processor::{self, Processor, STOLEN_MAX, Shares};
+use crate::proto::Op;
 use crate::relay;
 use crate::report::{Report, Sample, Summary};
 use crate::run::{self, Programs};
@@ -38,6 +40,12 @@ pub(crate) enum Name {
     /// Gets and puts together at rising load: what is achieved, and how long it takes.
     #[value(name = "hoc-mixed")]
     Mixed,
+    /// A herd of one to eight nodes on 100 Mbit/s: gets by clients that have its map, and through one address.
+    #[value(name = "adhoc-spread")]
+    Spread,
+    /// An array of 16 KB objects over one to eight nodes on 100 Mbit/s, read and written by 8 clients [AdHoc, Fig. 4].
+    #[value(name = "adhoc-array")]
+    Array,
     /// Every peer that is here, alike: small gets over 1 Gbit/s, as fast as replies come.
     Peers,
 }
@@ -105,6 +113,8 @@ pub(crate) fn run(mut options: Options) -> Result<()> {
     match figure.options.name {
         Name::Throughput => throughput::run(&mut figure)?,
         Name::Speedup => speedup::run(&mut figure)?,
+        Name::Spread => spread::spread(&mut figure)?,
+        Name::Array => spread::array(&mut figure)?,
         Name::Mixed => mixed::run(&mut figure)?,
         Name::Peers => peers::run(&mut figure)?,
     }
@@ -150,11 +160,9 @@ impl Figure {
     fn run_once(&mut self, peer: &dyn Peer, stage: Stage, load: &Load) -> Result<Values> {
         let Stage { plan, nodes, clients, core } = stage;
         let mut net = plan.build()?;
-        let mut servers = Vec::with_capacity(nodes.len());
-        for node in &nodes {
-            let server = peer.start(&net, *node, core)?;
+        let servers = peer.start_all(&net, &nodes, core)?;
+        for server in &servers {
             self.report.options(peer.name(), &server.options_without_port())?;
-            servers.push(server);
         }
         let before = Processor::now(self.awake.pid())?;
         let mut values = peer.load(&net, clients, &servers, load)?;
@@ -177,6 +185,7 @@ impl Figure {
         let (warm_ms, run_ms) = self.times(run_ms);
         Load {
             conns: 64,
+            op: Op::Get,
             object_bytes: 0,
             objects: 1_000,
             gets_per_s: None,

@@ -1,10 +1,11 @@
 //! What stands beside Herd in a figure, and Herd itself: each is started, loaded, and read, by one small trait.
 //!
 //! [`Store`] is any server of objects that one of our clients' protocols reaches: Herd by each of its doors, memcached,
-//! Redis, nginx, etcd. [`Stream`] is iperf3: no objects, but what the link carries. A peer of another kind is another
+//! Redis, nginx, etcd. [`Spread`] is a herd, or a Redis Cluster, whose nodes know of each other. [`Stream`] is iperf3: no objects, but what the link carries. A peer of another kind is another
 //! implementation of [`Peer`]; a server of objects is an entry of [`STORES`] and a [`Kind`].
 
 pub(crate) mod server;
+mod spread;
 mod store;
 mod stream;
 
@@ -13,8 +14,10 @@ use std::path::PathBuf;
 use crate::error::Result;
 use crate::net::{HostId, Network};
 use crate::peers::server::Server;
+use crate::proto::Op;
 
 pub(crate) use crate::peers::server::{Kind, Program, Setup, find_program, version};
+pub(crate) use crate::peers::spread::{REDIS_CLUSTER, Spread};
 pub(crate) use crate::peers::store::{STORES, Store};
 pub(crate) use crate::peers::stream::{IPERF3, Stream};
 
@@ -29,6 +32,11 @@ pub(crate) trait Peer {
     /// Starts it on a host, on core `core` if given, and returns once it serves.
     fn start(&self, net: &Network, host: HostId, core: Option<usize>) -> Result<Server>;
 
+    /// Starts it on each of these hosts, and returns once all serve, together if they know of each other.
+    fn start_all(&self, net: &Network, hosts: &[HostId], core: Option<usize>) -> Result<Vec<Server>> {
+        hosts.iter().map(|host| self.start(net, *host, core)).collect()
+    }
+
     /// Lets a client on host `clients` load the servers, and reads what they gave: at least `MB/s`.
     fn load(&self, net: &Network, clients: HostId, servers: &[Server], load: &Load) -> Result<Values>;
 }
@@ -38,6 +46,8 @@ pub(crate) trait Peer {
 pub(crate) struct Load {
     /// Connections in all.
     pub(crate) conns: usize,
+    /// What is asked for: gets, or to write the objects again.
+    pub(crate) op: Op,
     /// Bytes of each object.
     pub(crate) object_bytes: usize,
     /// Distinct objects in all.
@@ -63,6 +73,9 @@ pub(crate) fn of(names: &[&str], path: impl Fn(&str) -> Option<PathBuf>) -> Vec<
     let peer = |name: &&str| -> Option<Box<dyn Peer>> {
         if *name == IPERF3 {
             return Some(Box::new(Stream::new(path(IPERF3)?)));
+        }
+        if Spread::is_one(name) {
+            return Some(Box::new(Spread::of(name, &path)?));
         }
         let known = STORES.iter().find(|store| store.name == *name).expect("figures name only peers there are");
         Some(Box::new(Store::new(known, path(known.kind.program())?)))

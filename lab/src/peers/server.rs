@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -27,9 +28,13 @@ const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Herd,
+    /// A node of a herd that spreads over hosts.
+    HerdMember,
     /// With these options beside the usual ones.
     Memcached(&'static str),
     Redis,
+    /// A node of a Redis Cluster, whose slots and peers it is told later.
+    RedisMember,
     Pogocache,
     /// Files of memory, put by its DAV module.
     Nginx,
@@ -52,9 +57,9 @@ impl Kind {
     /// Its program's name, as of the Debian command; our own for null servers.
     pub(crate) fn program(self) -> &'static str {
         match self {
-            Self::Herd => "herd",
+            Self::Herd | Self::HerdMember => "herd",
             Self::Memcached(_) => "memcached",
-            Self::Redis => "redis",
+            Self::Redis | Self::RedisMember => "redis",
             Self::Pogocache => "pogocache",
             Self::Nginx => "nginx",
             Self::Etcd => "etcd",
@@ -64,12 +69,12 @@ impl Kind {
 
     /// True for those that print `ready ADDRESS`.
     fn announces(self) -> bool {
-        matches!(self, Self::Herd | Self::Null { .. } | Self::NullBulk { .. })
+        matches!(self, Self::Herd | Self::HerdMember | Self::Null { .. } | Self::NullBulk { .. })
     }
 
     /// True for those that need a directory of their own.
     fn keeps_files(self) -> bool {
-        matches!(self, Self::Nginx | Self::Etcd)
+        matches!(self, Self::Nginx | Self::Etcd | Self::HerdMember | Self::RedisMember)
     }
 }
 
@@ -98,6 +103,10 @@ pub(crate) struct Setup {
     pub(crate) host: Option<Ipv4Addr>,
     /// Bytes of a null server's value.
     pub(crate) value_bytes: usize,
+    /// A node of the herd that this one joins; none: it begins one.
+    pub(crate) join: Option<SocketAddr>,
+    /// Port of a Redis Cluster's bus.
+    pub(crate) bus_port: u16,
 }
 
 impl Default for Setup {
@@ -110,9 +119,14 @@ impl Default for Setup {
             core: Some(0),
             host: None,
             value_bytes: 256,
+            join: None,
+            bus_port: 0,
         }
     }
 }
+
+/// What the nodes of the lab's herds prove to each other that they know.
+const SECRET: &str = "6865726420616e64206974732070656e";
 
 /// A running server; stopped when dropped.
 pub(crate) struct Server {
@@ -131,9 +145,11 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// A new one for the server at `port`.
-    fn new(port: u16) -> Result<Self> {
-        let dir = PathBuf::from(format!("/dev/shm/herd-lab-{}-{port}", std::process::id()));
+    /// A new one.
+    fn new() -> Result<Self> {
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let dir = PathBuf::from(format!("/dev/shm/herd-lab-{}-{number}", std::process::id()));
         fs::create_dir_all(&dir).during(|| format!("create {}", dir.display()))?;
         Ok(Self { dir })
     }
@@ -180,13 +196,14 @@ impl Program {
         let address = setup.host.unwrap_or(Ipv4Addr::LOCALHOST);
         let port = if self.kind.announces() { 0 } else { free_port(address)? };
         let addr = SocketAddr::from((address, port));
-        let scratch = if self.kind.keeps_files() { Some(Scratch::new(port)?) } else { None };
+        let scratch = if self.kind.keeps_files() { Some(Scratch::new()?) } else { None };
         let arguments = self.arguments(setup, addr, scratch.as_ref());
         let mut command = Command::new(&self.program);
         command.args(&arguments).stdin(Stdio::null()).stderr(Stdio::null());
         command.stdout(if self.kind.announces() { Stdio::piped() } else { Stdio::null() });
         match (self.kind, &scratch) {
             (Kind::Nginx, Some(scratch)) => scratch.write("nginx.conf", &nginx_conf(setup, addr, scratch))?,
+            (Kind::HerdMember, _) => drop(command.env("HERD_SECRET", SECRET)),
             (Kind::Etcd, _) => drop(command.env("GOMAXPROCS", setup.threads.to_string())),
             _ => (),
         }
@@ -213,6 +230,13 @@ impl Program {
                     if *item_max_mib > 1 { format!(" --memcached-max-value {item_max_mib}m") } else { String::new() };
                 format!("node --listen {address}:0 --threads {threads} --memory {memory_mib}m{item}{evict}{plain}")
             }
+            Kind::HerdMember => {
+                let join = setup.join.map_or(String::new(), |addr| format!(" --join {addr}"));
+                let fixed = "--plain --replicas 1";
+                format!(
+                    "node --listen {address}:0 --threads {threads} --memory {memory_mib}m {fixed} --data {dir}{join}"
+                )
+            }
             Kind::Memcached(more) => {
                 // Where the system has no huge pages memcached refuses to start with -L.
                 let lacks = |option: &str| option == "-L" && !Path::new(HUGE_PAGES).exists();
@@ -221,10 +245,16 @@ impl Program {
                 let fixed = "-U 0 -c 19000 -b 8192";
                 format!("-l {address} {fixed} -p {port} -t {threads} -m {memory_mib} -I {item_max_mib}m{user}{more}")
             }
-            Kind::Redis => {
+            Kind::Redis | Kind::RedisMember => {
+                let cluster = match self.kind {
+                    Kind::RedisMember => {
+                        format!(" --cluster-enabled yes --dir {dir} --cluster-port {}", setup.bus_port)
+                    }
+                    _ => String::new(),
+                };
                 let fixed = "--protected-mode no --appendonly no --maxclients 19000 --tcp-backlog 8192 --daemonize no";
                 format!(
-                    "--bind {address} --port {port} {fixed} --io-threads {threads} --maxmemory {memory_mib}mb --save"
+                    "--bind {address} --port {port} {fixed} --io-threads {threads} --maxmemory {memory_mib}mb{cluster} --save"
                 )
             }
             Kind::Pogocache => {
@@ -247,7 +277,7 @@ impl Program {
             }
         };
         let mut words: Vec<String> = line.split_ascii_whitespace().map(str::to_owned).collect();
-        if self.kind == Kind::Redis {
+        if matches!(self.kind, Kind::Redis | Kind::RedisMember) {
             words.push(String::new());
         }
         words
@@ -265,7 +295,8 @@ pub(crate) fn version(program: &Path) -> String {
     said("--version").or_else(|| said("-v")).unwrap_or_else(|| "unknown".into())
 }
 
-fn free_port(address: Ipv4Addr) -> Result<u16> {
+/// A port of this address that nobody listens on now.
+pub(super) fn free_port(address: Ipv4Addr) -> Result<u16> {
     Ok(TcpListener::bind((address, 0))?.local_addr()?.port())
 }
 

@@ -56,38 +56,20 @@ impl Store {
         let spec = CrowdSpec {
             servers: servers.iter().map(|server| server.addr).collect(),
             proto: self.known.proto,
-            conns: load.conns,
-            object_bytes: load.object_bytes,
-            objects: load.objects,
-            store: true,
-            rate_per_s: load.gets_per_s,
-            warm_ms: load.warm_ms,
-            run_ms: load.run_ms,
-            core: load.core,
             server_pids: servers.iter().map(Server::pid).collect(),
-            awake_pid: Some(load.awake_pid),
-            seed: load.seed,
+            ..CrowdSpec::of(load)
         };
         let putting = match load.puts_per_s {
             Some(puts_per_s) => Some(start(net, clients, "engine", &self.puts(&servers[0], load, puts_per_s))?),
             None => None,
         };
-        let got = start(net, clients, "crowd", &spec).and_then(client::finish::<CrowdOutcome>);
+        let got = crowd(net, clients, &spec);
         let put = putting.map(client::finish::<Outcome>).transpose();
-        let (got, put) = (got?, put?);
-        let mut values = vec![
-            ("MB/s", got.bytes as f64 / got.seconds / 1e6),
-            ("replies/s", got.replies as f64 / got.seconds),
-            ("p50 ms", percentile_ms(&got.latencies, 50.0)),
-            ("p99 ms", percentile_ms(&got.latencies, 99.0)),
-            ("server cpu us", got.server_cpu_ns as f64 / 1e3 / got.replies.max(1) as f64),
-            ("client cpu us", got.client_cpu_ns as f64 / 1e3 / got.replies.max(1) as f64),
-            ("unanswered", got.unanswered as f64 + put.as_ref().map_or(0.0, |put| put.unanswered as f64)),
-            ("idle", got.idle),
-        ];
+        let (mut values, put) = (got?, put?);
         if let Some(put) = put {
             values.push(("puts/s", put.ops as f64 / put.seconds));
             values.push(("put p99 ms", percentile_ms(&put.latencies, 99.0)));
+            values.iter_mut().filter(|(name, _)| *name == "unanswered").for_each(|(_, n)| *n += put.unanswered as f64);
         }
         Ok(values)
     }
@@ -155,6 +137,21 @@ impl Peer for Store {
         values.push(("server peak MiB", peaks.into_iter().max().unwrap_or(0) as f64 / f64::from(1 << 20)));
         Ok(values)
     }
+}
+
+/// Lets a crowd on host `clients` do this, and reads what it got.
+pub(super) fn crowd(net: &Network, clients: HostId, spec: &CrowdSpec) -> Result<Values> {
+    let got: CrowdOutcome = start(net, clients, "crowd", spec).and_then(client::finish)?;
+    Ok(vec![
+        ("MB/s", got.bytes as f64 / got.seconds / 1e6),
+        ("replies/s", got.replies as f64 / got.seconds),
+        ("p50 ms", percentile_ms(&got.latencies, 50.0)),
+        ("p99 ms", percentile_ms(&got.latencies, 99.0)),
+        ("server cpu us", got.server_cpu_ns as f64 / 1e3 / got.replies.max(1) as f64),
+        ("client cpu us", got.client_cpu_ns as f64 / 1e3 / got.replies.max(1) as f64),
+        ("unanswered", got.unanswered as f64),
+        ("idle", got.idle),
+    ])
 }
 
 /// Starts one of our client subcommands on a host.

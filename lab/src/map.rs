@@ -1,0 +1,167 @@
+//! The map of a herd, as far as a client needs it to ask the owner of an object at once: read from its bytes as
+//! FORMATS.md, "The map", has them.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use crate::wire::crc32c;
+
+/// Slots of a spread group.
+const SLOTS: usize = 4_096;
+const MAGIC: &[u8] = b"HERDMAP\x01";
+/// Herd, the map that it follows, the map that it makes, its term.
+const FIXED_BYTES: usize = 16 + 12 + 12 + 8;
+
+/// Which node owns which slot.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Map {
+    nodes: HashMap<u32, SocketAddr>,
+    /// By spread group and number of the replica group.
+    primaries: HashMap<(u16, u16), u32>,
+    /// By spread group: the replica group of each slot.
+    slots: HashMap<u16, Vec<u16>>,
+}
+
+impl Map {
+    /// Reads a whole map.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, String> {
+        let (covered, crc) = bytes.split_last_chunk::<4>().ok_or("a map of no bytes")?;
+        if crc32c(covered) != u32::from_le_bytes(*crc) {
+            return Err("the map's checksum is wrong".into());
+        }
+        let mut rest = Bytes(covered.strip_prefix(MAGIC).ok_or("this is no map of format 1")?);
+        rest.take(FIXED_BYTES)?;
+        let mut map = Self::default();
+        while !rest.0.is_empty() {
+            let (tag, len) = (rest.number(1)?, rest.number(4)? as usize);
+            map.section(tag, Bytes(rest.take(len)?))?;
+        }
+        Ok(map)
+    }
+
+    fn section(&mut self, tag: u64, mut items: Bytes<'_>) -> Result<(), String> {
+        while !items.0.is_empty() {
+            match tag {
+                2 => self.node(&mut items)?,
+                5 => self.group(&mut items)?,
+                6 => self.run_of_slots(&mut items)?,
+                _ => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, items: &mut Bytes<'_>) -> Result<(), String> {
+        let id = items.number(4)? as u32;
+        items.take(8 + 8 + 1)?;
+        (0..3).try_for_each(|_| items.text().map(drop))?;
+        for address in 0..items.number(1)? {
+            let text = String::from_utf8_lossy(items.text()?).into_owned();
+            let parsed = text.parse();
+            if address == 0 {
+                self.nodes.insert(id, parsed.map_err(|_| format!("node {id} has address {text}, which is a name"))?);
+            }
+        }
+        Ok(())
+    }
+
+    fn group(&mut self, items: &mut Bytes<'_>) -> Result<(), String> {
+        let of = (items.number(2)? as u16, items.number(2)? as u16);
+        items.take(8)?;
+        self.primaries.insert(of, items.number(4)? as u32);
+        let others = items.number(1)? as usize;
+        items.take(others * 9)?;
+        let eligible = items.number(1)? as usize;
+        items.take(eligible * 4).map(drop)
+    }
+
+    fn run_of_slots(&mut self, items: &mut Bytes<'_>) -> Result<(), String> {
+        let (spread, first, count) = (items.number(2)? as u16, items.number(2)? as usize, items.number(2)? as usize);
+        items.take(4)?;
+        let slots = self.slots.entry(spread).or_insert_with(|| vec![0; SLOTS]);
+        for slot in first..first + count {
+            *slots.get_mut(slot).ok_or("a slot above 4,095")? = items.number(2)? as u16;
+        }
+        Ok(())
+    }
+
+    /// Where the object at `index` of an indexed collection lives.
+    pub(crate) fn owner(&self, collection: u64, index: u64) -> Option<SocketAddr> {
+        let (spread, first) = ((collection >> 48) as u16, (collection >> 36) & 0xfff);
+        let slot = (first + index) % SLOTS as u64;
+        let group = *self.slots.get(&spread)?.get(slot as usize)?;
+        self.nodes.get(self.primaries.get(&(spread, group))?).copied()
+    }
+}
+
+/// What is left to read.
+struct Bytes<'a>(&'a [u8]);
+
+impl<'a> Bytes<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], String> {
+        let (taken, rest) = self.0.split_at_checked(len).ok_or("the map ends within an item")?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    /// A little-endian number of so many bytes, at most 8.
+    fn number(&mut self, len: usize) -> Result<u64, String> {
+        Ok(self.take(len)?.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    }
+
+    fn text(&mut self) -> Result<&'a [u8], String> {
+        let len = self.number(1)? as usize;
+        self.take(len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn section(tag: u8, items: &[u8]) -> Vec<u8> {
+        [&[tag][..], &(items.len() as u32).to_le_bytes(), items].concat()
+    }
+
+    fn node(id: u8, address: &str) -> Vec<u8> {
+        let text = |text: &str| [&[text.len() as u8][..], text.as_bytes()].concat();
+        let fixed = [&[id, 0, 0, 0][..], &[0; 17]].concat();
+        [fixed, text("a name"), text("a host"), text(""), vec![2], text(address), text("some.name:1")].concat()
+    }
+
+    fn group(number: u8, primary: u8, others: u8) -> Vec<u8> {
+        let fixed = [3, 0, number, 0, 9, 0, 0, 0, 9, 0, 0, 0, primary, 0, 0, 0, others];
+        [&fixed[..], &vec![7; usize::from(others) * 9], &[1, primary, 0, 0, 0]].concat()
+    }
+
+    fn map() -> Vec<u8> {
+        let nodes = [node(1, "10.0.0.1:7700"), node(2, "10.0.0.2:7700")].concat();
+        let groups = [group(0, 2, 2), group(1, 1, 0)].concat();
+        let mut slots = vec![3, 0, 0, 0, 0, 16, 9, 0, 0, 0];
+        (0..4_096u16).for_each(|slot| slots.extend((slot % 2).to_le_bytes()));
+        let sections = [section(2, &nodes), section(5, &groups), section(6, &slots), section(99, b"later")].concat();
+        let mut bytes = [MAGIC, &[0; FIXED_BYTES], &sections].concat();
+        bytes.extend(crc32c(&bytes).to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn neighbours_are_found_where_the_map_has_them() {
+        let map = Map::parse(&map()).expect("a map");
+        let collection = 3 << 48 | 5 << 36 | 1;
+        let owners: Vec<_> = (0..3).map(|index| map.owner(collection, index)).collect();
+        let [one, two] = ["10.0.0.1:7700", "10.0.0.2:7700"].map(|addr| addr.parse().ok());
+        assert_eq!(owners, [one, two, one]);
+        assert_eq!(map.owner(collection, 4_091), two, "slot 0 follows slot 4,095");
+        assert_eq!(map.owner(4 << 48, 0), None, "another spread group");
+    }
+
+    #[test]
+    fn what_is_cut_or_damaged_is_no_map() {
+        let whole = map();
+        assert!((0..whole.len()).all(|len| Map::parse(&whole[..len]).is_err()));
+        let mut damaged = whole.clone();
+        damaged[70] ^= 1;
+        assert!(Map::parse(&damaged).is_err());
+    }
+}
