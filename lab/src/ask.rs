@@ -57,19 +57,29 @@ impl Asker {
         self.ask(header, &[(tag::NAME, name.as_bytes())], bytes).map(drop)
     }
 
-    /// The herd's map.
+    /// The herd's map (PROTOCOL.md §1.13).
     pub(crate) fn map(&mut self) -> Result<Map> {
-        let (header, mut bytes) = self.ask(Header { verb: verb::MAP, ..Header::default() }, &[], &[])?;
-        let mut more = header.more();
+        let request = Header { verb: verb::MAP, ..Header::default() };
+        let (header, frame) = self.ask_frame(request, &[], &[])?;
+        let routes = wire::find_field(header.head(&frame), tag::ROUTES);
+        let key = routes.and_then(|routes| routes.get(17..33)?.try_into().ok());
+        let key = key.ok_or_else(|| Error::new("the node is in no herd with others"))?;
+        let (mut bytes, mut more) = (frame[header.body_start()..].to_vec(), header.more());
         while more {
             let (header, frame) = self.read_frame()?;
             bytes.extend_from_slice(&frame[header.body_start()..]);
             more = header.more();
         }
-        Map::parse(&bytes).map_err(Error::new)
+        Map::parse(&bytes, key).map_err(Error::new)
     }
 
     fn ask(&mut self, header: Header, fields: &[(u8, &[u8])], body: &[u8]) -> Result<Answer> {
+        let (header, frame) = self.ask_frame(header, fields, body)?;
+        Ok((header, frame[header.body_start()..].to_vec()))
+    }
+
+    /// The reply's header, and its first frame.
+    fn ask_frame(&mut self, header: Header, fields: &[(u8, &[u8])], body: &[u8]) -> Result<Answer> {
         self.sequence += 1;
         let (mut head, mut frame) = (Vec::new(), Vec::new());
         fields.iter().for_each(|(tag, value)| wire::append_field(&mut head, *tag, value));
@@ -88,7 +98,7 @@ impl Asker {
             if header.kind != kind::REPLY || header.code != STATUS_OK || header.id != id {
                 return Err(Error::new(wire::explain(&header, header.head(&frame))));
             }
-            return Ok((header, frame[header.body_start()..].to_vec()));
+            return Ok((header, frame));
         }
     }
 

@@ -204,6 +204,10 @@ impl Engine {
     }
 
     fn next_key(&mut self) -> u32 {
+        if !self.spec.chosen.is_empty() {
+            let at = self.random.below(self.spec.chosen.len() as u64);
+            return self.spec.chosen[usize::try_from(at).expect("a place in a Vec")];
+        }
         let key = if self.spec.sequential { self.asked } else { self.random.below(u64::from(self.spec.keys)) };
         self.asked += 1;
         u32::try_from(key).expect("keys are numbered below 2^24")

@@ -165,6 +165,7 @@ fn put(stream: &mut TcpStream, frame: Frame, objects: &Objects) {
 fn small(addr: SocketAddr, op: Op) -> Spec {
     let own = i32::try_from(std::process::id()).expect("pids fit an i32");
     Spec {
+        chosen: Vec::new(),
         addr,
         proto: Proto::Herd,
         op,

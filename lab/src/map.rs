@@ -2,7 +2,10 @@
 //! FORMATS.md, "The map", has them.
 
 use std::collections::HashMap;
+use std::hash::Hasher;
 use std::net::SocketAddr;
+
+use siphasher::sip128::{Hasher128, SipHasher13};
 
 use crate::wire::crc32c;
 
@@ -15,6 +18,8 @@ const FIXED_BYTES: usize = 16 + 12 + 12 + 8;
 /// Which node owns which slot.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Map {
+    /// Of the hash of names.
+    key: [u8; 16],
     nodes: HashMap<u32, SocketAddr>,
     /// By spread group and number of the replica group.
     primaries: HashMap<(u16, u16), u32>,
@@ -23,15 +28,15 @@ pub(crate) struct Map {
 }
 
 impl Map {
-    /// Reads a whole map.
-    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, String> {
+    /// Reads a whole map of a herd whose names are hashed with `key`.
+    pub(crate) fn parse(bytes: &[u8], key: [u8; 16]) -> Result<Self, String> {
         let (covered, crc) = bytes.split_last_chunk::<4>().ok_or("a map of no bytes")?;
         if crc32c(covered) != u32::from_le_bytes(*crc) {
             return Err("the map's checksum is wrong".into());
         }
         let mut rest = Bytes(covered.strip_prefix(MAGIC).ok_or("this is no map of format 1")?);
         rest.take(FIXED_BYTES)?;
-        let mut map = Self::default();
+        let mut map = Self { key, ..Self::default() };
         while !rest.0.is_empty() {
             let (tag, len) = (rest.number(1)?, rest.number(4)? as usize);
             map.section(tag, Bytes(rest.take(len)?))?;
@@ -87,9 +92,20 @@ impl Map {
 
     /// Where the object at `index` of an indexed collection lives.
     pub(crate) fn owner(&self, collection: u64, index: u64) -> Option<SocketAddr> {
-        let (spread, first) = ((collection >> 48) as u16, (collection >> 36) & 0xfff);
-        let slot = (first + index) % SLOTS as u64;
-        let group = *self.slots.get(&spread)?.get(slot as usize)?;
+        self.owner_of_slot(collection, ((collection >> 36) & 0xfff) + index)
+    }
+
+    /// Where the object of that name lives, in a collection whose objects have names.
+    pub(crate) fn owner_by_name(&self, collection: u64, name: &[u8]) -> Option<SocketAddr> {
+        let mut hasher = SipHasher13::new_with_key(&self.key);
+        hasher.write(&collection.to_le_bytes());
+        hasher.write(name);
+        self.owner_of_slot(collection, hasher.finish128().h1)
+    }
+
+    fn owner_of_slot(&self, collection: u64, slot: u64) -> Option<SocketAddr> {
+        let spread = (collection >> 48) as u16;
+        let group = *self.slots.get(&spread)?.get((slot % SLOTS as u64) as usize)?;
         self.nodes.get(self.primaries.get(&(spread, group))?).copied()
     }
 }
@@ -147,7 +163,7 @@ mod tests {
 
     #[test]
     fn neighbours_are_found_where_the_map_has_them() {
-        let map = Map::parse(&map()).expect("a map");
+        let map = Map::parse(&map(), [0; 16]).expect("a map");
         let collection = 3 << 48 | 5 << 36 | 1;
         let owners: Vec<_> = (0..3).map(|index| map.owner(collection, index)).collect();
         let [one, two] = ["10.0.0.1:7700", "10.0.0.2:7700"].map(|addr| addr.parse().ok());
@@ -157,11 +173,24 @@ mod tests {
     }
 
     #[test]
+    fn a_name_lies_in_the_slot_of_its_hash() {
+        // As of the protocol's golden hash: its first bytes are 0d 56, so its slot is 0x60d.
+        let mut map = Map { key: std::array::from_fn(|i| i as u8), ..Map::default() };
+        map.nodes.insert(1, "10.0.0.1:7700".parse().expect("an address"));
+        map.primaries.insert((0, 1), 1);
+        let mut slots = vec![0; SLOTS];
+        slots[0x60d] = 1;
+        map.slots.insert(0, slots);
+        assert_eq!(map.owner_by_name(2, b"greeting"), "10.0.0.1:7700".parse().ok());
+        assert_eq!(map.owner_by_name(2, b"farewell"), None);
+    }
+
+    #[test]
     fn what_is_cut_or_damaged_is_no_map() {
         let whole = map();
-        assert!((0..whole.len()).all(|len| Map::parse(&whole[..len]).is_err()));
+        assert!((0..whole.len()).all(|len| Map::parse(&whole[..len], [0; 16]).is_err()));
         let mut damaged = whole.clone();
         damaged[70] ^= 1;
-        assert!(Map::parse(&damaged).is_err());
+        assert!(Map::parse(&damaged, [0; 16]).is_err());
     }
 }

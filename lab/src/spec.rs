@@ -24,6 +24,8 @@ pub(crate) struct Spec {
     pub(crate) pipeline: usize,
     /// Keys are numbered from 0 to below this.
     pub(crate) keys: u32,
+    /// Only these of them are asked for, each below `keys`; empty: all.
+    pub(crate) chosen: Vec<u32>,
     /// Bytes of a value.
     pub(crate) value_bytes: usize,
     /// Open loop: requests per second, Poisson arrivals; latency counts from the intended time.
@@ -110,6 +112,8 @@ impl Spec {
             && (1..=1_000).contains(&self.pipeline)
             && (1..=KEYS_MAX).contains(&self.keys)
             && (KEY_BYTES..=32_768).contains(&self.value_bytes)
+            && self.chosen.iter().all(|key| *key < self.keys)
+            && (self.chosen.is_empty() || !self.sequential)
             && self.rate_per_s.is_none_or(|rate| rate > 0.0)
             && (self.proto == Proto::Herd || (self.collection.is_none() && !self.mixed));
         if good { Ok(()) } else { Err(Error::new(format!("an engine cannot run {self:?}"))) }

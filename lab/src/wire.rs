@@ -61,6 +61,7 @@ pub(crate) mod tag {
     pub(crate) const FEATURES: u8 = 12;
     pub(crate) const VERSION: u8 = 13;
     pub(crate) const SESSION: u8 = 14;
+    pub(crate) const ROUTES: u8 = 29;
 }
 
 /// The header's fields that the lab sets or reads; the others are zero.

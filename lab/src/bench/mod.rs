@@ -13,6 +13,7 @@ pub(crate) mod f;
 pub(crate) mod g;
 mod gib;
 mod locks;
+mod nodes;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -58,6 +59,8 @@ pub(crate) enum Line {
     Before,
     /// What strokes at millions of objects do to others, and the node's longest turn. Only where it is named.
     Calm,
+    /// What nodes cost each other: requests that are handed on, puts of which two keep copies. Only where it is named.
+    Nodes,
     /// Increments under one lock by 32 processes that are killed and stopped. Only where it is named.
     Locks,
 }
@@ -148,6 +151,7 @@ pub(crate) fn run(mut options: Options) -> Result<()> {
             Line::G => g::run(&mut bench)?,
             Line::Before => before::run(&mut bench)?,
             Line::Calm => calm::run(&mut bench)?,
+            Line::Nodes => nodes::run(&mut bench)?,
             Line::Locks => locks::run(&mut bench)?,
         }
     }
@@ -169,13 +173,11 @@ impl Bench {
     /// The arms of small operations; null servers answer `ops`, one arm each.
     pub(crate) fn arm(&self, name: &str, kind: Kind, proto: Proto) -> Option<Arm> {
         let program = match kind {
-            Kind::Herd => self.options.programs.herd.clone(),
+            Kind::Herd | Kind::HerdMember => self.options.programs.herd.clone(),
             Kind::Memcached(_) => self.memcached.clone(),
             Kind::Redis => self.redis.clone(),
             Kind::Pogocache => self.options.programs.pogocache.clone(),
-            Kind::Nginx | Kind::Etcd | Kind::HerdMember | Kind::RedisMember => {
-                self.options.programs.path(kind.program())
-            }
+            Kind::Nginx | Kind::Etcd | Kind::RedisMember => self.options.programs.path(kind.program()),
             Kind::Null { .. } | Kind::NullBulk { .. } => Some(self.own_program.clone()),
         }?;
         Some(Arm { name: name.to_owned(), peer: Program::new(kind, program), proto })

@@ -105,6 +105,8 @@ pub(crate) struct Setup {
     pub(crate) value_bytes: usize,
     /// A node of the herd that this one joins; none: it begins one.
     pub(crate) join: Option<SocketAddr>,
+    /// Copies of each object in the herd that it begins.
+    pub(crate) replicas: u8,
     /// Port of a Redis Cluster's bus.
     pub(crate) bus_port: u16,
 }
@@ -120,6 +122,7 @@ impl Default for Setup {
             host: None,
             value_bytes: 256,
             join: None,
+            replicas: 1,
             bus_port: 0,
         }
     }
@@ -231,11 +234,10 @@ impl Program {
                 format!("node --listen {address}:0 --threads {threads} --memory {memory_mib}m{item}{evict}{plain}")
             }
             Kind::HerdMember => {
-                let join = setup.join.map_or(String::new(), |addr| format!(" --join {addr}"));
-                let fixed = "--plain --replicas 1";
-                format!(
-                    "node --listen {address}:0 --threads {threads} --memory {memory_mib}m {fixed} --data {dir}{join}"
-                )
+                let begun = || format!(" --replicas {}", setup.replicas);
+                let herd = setup.join.map_or_else(begun, |addr| format!(" --join {addr}"));
+                let more = format!("--memory {memory_mib}m --plain --data {dir}{herd}");
+                format!("node --listen {address}:0 --threads {threads} {more}")
             }
             Kind::Memcached(more) => {
                 // Where the system has no huge pages memcached refuses to start with -L.
@@ -315,6 +317,7 @@ impl Server {
             conns: 64,
             pipeline: 1,
             keys: 100_000,
+            chosen: Vec::new(),
             value_bytes: 256,
             rate_per_s: None,
             warm_ms: 200,
