@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn a_name_lies_in_the_slot_of_its_hash() {
         // As of the protocol's golden hash: its first bytes are 0d 56, so its slot is 0x60d.
-        let mut map = Map { key: std::array::from_fn(|i| i as u8), ..Map::default() };
+        let mut map = Map { key: *b"the herd's key..", ..Map::default() };
         map.nodes.insert(1, "10.0.0.1:7700".parse().expect("an address"));
         map.primaries.insert((0, 1), 1);
         let mut slots = vec![0; SLOTS];
