@@ -20,6 +20,8 @@ use std::rc::Rc;
 pub struct Pipes {
     now_ns: Rc<Cell<u64>>,
     look_ns: Rc<Cell<u64>>,
+    /// How much slower than the others' its clock goes, in thousandths; negative: faster.
+    lag: i64,
     dialed: Rc<RefCell<Vec<Dialed>>>,
     moved: Rc<RefCell<Vec<Moved>>>,
 }
@@ -112,6 +114,11 @@ impl Pipes {
         Pipes { dialed: Rc::default(), moved: Rc::default(), ..self.clone() }
     }
 
+    /// The system of another node, whose clock goes at so many thousandths of the rate of this one's.
+    pub fn another_at(&self, thousandths: u64) -> Pipes {
+        Pipes { lag: 1000 - thousandths as i64, ..self.another() }
+    }
+
     /// The connections that the loop handed over since the last time.
     pub fn moved(&self) -> Vec<Moved> {
         self.moved.take()
@@ -179,11 +186,12 @@ impl System for Pipes {
 
     fn now_ns(&self) -> u64 {
         self.pass(self.look_ns.get());
-        self.now_ns.get()
+        self.cpu_ns()
     }
 
     fn cpu_ns(&self) -> u64 {
-        self.now_ns.get()
+        let now_ns = self.now_ns.get();
+        now_ns.saturating_add_signed(-(now_ns as i64 / 1000 * self.lag))
     }
 
     fn dial(&self, to: SocketAddr, at: usize) -> io::Result<Pipe> {

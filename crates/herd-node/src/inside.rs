@@ -1,6 +1,7 @@
 //! A node of one loop without a thread, for simulations and fuzzing: its service, and a look at what no client may see.
 
 use crate::context::Shared;
+use crate::link::Hub;
 use crate::service::NodeService;
 use crate::{Config, Environment, shared};
 use herd_core::Error;
@@ -29,9 +30,28 @@ pub struct Unsettled {
 impl Inside {
     /// The state of a node and the service of its one loop. Errors: as of [`Node::start`](crate::Node::start).
     pub fn new(config: Config, environment: &Environment) -> io::Result<(Self, impl Service + use<>)> {
+        Self::start(config, environment, None)
+    }
+
+    /// The same of a node that has links to the others of its herd, by the maps that the hub is given.
+    pub fn linked(
+        config: Config,
+        environment: &Environment,
+        hub: Arc<Hub>,
+    ) -> io::Result<(Self, impl Service + use<>)> {
+        Self::start(config, environment, Some(hub))
+    }
+
+    fn start(config: Config, environment: &Environment, hub: Option<Arc<Hub>>) -> io::Result<(Self, NodeService)> {
         let shared = Arc::new(shared(Config { threads: 1, ..config }, environment)?);
+        hub.into_iter().for_each(|hub| drop(shared.hub.set(hub)));
         let service = NodeService::new(shared.clone(), 0);
         Ok((Self { shared }, service))
+    }
+
+    /// The slot of a name in collection `default`.
+    pub fn slot(&self, name: &[u8]) -> usize {
+        self.shared.store.key(&self.shared.default, name).slot()
     }
 
     /// Bytes of the budget, and of it in use.

@@ -1,5 +1,7 @@
-//! `herd-sim one` runs seeds until one fails; `herd-sim bugs`, in a build with `--cfg herd_bugs`, looks for each
-//! planted bug.
+//! `herd-sim one` and `herd-sim herd` run seeds until one fails; `herd-sim bugs`, in a build with `--cfg herd_bugs`,
+//! looks for each planted bug.
+
+use herd_sim::herd::{self, Counts, Cut};
 
 use std::ops::Range;
 use std::process::ExitCode;
@@ -7,9 +9,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-const USAGE: &str = "usage: herd-sim one [--seed N | --seeds A..B] [--seconds S] [--jobs N]";
+const USAGE: &str = "usage: herd-sim one|herd [--seed N | --seeds A..B] [--seconds S] [--jobs N]
+       herd-sim herd .. [--nodes N] [--ops N] [--without N,N,..]    a herd of so many nodes; a run that is cut";
 
 struct Args {
+    /// How whole herds are cut; none: one node each.
+    herd: Option<Cut>,
     seeds: Range<u64>,
     limit: Duration,
     jobs: usize,
@@ -26,13 +31,33 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let start = Instant::now();
-    let (done, failed) = run(&args);
+    let (done, failed, counts) = run(&args);
     for (seed, error) in &failed {
-        println!("seed {seed}: {error}\nreplay: herd-sim one --seed {seed}");
+        match &args.herd {
+            None => println!("seed {seed}: {error}\nreplay: herd-sim one --seed {seed}"),
+            Some(cut) => tell(*seed, cut, error),
+        }
     }
     let seconds = start.elapsed().as_secs_f64();
     println!("{done} seeds in {seconds:.1} s, {} failed", failed.len());
+    counts.iter().for_each(|(what, n)| println!("{n:>10} {what}"));
     if failed.is_empty() && done > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Tells of a herd's seed that failed, and of the least of it that does.
+fn tell(seed: u64, cut: &Cut, error: &str) {
+    println!("seed {seed}: {error}\nreplay: herd-sim herd --seed {seed}{}", words(cut));
+    let (less, error) = herd::shrink(seed, cut, error.to_owned());
+    println!("less of it: {error}\nreplay: herd-sim herd --seed {seed}{}", words(&less));
+}
+
+/// A cut as options.
+fn words(cut: &Cut) -> String {
+    let list = cut.without.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let nodes = cut.nodes.map(|nodes| format!(" --nodes {nodes}"));
+    let ops = cut.ops.map(|ops| format!(" --ops {ops}"));
+    let without = (!list.is_empty()).then(|| format!(" --without {list}"));
+    [nodes, ops, without].into_iter().flatten().collect()
 }
 
 /// Whether each planted bug is found.
@@ -53,11 +78,12 @@ fn bugs() -> ExitCode {
 
 fn parse(words: &[String]) -> Option<Args> {
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut args = Args { seeds: 0..u64::MAX, limit: Duration::from_secs(60), jobs };
+    let mut args = Args { herd: None, seeds: 0..u64::MAX, limit: Duration::from_secs(60), jobs };
     let (first, options) = words.split_first()?;
-    if first != "one" || options.len() % 2 != 0 {
+    if !matches!(&first[..], "one" | "herd") || options.len() % 2 != 0 {
         return None;
     }
+    args.herd = (first == "herd").then(Cut::default);
     for option in options.chunks(2) {
         match &option[0][..] {
             "--seed" => {
@@ -70,6 +96,14 @@ fn parse(words: &[String]) -> Option<Args> {
                 args.limit = Duration::MAX;
             }
             "--seconds" => args.limit = Duration::from_secs(option[1].parse().ok()?),
+            "--nodes" => {
+                args.herd.as_mut()?.nodes = Some(option[1].parse().ok().filter(|nodes| (2..=9).contains(nodes))?)
+            }
+            "--ops" => args.herd.as_mut()?.ops = Some(option[1].parse().ok()?),
+            "--without" => {
+                let numbers = option[1].split(',').map(|number| number.parse().ok());
+                args.herd.as_mut()?.without = numbers.collect::<Option<_>>()?;
+            }
             "--jobs" => args.jobs = option[1].parse().ok().filter(|jobs| *jobs > 0)?,
             _ => return None,
         }
@@ -77,10 +111,10 @@ fn parse(words: &[String]) -> Option<Args> {
     Some(args)
 }
 
-/// Runs seeds side by side until one fails or the time is up; how many were run, and those that failed.
-fn run(args: &Args) -> (u64, Vec<(u64, String)>) {
+/// Runs seeds side by side until one fails or the time is up; how many were run, those that failed, and what happened.
+fn run(args: &Args) -> (u64, Vec<(u64, String)>, Counts) {
     let (next, stop, done) = (AtomicU64::new(args.seeds.start), AtomicBool::new(false), AtomicU64::new(0));
-    let (failed, start) = (Mutex::new(Vec::new()), Instant::now());
+    let (failed, counts, start) = (Mutex::new(Vec::new()), Mutex::new(Counts::new()), Instant::now());
     std::thread::scope(|scope| {
         for _ in 0..args.jobs {
             scope.spawn(|| {
@@ -89,15 +123,26 @@ fn run(args: &Args) -> (u64, Vec<(u64, String)>) {
                     if seed >= args.seeds.end {
                         return;
                     }
-                    let result = herd_sim::run(seed);
+                    let result = match &args.herd {
+                        None => herd_sim::run(seed).map(|()| Counts::new()),
+                        Some(cut) => herd::run(seed, cut),
+                    };
                     done.fetch_add(1, Relaxed);
-                    if let Err(error) = result {
-                        failed.lock().expect("nobody panics with it").push((seed, error));
-                        stop.store(true, Relaxed);
+                    match result {
+                        Ok(more) => add(&mut counts.lock().expect("nobody panics with it"), more),
+                        Err(error) => {
+                            failed.lock().expect("nobody panics with it").push((seed, error));
+                            stop.store(true, Relaxed);
+                        }
                     }
                 }
             });
         }
     });
-    (done.into_inner(), failed.into_inner().expect("as above"))
+    let (failed, counts) = (failed.into_inner().expect("as above"), counts.into_inner().expect("as above"));
+    (done.into_inner(), failed, counts)
+}
+
+fn add(counts: &mut Counts, more: Counts) {
+    more.into_iter().for_each(|(what, n)| *counts.entry(what).or_default() += n);
 }

@@ -1,0 +1,195 @@
+//! A client: one connection to some node at a time, over which it asks one thing, or two at once, waits, and goes on.
+
+use super::check::{Answer, Ask, Op, lock_value};
+use super::door::Door;
+use super::plan::Plan;
+use herd_core::entry::Token;
+use herd_core::limits::BLOCK_BYTES;
+use herd_core::method::lock::read_holders;
+use herd_net::Peer;
+use std::collections::BTreeMap;
+
+/// What all clients know together, and what they did.
+#[derive(Default)]
+pub(super) struct History {
+    /// By object.
+    pub(super) ops: BTreeMap<usize, Vec<Op>>,
+    /// Orders what happens.
+    moment: u64,
+    /// Version and value of each object that were last seen.
+    seen: BTreeMap<usize, (u64, Vec<u8>)>,
+    pub(super) asked: usize,
+    /// Answers that tell something, that say nothing was done, and operations without one.
+    pub(super) told: usize,
+    pub(super) nothing: usize,
+    pub(super) open: usize,
+}
+
+impl History {
+    pub(super) fn moment(&mut self) -> u64 {
+        self.moment += 1;
+        self.moment
+    }
+
+    /// Puts an operation down; what it is known by.
+    pub(super) fn begin(&mut self, key: usize, ask: Ask, after: Option<u64>, by: String) -> u64 {
+        let begin = self.moment();
+        self.asked += 1;
+        let op = Op { ask, answer: Answer::Open, version: None, begin, end: u64::MAX, after, by };
+        self.ops.entry(key).or_default().push(op);
+        begin
+    }
+
+    pub(super) fn end(&mut self, key: usize, begin: u64, answer: Answer, version: Option<u64>) {
+        match answer {
+            Answer::Open => self.open += 1,
+            Answer::Nothing => self.nothing += 1,
+            _ => self.told += 1,
+        }
+        let end = self.moment();
+        let ops = self.ops.get_mut(&key).expect("it was begun");
+        let op = ops.iter_mut().rev().find(|op| op.begin == begin).expect("it was begun");
+        match (&op.ask, &answer) {
+            (Ask::Get, Answer::Value(Some(value))) => {
+                self.seen.insert(key, (version.unwrap_or(0), value.clone()));
+            }
+            (Ask::Put { value, .. }, Answer::Done) if version.is_some() => {
+                self.seen.insert(key, (version.expect("just looked at"), value.clone()));
+            }
+            _ => {}
+        }
+        (op.answer, op.version, op.end) = (answer, version, end);
+    }
+}
+
+/// An operation that is not answered.
+struct Open {
+    key: usize,
+    begin: u64,
+    asked_ns: u64,
+    /// How long its node had been paused.
+    paused_ns: u64,
+}
+
+/// See the module.
+pub(super) struct Client {
+    number: usize,
+    /// The node it is connected to, the connection's number there, and the connection.
+    pub(super) link: Option<(usize, usize, Peer)>,
+    door: Door,
+    open: Vec<Open>,
+    /// Grants of the locks it holds, by object.
+    grants: BTreeMap<usize, u64>,
+    tokens: BTreeMap<u64, Token>,
+}
+
+impl Client {
+    pub(super) fn new(number: usize) -> Self {
+        let (open, grants, tokens) = <_>::default();
+        Self { number, link: None, door: Door::new(number as u64, 0), open, grants, tokens }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// It has a connection.
+    pub(super) fn connected(&mut self, link: (usize, usize, Peer), kind: u64, now_ms: u64) {
+        (self.link, self.door) = (Some(link), Door::new(kind, now_ms));
+    }
+
+    /// Asks for something.
+    pub(super) fn ask(&mut self, plan: &mut Plan, history: &mut History, now_ns: u64, paused_ns: u64) {
+        let (key, family) = plan.key();
+        let ask = plan.ask(family, history.seen.get(&key), self.grants.get(&key).copied());
+        let ask = if self.door.takes(&ask) { ask } else { Ask::Get };
+        // What a connection asks later sees what it asked before, unless that still arrives in frames between which
+        // others are served.
+        let is_whole =
+            !matches!((&self.door, &ask), (Door::Wire(_), Ask::Put { value, .. }) if value.len() > BLOCK_BYTES);
+        let is_followed = ask != Ask::Get && is_whole && plan.random.chance(15);
+        let first = self.send(history, (key, ask), None, now_ns, paused_ns);
+        if is_followed {
+            self.send(history, (key, Ask::Get), Some(first), now_ns, paused_ns);
+        }
+    }
+
+    /// Asks for an object.
+    pub(super) fn look(&mut self, history: &mut History, key: usize, now_ns: u64, paused_ns: u64) {
+        self.send(history, (key, Ask::Get), None, now_ns, paused_ns);
+    }
+
+    fn send(
+        &mut self,
+        history: &mut History,
+        (key, ask): (usize, Ask),
+        after: Option<u64>,
+        asked_ns: u64,
+        paused_ns: u64,
+    ) -> u64 {
+        let at = self.link.as_ref().map_or(0, |link| link.0);
+        if let Ask::Unlock { .. } = ask {
+            self.grants.remove(&key);
+        }
+        let by = format!("{} ms client {} at n{} by {}", asked_ns / 1_000_000, self.number, at + 1, self.door.name());
+        let begin = history.begin(key, ask.clone(), after, by);
+        self.door.ask(begin, &name(key), &ask, asked_ns / 1_000_000, &self.tokens);
+        self.open.push(Open { key, begin, asked_ns, paused_ns });
+        begin
+    }
+
+    /// Sends, and reads what came; how many bytes moved.
+    pub(super) fn exchange(&mut self, plan: &mut Plan, history: &mut History, now_ns: u64) -> Result<usize, String> {
+        let Some((_, _, peer)) = &self.link else { return Ok(0) };
+        let most = if plan.random.chance(20) { 1 + plan.random.size(3_000) as usize } else { usize::MAX };
+        let output = self.door.output();
+        let sent = peer.write(&output[..output.len().min(most)]);
+        self.door.sent(sent);
+        let bytes = peer.read(most);
+        for (begin, answer, version) in self.door.hear(&bytes, now_ns / 1_000_000, &mut self.tokens)? {
+            let at = self.open.iter().position(|open| open.begin == begin).ok_or("an answer to nothing")?;
+            let open = self.open.remove(at);
+            if let Answer::Granted(grant) = answer {
+                self.grants.insert(open.key, grant);
+            }
+            history.end(open.key, open.begin, plain(answer), version);
+        }
+        if self.link.as_ref().is_some_and(|(_, _, peer)| peer.is_over()) {
+            self.lost(history);
+        }
+        Ok(sent + bytes.len())
+    }
+
+    /// Its connection is gone; what is open stays so.
+    pub(super) fn lost(&mut self, history: &mut History) {
+        self.open.drain(..).for_each(|open| history.end(open.key, open.begin, Answer::Open, None));
+        if let Some((_, _, peer)) = self.link.take() {
+            peer.reset();
+        }
+    }
+
+    /// An error if something is open for longer than that, the time that its node was paused left out.
+    pub(super) fn check(&self, history: &History, now_ns: u64, paused_ns: u64, most_ns: u64) -> Result<(), String> {
+        let late = |open: &&Open| now_ns - open.asked_ns > most_ns + (paused_ns - open.paused_ns);
+        let Some(open) = self.open.iter().find(late) else { return Ok(()) };
+        let op = history.ops[&open.key].iter().find(|op| op.begin == open.begin);
+        Err(format!("not answered after {} ms: {}", (now_ns - open.asked_ns) / 1_000_000, op.expect("it was begun")))
+    }
+}
+
+/// The answer, with what the check knows a lock by in the place of a lock's value.
+fn plain(answer: Answer) -> Answer {
+    let holders = match &answer {
+        Answer::Value(Some(value)) => read_holders(value),
+        _ => None,
+    };
+    match holders.as_deref() {
+        Some([holder]) => Answer::Value(Some(lock_value(holder.grant))),
+        _ => answer,
+    }
+}
+
+/// The name of an object.
+pub(super) fn name(key: usize) -> String {
+    format!("k{key}")
+}

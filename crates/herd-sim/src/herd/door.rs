@@ -1,0 +1,407 @@
+//! What a client says at a door for an [`Ask`], and what the node's answer means.
+//!
+//! An answer that tells nothing of the object (it can't be reached, it is full, busy) means that nothing was done: the
+//! node says so. "Timed out" alone leaves it open.
+
+use super::check::{Answer, Ask, When};
+use herd_client::connection::{Body, Connection, Delivery, Event, Patience};
+use herd_client::limits::COPIED_BODY_MAX_BYTES;
+use herd_client::{Condition, PutOptions, Reply, Request};
+use herd_core::ErrorKind;
+use herd_core::entry::Token;
+use herd_core::limits::LOCK_LEASE_MAX_MS;
+use herd_core::method::{items, push_item};
+use herd_core::wire::Status;
+use std::collections::{BTreeMap, VecDeque};
+
+/// How long the node may take; the client gives nothing up by itself.
+const PATIENCE: Patience = Patience { first_ms: 10_000, then_ms: u32::MAX as u64 };
+
+/// The answer to one request: the number it was asked under, what it means, and the version it tells.
+pub(super) type Heard = (u64, Answer, Option<u64>);
+
+/// A connection's protocol.
+pub(super) enum Door {
+    Memcached(Lines),
+    Http(Lines),
+    Wire(Box<Wire>),
+}
+
+/// A protocol that answers in order.
+#[derive(Default)]
+pub(super) struct Lines {
+    out: Vec<u8>,
+    input: Vec<u8>,
+    asked: VecDeque<(u64, Ask)>,
+}
+
+/// Herd's wire, by the client's own connection.
+pub(super) struct Wire {
+    connection: Connection,
+    out: Vec<u8>,
+    asked: BTreeMap<u64, Asked>,
+    /// Values that are sent in frames.
+    bodies: BTreeMap<u64, Vec<u8>>,
+}
+
+struct Asked {
+    number: u64,
+    ask: Ask,
+    reply: Option<Reply>,
+    bytes: Vec<u8>,
+}
+
+impl Door {
+    /// One of each kind, by number.
+    pub(super) fn new(kind: u64, now_ms: u64) -> Self {
+        match kind % 3 {
+            0 => Door::Memcached(Lines::default()),
+            1 => Door::Http(Lines::default()),
+            _ => {
+                let (connection, out, asked, bodies) =
+                    (Connection::new(now_ms), Vec::new(), <_>::default(), <_>::default());
+                Door::Wire(Box::new(Wire { connection, out, asked, bodies }))
+            }
+        }
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Door::Memcached(_) => "memcached",
+            Door::Http(_) => "http",
+            Door::Wire(_) => "wire",
+        }
+    }
+
+    /// Whether this can be asked there.
+    pub(super) fn takes(&self, ask: &Ask) -> bool {
+        let when = |when: &When| matches!(when, When::Value(_));
+        match (self, ask) {
+            (_, Ask::Lose) => false,
+            (Door::Wire(_), Ask::Append { create, .. } | Ask::Count { create, .. }) => *create,
+            (Door::Wire(_), _) => true,
+            (Door::Memcached(_), Ask::Put { when: w, .. }) => !when(w),
+            (Door::Memcached(_), Ask::Append { create, .. } | Ask::Count { create, .. }) => !create,
+            (Door::Memcached(_), Ask::Get | Ask::Remove) => true,
+            (Door::Http(_), Ask::Put { when: w, .. }) => !when(w),
+            (Door::Http(_), Ask::Get | Ask::Remove) => true,
+            _ => false,
+        }
+    }
+
+    /// Asks about an object; `tokens` are those of locks, by grant.
+    pub(super) fn ask(&mut self, number: u64, name: &str, ask: &Ask, now_ms: u64, tokens: &BTreeMap<u64, Token>) {
+        match self {
+            Door::Memcached(lines) => {
+                memcached(&mut lines.out, name, ask);
+                lines.asked.push_back((number, ask.clone()));
+            }
+            Door::Http(lines) => {
+                http(&mut lines.out, name, ask);
+                lines.asked.push_back((number, ask.clone()));
+            }
+            Door::Wire(wire) => wire.ask(number, name, ask, now_ms, tokens),
+        }
+    }
+
+    /// Bytes to be sent.
+    pub(super) fn output(&mut self) -> &[u8] {
+        match self {
+            Door::Memcached(lines) | Door::Http(lines) => &lines.out,
+            Door::Wire(wire) => wire.pump(),
+        }
+    }
+
+    /// So many of them were.
+    pub(super) fn sent(&mut self, n: usize) {
+        let out = match self {
+            Door::Memcached(lines) | Door::Http(lines) => &mut lines.out,
+            Door::Wire(wire) => &mut wire.out,
+        };
+        out.drain(..n);
+    }
+
+    /// Bytes came. Gives the answers that are whole now; an error is what no node may say.
+    pub(super) fn hear(
+        &mut self,
+        bytes: &[u8],
+        now_ms: u64,
+        tokens: &mut BTreeMap<u64, Token>,
+    ) -> Result<Vec<Heard>, String> {
+        match self {
+            Door::Memcached(lines) => lines.hear(bytes, memcached_answer),
+            Door::Http(lines) => lines.hear(bytes, http_answer),
+            Door::Wire(wire) => wire.hear(bytes, now_ms, tokens),
+        }
+    }
+}
+
+/// The answer at the front of the input, if it is whole: what it means, the version, and its length.
+type Answered = Result<Option<(Answer, Option<u64>, usize)>, String>;
+
+impl Lines {
+    fn hear(&mut self, bytes: &[u8], answer: fn(&Ask, &[u8]) -> Answered) -> Result<Vec<Heard>, String> {
+        self.input.extend_from_slice(bytes);
+        let mut heard = Vec::new();
+        while !self.input.is_empty() {
+            let (number, ask) = self.asked.front().ok_or_else(|| format!("nobody asked: {}", text(&self.input)))?;
+            let Some((answer, version, used)) = answer(ask, &self.input)? else { break };
+            heard.push((*number, answer, version));
+            self.input.drain(..used);
+            self.asked.pop_front();
+        }
+        Ok(heard)
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(100)]).into_owned()
+}
+
+/// The first line, without its end, and how long it is with it.
+fn line(bytes: &[u8]) -> Option<(&[u8], usize)> {
+    let end = bytes.windows(2).position(|end| end == b"\r\n")?;
+    Some((&bytes[..end], end + 2))
+}
+
+fn memcached(out: &mut Vec<u8>, name: &str, ask: &Ask) {
+    let set = |out: &mut Vec<u8>, value: &[u8], flags: String| {
+        out.extend(format!("ms {name} {} c{flags}\r\n", value.len()).bytes());
+        out.extend(value);
+        out.extend(b"\r\n");
+    };
+    match ask {
+        Ask::Get => out.extend(format!("gets {name}\r\n").bytes()),
+        Ask::Put { value, when } => {
+            let flags = match when {
+                When::Always | When::Value(_) => String::new(),
+                When::Absent => " ME".into(),
+                When::Present => " MR".into(),
+                When::Version(version) => format!(" C{version}"),
+            };
+            set(out, value, flags);
+        }
+        Ask::Append { value, .. } => set(out, value, " MA".into()),
+        Ask::Count { delta, .. } => out.extend(format!("incr {name} {delta}\r\n").bytes()),
+        _ => out.extend(format!("delete {name}\r\n").bytes()),
+    }
+}
+
+fn memcached_answer(ask: &Ask, input: &[u8]) -> Answered {
+    let Some((said, len)) = line(input) else { return Ok(None) };
+    let words: Vec<&str> = std::str::from_utf8(said).map_err(|_| text(said))?.split(' ').collect();
+    let cas = || words.get(1).and_then(|word| word.strip_prefix('c')?.parse().ok());
+    let (answer, version) = match (ask, words[0]) {
+        (_, "SERVER_ERROR") if text(said).contains("unknown") => (Answer::Open, None),
+        (_, "SERVER_ERROR") => (Answer::Nothing, None),
+        (Ask::Get, "END") => (Answer::Value(None), None),
+        (Ask::Get, "VALUE") => {
+            let size: usize = words.get(3).and_then(|word| word.parse().ok()).ok_or_else(|| text(said))?;
+            let Some(rest) = input.get(len..len + size + 7) else { return Ok(None) };
+            if !rest.ends_with(b"\r\nEND\r\n") {
+                return Err(format!("no end behind a value: {}", text(&rest[size..])));
+            }
+            let version = words.get(4).and_then(|word| word.parse().ok());
+            return Ok(Some((Answer::Value(Some(rest[..size].to_vec())), version, len + size + 7)));
+        }
+        (Ask::Put { .. } | Ask::Append { .. }, "HD") => (Answer::Done, cas()),
+        (Ask::Put { when: When::Present, .. } | Ask::Append { .. }, "NS") => (Answer::Absent, None),
+        (Ask::Put { when: When::Absent, .. }, "NS") => (Answer::Differs, None),
+        (Ask::Put { when: When::Version(_), .. }, "EX") => (Answer::Differs, None),
+        (Ask::Put { when: When::Version(_), .. }, "NF") => (Answer::Absent, None),
+        (Ask::Count { .. } | Ask::Remove, "NOT_FOUND") => (Answer::Absent, None),
+        (Ask::Remove, "DELETED") => (Answer::Done, None),
+        (Ask::Count { .. }, number) => (Answer::Number(number.parse().map_err(|_| text(said))?), None),
+        _ => return Err(format!("'{}' to {ask:?}", text(said))),
+    };
+    Ok(Some((answer, version, len)))
+}
+
+fn http(out: &mut Vec<u8>, name: &str, ask: &Ask) {
+    let (method, value, field) = match ask {
+        Ask::Get => ("GET", None, String::new()),
+        Ask::Put { value, when } => {
+            let field = match when {
+                When::Always | When::Value(_) => String::new(),
+                When::Absent => "If-None-Match: *\r\n".into(),
+                When::Present => "If-Match: *\r\n".into(),
+                When::Version(version) => format!("If-Match: \"{version}\"\r\n"),
+            };
+            ("PUT", Some(value), field)
+        }
+        _ => ("DELETE", None, String::new()),
+    };
+    out.extend(format!("{method} /o/default/{name} HTTP/1.1\r\nHost: localhost\r\n{field}").bytes());
+    if let Some(value) = value {
+        out.extend(format!("Content-Length: {}\r\n", value.len()).bytes());
+    }
+    out.extend(b"\r\n");
+    out.extend(value.into_iter().flatten());
+}
+
+fn http_answer(ask: &Ask, input: &[u8]) -> Answered {
+    let (mut at, mut status, mut length, mut version) = (0, 0, 0, None);
+    loop {
+        let Some((field, len)) = line(&input[at..]) else { return Ok(None) };
+        at += len;
+        if field.is_empty() {
+            break;
+        }
+        let field = text(field).to_ascii_lowercase();
+        if let Some(said) = field.strip_prefix("http/1.1 ") {
+            status = said[..3].parse().map_err(|_| field.clone())?;
+        } else if let Some(said) = field.strip_prefix("content-length: ") {
+            length = said.parse().map_err(|_| field.clone())?;
+        } else if let Some(tag) = field.strip_prefix("etag: ") {
+            version = tag.trim_matches('"').parse().ok();
+        }
+    }
+    let Some(body) = input.get(at..at + if status == 204 { 0 } else { length }) else { return Ok(None) };
+    let answer = match (ask, status) {
+        (Ask::Get, 200) => Answer::Value(Some(body.to_vec())),
+        (Ask::Get, 404) => Answer::Value(None),
+        (Ask::Put { .. }, 200 | 201 | 204) => Answer::Done,
+        (Ask::Put { .. }, 412) => Answer::Differs,
+        (Ask::Remove, 204) => Answer::Done,
+        (Ask::Remove, 404) => Answer::Absent,
+        (_, 500..) if text(body).contains("timeout") => Answer::Open,
+        (_, 500..) => Answer::Nothing,
+        _ => return Err(format!("status {status} to {ask:?}: {}", text(body))),
+    };
+    let version = version.filter(|_| matches!(answer, Answer::Value(_) | Answer::Done));
+    Ok(Some((answer, version, at + body.len())))
+}
+
+impl Wire {
+    fn ask(&mut self, number: u64, name: &str, ask: &Ask, now_ms: u64, tokens: &BTreeMap<u64, Token>) {
+        let (method, arguments): (&str, Vec<Vec<u8>>) = match ask {
+            Ask::Put { value, when: When::Value(expected) } => {
+                ("compare-and-set", vec![expected.clone(), value.clone()])
+            }
+            Ask::Append { value, .. } => ("append", vec![value.clone()]),
+            Ask::Count { delta, .. } => ("fetch-and-add", vec![delta.to_string().into_bytes()]),
+            Ask::Take => ("get-and-remove", vec![]),
+            Ask::Lock => ("lock", vec![b"exclusive".to_vec(), LOCK_LEASE_MAX_MS.to_string().into_bytes()]),
+            Ask::Unlock { grant } => ("unlock", vec![tokens[grant].to_string().into_bytes()]),
+            Ask::Get | Ask::Put { .. } | Ask::Remove | Ask::Lose => ("", vec![]),
+        };
+        let mut encoded = Vec::new();
+        arguments.iter().for_each(|argument| push_item(&mut encoded, argument));
+        let request = match ask {
+            _ if !method.is_empty() => Request::execute(name, method, &arguments),
+            Ask::Put { value, when } => {
+                let condition = match when {
+                    When::Always | When::Value(_) => Condition::None,
+                    When::Absent => Condition::IfAbsent,
+                    When::Present => Condition::IfPresent,
+                    When::Version(version) => Condition::IfVersion(*version),
+                };
+                Request::put(name, value, &PutOptions { condition, ..PutOptions::default() })
+            }
+            Ask::Remove => Request::remove(name, Condition::None),
+            _ => Request::get(name),
+        };
+        let request = request.expect("a valid request");
+        let value = match ask {
+            Ask::Put { value, .. } if method.is_empty() => value,
+            _ => &encoded,
+        };
+        let body = match value.len() {
+            0..=COPIED_BODY_MAX_BYTES => Body::Copied(value),
+            len => Body::Streamed(Some(len as u64)),
+        };
+        let id = self.connection.open(now_ms, &request, body, Delivery::Checked, PATIENCE).expect("it may be asked");
+        if value.len() > COPIED_BODY_MAX_BYTES {
+            self.bodies.insert(id, value.clone());
+        }
+        self.asked.insert(id, Asked { number, ask: ask.clone(), reply: None, bytes: Vec::new() });
+    }
+
+    /// Takes all that the connection has to send.
+    fn pump(&mut self) -> &[u8] {
+        loop {
+            if let Some(wanted) = self.connection.wanted_body() {
+                let body = &self.bodies[&wanted.id];
+                let from = wanted.position as usize;
+                let to = body.len().min(from + wanted.bytes);
+                self.connection.start_frame(wanted.id, &body[from..to], to == body.len()).expect("a frame of its body");
+            }
+            if !self.connection.has_output() {
+                return &self.out;
+            }
+            let mut n = self.connection.output_head().len();
+            self.out.extend(self.connection.output_head());
+            if let Some(part) = self.connection.output_body() {
+                let from = part.position as usize;
+                self.out.extend(&self.bodies[&part.id][from..from + part.bytes]);
+                n += part.bytes;
+            }
+            self.connection.sent(0, n);
+        }
+    }
+
+    fn hear(&mut self, bytes: &[u8], now_ms: u64, tokens: &mut BTreeMap<u64, Token>) -> Result<Vec<Heard>, String> {
+        let (mut rest, mut heard) = (bytes, Vec::new());
+        while !rest.is_empty() {
+            let space = self.connection.space();
+            let n = space.len().min(rest.len());
+            space[..n].copy_from_slice(&rest[..n]);
+            rest = &rest[n..];
+            self.connection.filled(now_ms, n);
+            while let Some(event) = self.connection.next_event().map_err(|error| error.to_string())? {
+                let over = match event {
+                    Event::Welcome(_) => None,
+                    Event::Goodbye(text) => return Err(format!("the node says goodbye: {text}")),
+                    Event::Reply { id, reply, ends, .. } => {
+                        self.asked.get_mut(&id).ok_or("a reply nobody asked for")?.reply = Some(reply);
+                        ends.then_some(id)
+                    }
+                    Event::Body { id, ends } => {
+                        let bytes = self.connection.body().to_vec();
+                        self.asked.get_mut(&id).ok_or("a body nobody asked for")?.bytes.extend(bytes);
+                        ends.then_some(id)
+                    }
+                };
+                if let Some(asked) = over.and_then(|id| {
+                    self.bodies.remove(&id);
+                    self.asked.remove(&id)
+                }) {
+                    heard.push(asked.answer(tokens)?);
+                }
+            }
+        }
+        Ok(heard)
+    }
+}
+
+impl Asked {
+    fn answer(self, tokens: &mut BTreeMap<u64, Token>) -> Result<Heard, String> {
+        let (ask, bytes) = (&self.ask, self.bytes);
+        let reply = self.reply.ok_or("a body without a reply")?;
+        let said = || format!("status {} '{}' to {ask:?}", reply.code, reply.text);
+        let status = Status::from_code(reply.code).ok_or_else(said)?;
+        let text = String::from_utf8_lossy(&bytes);
+        let answer = match (ask, status) {
+            (Ask::Get | Ask::Take, Status::Ok) => Answer::Value(Some(bytes)),
+            (Ask::Get | Ask::Take, Status::Error(ErrorKind::NotFound)) => Answer::Value(None),
+            (Ask::Put { .. } | Ask::Remove | Ask::Append { .. } | Ask::Unlock { .. }, Status::Ok) => Answer::Done,
+            (Ask::Count { delta, .. }, Status::Ok) => Answer::Number(text.parse::<i64>().map_err(|_| said())? + delta),
+            (Ask::Lock, Status::Ok) => match &items(&bytes).ok_or_else(said)?[..] {
+                [b"granted", token, ..] => {
+                    let token = std::str::from_utf8(token).ok().and_then(Token::parse).ok_or_else(said)?;
+                    tokens.insert(token.grant, token);
+                    Answer::Granted(token.grant)
+                }
+                _ => Answer::Differs,
+            },
+            (Ask::Unlock { .. } | Ask::Put { .. }, Status::Error(ErrorKind::ConditionFailed)) => Answer::Differs,
+            (Ask::Put { when: When::Value(_), .. } | Ask::Remove, Status::Error(ErrorKind::NotFound)) => Answer::Absent,
+            (_, Status::Error(ErrorKind::Timeout)) => Answer::Open,
+            (_, Status::Error(ErrorKind::Unreachable | ErrorKind::Busy | ErrorKind::Full)) => Answer::Nothing,
+            _ => return Err(said()),
+        };
+        let tells = matches!(ask, Ask::Get | Ask::Put { .. } | Ask::Append { .. } | Ask::Count { .. });
+        let version = Some(reply.version).filter(|_| status == Status::Ok && tells);
+        Ok((self.number, answer, version))
+    }
+}

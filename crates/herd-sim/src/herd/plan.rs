@@ -1,0 +1,164 @@
+//! What a run is like, as its seed says: the nodes, the load, and the faults with the moments at which they happen.
+
+use super::check::{Ask, When};
+use crate::random::Random;
+
+/// Operations of a run that is not cut short.
+pub(super) const OPS: usize = 520;
+/// Values above this are asked for and given in frames.
+const LARGE_BYTES: u64 = 200_000;
+
+/// Something that goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// All links between two nodes break, and are made again.
+    Break(usize, usize),
+    /// They break, and can't be made again for so long, ms.
+    Cut(usize, usize, u64),
+    /// Nothing is carried between two nodes, and nobody is told.
+    Silence(usize, usize, u64),
+    /// Little is carried between two nodes.
+    Slow(usize, usize, u64),
+    /// A node does nothing.
+    Pause(usize, u64),
+    /// A node does nothing between its look at the clock and what it does then.
+    PauseInside(usize, u64),
+    /// A node's process dies, with its memory, and is started anew after so long, ms.
+    Crash(usize, u64),
+    /// The map gets a new epoch, which each node hears of at another time.
+    Epoch(usize),
+}
+
+/// What is asked of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    /// Values that are put, compared, taken and removed.
+    Value,
+    /// Values that grow.
+    Text,
+    /// Numbers.
+    Count,
+    Lock,
+}
+
+/// See the module.
+pub(super) struct Plan {
+    pub(super) random: Random,
+    pub(super) nodes: usize,
+    pub(super) clients: usize,
+    pub(super) ops: usize,
+    /// With the number of operations after which each happens.
+    pub(super) faults: Vec<(usize, Fault)>,
+    /// How fast each node's clock goes, in thousandths.
+    pub(super) rates: Vec<u64>,
+    /// Objects there are of each family.
+    pub(super) keys: usize,
+    /// Largest value.
+    pub(super) value_bytes: u64,
+    /// Virtual time that passes at each look at the clock, ns.
+    pub(super) look_ns: u64,
+    values: u64,
+}
+
+/// What is left of a run, to find out what of it matters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cut {
+    /// Nodes; else as the seed says.
+    pub nodes: Option<usize>,
+    /// Operations; else as many as a run has.
+    pub ops: Option<usize>,
+    /// Numbers of the faults that do not happen.
+    pub without: Vec<usize>,
+}
+
+impl Plan {
+    pub(super) fn new(seed: u64, cut: &Cut) -> Self {
+        let mut random = Random::new(seed ^ 0x4E_0DE5);
+        let drawn = if random.chance(70) { 3 } else { 4 + random.below(2) as usize };
+        let nodes = cut.nodes.unwrap_or(drawn);
+        let clients = 3 + random.below(5) as usize;
+        let even = random.chance(50);
+        let rates = (0..nodes).map(|_| if even { 1000 } else { 700 + random.below(800) }).collect();
+        let count = 3 + random.below(6) as usize;
+        let mut faults: Vec<(usize, Fault)> = (0..count)
+            .map(|_| (20 + random.below(OPS as u64 - 60) as usize, Self::fault(&mut random, nodes)))
+            .collect();
+        faults.sort_by_key(|(at, _)| *at);
+        let mut number = 0;
+        faults.retain(|_| {
+            number += 1;
+            !cut.without.contains(&(number - 1))
+        });
+        let keys = 2 + random.below(4) as usize;
+        let value_bytes = [60, 2_000, 20_000, LARGE_BYTES, 600_000][random.below(5) as usize];
+        let look_ns = random.below(20_000);
+        let ops = cut.ops.unwrap_or(OPS);
+        let random = Random::new(seed);
+        Self { random, nodes, clients, ops, faults, rates, keys, value_bytes, look_ns, values: 0 }
+    }
+
+    fn fault(random: &mut Random, nodes: usize) -> Fault {
+        let one = random.below(nodes as u64) as usize;
+        let other = (one + 1 + random.below(nodes as u64 - 1) as usize) % nodes;
+        let ms = 1 + random.size(6_000);
+        match random.below(16) {
+            0..3 => Fault::Break(one, other),
+            3..5 => Fault::Cut(one, other, ms),
+            5..7 => Fault::Silence(one, other, ms),
+            7..9 => Fault::Slow(one, other, ms),
+            9..11 => Fault::Pause(one, ms),
+            11 => Fault::PauseInside(one, ms),
+            12..14 => Fault::Crash(one, ms),
+            _ => Fault::Epoch(one),
+        }
+    }
+
+    /// An object, its name and what is asked of such.
+    pub(super) fn key(&mut self) -> (usize, Family) {
+        let families = [Family::Value, Family::Value, Family::Text, Family::Count, Family::Lock];
+        let family = self.random.below(families.len() as u64) as usize;
+        let keys = if family < 3 { self.keys } else { self.keys.min(2) };
+        (family * 16 + self.random.below(keys as u64) as usize, families[family])
+    }
+
+    /// A value that no other is like.
+    fn value(&mut self, most: u64) -> Vec<u8> {
+        self.values += 1;
+        let mut value = format!("v{};", self.values).into_bytes();
+        let len = value.len() + self.random.size(most) as usize;
+        value.resize(len, b'a' + (self.values % 26) as u8);
+        value
+    }
+
+    /// What is asked of an object whose last version and value seen are these, by one who may hold its lock.
+    pub(super) fn ask(&mut self, family: Family, seen: Option<&(u64, Vec<u8>)>, grant: Option<u64>) -> Ask {
+        let put = |value, when| Ask::Put { value, when };
+        let most = if family == Family::Text { 60 } else { self.value_bytes };
+        match (family, self.random.below(100)) {
+            (Family::Lock, _) if grant.is_some_and(|_| self.random.chance(70)) => {
+                Ask::Unlock { grant: grant.expect("just looked at") }
+            }
+            (Family::Lock, 0..80) => Ask::Lock,
+            (_, 0..35) => Ask::Get,
+            (Family::Lock, _) | (_, 35..42) => Ask::Remove,
+            (Family::Count, 42..50) => put(self.random.below(100).to_string().into_bytes(), When::Always),
+            (Family::Count, draw) => Ask::Count { delta: 1 + draw as i64 % 3, create: self.random.chance(50) },
+            (Family::Text, 42..85) => {
+                let create = self.random.chance(50);
+                self.values += 1;
+                Ask::Append { value: format!("+{}", self.values).into_bytes(), create }
+            }
+            (_, 42..50) => Ask::Take,
+            (_, 50..58) => put(self.value(most), When::Absent),
+            (_, 58..62) => put(self.value(most), When::Present),
+            (_, 62..78) => match seen {
+                Some((version, _)) if self.random.chance(60) => put(self.value(most), When::Version(*version)),
+                Some((_, value)) if value.len() < 10_000 => {
+                    put(self.value(most.min(10_000)), When::Value(value.clone()))
+                }
+                _ => Ask::Get,
+            },
+            _ => put(self.value(most), When::Always),
+        }
+    }
+}

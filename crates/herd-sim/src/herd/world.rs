@@ -1,0 +1,490 @@
+//! One run of a herd: its nodes, the cables between them, clients at all of them, and what goes wrong.
+//!
+//! The test is the warden: it makes the maps, and each node hears of one at a time of its own, from it or over a link.
+
+use super::check::{Answer, Ask, Op, Verdict, check};
+use super::client::{Client, History, name};
+use super::machine::{Machine, Make, first_map, node};
+use super::plan::{Cut, Fault, Plan};
+use herd_core::place::Map;
+use herd_net::{Cable, Peer, Pipes, Service, System};
+use herd_node::Unsettled;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Room in a pipe between nodes.
+const ROOM: usize = 256 * 1024;
+/// Steps of a run before somebody is taken to hang.
+const STEPS_MAX: usize = 400_000;
+/// How long an operation may take at most, ms: the node's own bound and what moving it takes.
+const ANSWER_MAX_MS: u64 = 14_000;
+const MEMORY_BYTES: u64 = 64 << 20;
+
+/// One end of a cable: a machine, and the connection there.
+type At = (usize, usize);
+
+/// How two nodes hear from each other.
+#[derive(Clone, Copy, Default)]
+struct Path {
+    /// No link can be made until then, ns.
+    cut_ns: u64,
+    /// Nothing is carried until then.
+    silent_ns: u64,
+    /// Little is carried until then.
+    slow_ns: u64,
+}
+
+/// See the module.
+pub(super) struct World<S: Service> {
+    make: Make<S>,
+    plan: Plan,
+    clock: Pipes,
+    /// `None`: it is not running.
+    machines: Vec<Option<Machine<S>>>,
+    lives: Vec<u64>,
+    /// Until when a machine does nothing, and for how long it did nothing so far, ns.
+    paused: Vec<(u64, u64)>,
+    /// When machines that died start anew.
+    restarts: BTreeMap<usize, u64>,
+    /// Objects lost with machines that died: by machine.
+    losses: BTreeMap<usize, Vec<(usize, u64)>>,
+    cables: Vec<([At; 2], Cable)>,
+    /// What was dialed and refused, or is not answered.
+    alone: Vec<(At, Peer)>,
+    paths: BTreeMap<(usize, usize), Path>,
+    clients: Vec<Client>,
+    pub(super) history: History,
+    map: Arc<Map>,
+    /// When a machine hears of the map, ns.
+    news: Vec<u64>,
+    /// Slots of the objects' names.
+    slots: BTreeMap<usize, usize>,
+    /// Nothing goes wrong any more.
+    quiet: bool,
+    pub(super) counts: BTreeMap<&'static str, u64>,
+}
+
+impl<S: Service> World<S> {
+    pub(super) fn new(make: Make<S>, seed: u64, cut: &Cut) -> Self {
+        let plan = Plan::new(seed, cut);
+        let (clock, nodes) = (Pipes::default(), plan.nodes);
+        clock.pass(1_000_000_000);
+        clock.pass_at_each_look(plan.look_ns);
+        let clients = (0..plan.clients).map(Client::new).collect();
+        let mut world = Self {
+            make,
+            clock,
+            machines: (0..nodes).map(|_| None).collect(),
+            lives: vec![1; nodes],
+            paused: vec![(0, 0); nodes],
+            restarts: BTreeMap::new(),
+            losses: BTreeMap::new(),
+            cables: Vec::new(),
+            alone: Vec::new(),
+            paths: BTreeMap::new(),
+            clients,
+            history: History::default(),
+            map: Arc::new(first_map(nodes, 1)),
+            news: vec![0; nodes],
+            slots: BTreeMap::new(),
+            quiet: false,
+            counts: BTreeMap::new(),
+            plan,
+        };
+        (0..nodes).for_each(|at| world.start(at));
+        let inside = &world.machines[0].as_ref().expect("just started").inside;
+        world.slots = (0..128).map(|key| (key, inside.slot(name(key).as_bytes()))).collect();
+        world
+    }
+
+    /// Runs until all is done and quiet, and judges it.
+    pub(super) fn run(&mut self) -> Result<(), String> {
+        let mut steps = 0;
+        while self.history.asked < self.plan.ops || !self.clients.iter().all(Client::is_idle) {
+            steps += 1;
+            if steps > STEPS_MAX {
+                return Err("it never comes to an end".into());
+            }
+            self.go_wrong();
+            self.step()?;
+        }
+        self.calm()?;
+        self.judge()
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.clock.now_ns()
+    }
+
+    fn count(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+
+    fn start(&mut self, at: usize) {
+        let pipes = self.clock.another_at(self.plan.rates[at]);
+        let mut machine = Machine::start(self.make, at, self.lives[at], MEMORY_BYTES, pipes);
+        machine.take(&self.map);
+        self.machines[at] = Some(machine);
+        self.paused[at].0 = 0;
+    }
+
+    /// One thing of each kind happens, or does not.
+    fn step(&mut self) -> Result<(), String> {
+        let mut moved = 0;
+        for at in 0..self.machines.len() {
+            if self.plan.random.chance(70) {
+                self.work(at);
+            }
+        }
+        self.answer();
+        moved += self.carry();
+        for at in 0..self.clients.len() {
+            if self.plan.random.chance(60) {
+                moved += self.act(at)?;
+            }
+        }
+        self.hear_of_maps();
+        self.restart();
+        self.bury();
+        let us = match self.plan.random.below(1000) {
+            0..2 => 400_000,
+            2..10 => self.plan.random.below(60_000),
+            10..200 => self.plan.random.below(4_000),
+            // Nothing moves: the next thing that happens is some way off.
+            _ if moved == 0 => 2_000 + self.plan.random.below(20_000),
+            _ => 50,
+        };
+        self.clock.pass(us * 1_000);
+        let (now_ns, history, paused) = (self.now_ns(), &self.history, &self.paused);
+        for client in &self.clients {
+            let Some((at, ..)) = &client.link else { continue };
+            let slowest = self.plan.rates[*at].min(1000);
+            client.check(history, now_ns, paused[*at].1, ANSWER_MAX_MS * 1_000_000 / slowest * 1000)?;
+        }
+        Ok(())
+    }
+
+    /// Tells a node what its sockets have, and lets it work once.
+    fn work(&mut self, at: usize) {
+        let now_ns = self.now_ns();
+        let Some(machine) = &mut self.machines[at] else { return };
+        if self.paused[at].0 > now_ns {
+            return;
+        }
+        if !machine.began {
+            machine.begin();
+        }
+        let joined = self.cables.iter().flat_map(|(ends, cable)| [(ends[0], cable.end(0)), (ends[1], cable.end(1))]);
+        let clients = self.clients.iter().filter_map(|client| client.link.as_ref());
+        let clients = clients.map(|(at, number, peer)| ((*at, *number), peer));
+        let alone = self.alone.iter().map(|(end, peer)| (*end, peer));
+        for ((_, number), peer) in joined.chain(alone).chain(clients).filter(|((its, _), _)| *its == at) {
+            if let Some(ready) = peer.news() {
+                machine.engine.note(number, ready);
+            }
+        }
+        machine.work();
+        machine.take_what_came();
+    }
+
+    fn path(&mut self, a: usize, b: usize) -> &mut Path {
+        self.paths.entry((a.min(b), a.max(b))).or_default()
+    }
+
+    /// Answers what nodes dialed.
+    fn answer(&mut self) {
+        let now_ns = self.now_ns();
+        for from in 0..self.machines.len() {
+            let dialed = self.machines[from].as_ref().map(|machine| machine.pipes.dialed()).unwrap_or_default();
+            for dial in dialed {
+                let to = usize::from(dial.to.port()) - 7001;
+                let path = *self.path(from, to);
+                let machine = self.machines[to].as_mut().filter(|_| path.cut_ns.max(path.silent_ns) <= now_ns);
+                let Some(machine) = machine else {
+                    if path.silent_ns <= now_ns {
+                        dial.peer.reset();
+                    }
+                    self.alone.push(((from, dial.at), dial.peer));
+                    continue;
+                };
+                let (pipe, outer) = self.clock.connect(ROOM, ROOM);
+                dial.peer.accept(ROOM, ROOM);
+                let own = machine.engine.adopt(dial.to, |_| Ok(pipe)).expect("a pipe is always had");
+                self.cables.push(([(to, own), (from, dial.at)], Cable::new(outer, dial.peer)));
+            }
+        }
+    }
+
+    /// Carries on some cables, some of the bytes; how many.
+    fn carry(&mut self) -> usize {
+        let (now_ns, mut moved) = (self.now_ns(), 0);
+        for at in 0..self.cables.len() {
+            let [(a, _), (b, _)] = self.cables[at].0;
+            let path = *self.path(a, b);
+            let slow = path.slow_ns > now_ns;
+            for from in 0..2 {
+                let (random, cable) = (&mut self.plan.random, &mut self.cables[at].1);
+                if path.silent_ns > now_ns || !random.chance(if slow { 10 } else { 70 }) {
+                    continue;
+                }
+                let most = match random.below(10) {
+                    _ if slow => 1 + random.size(2_000) as usize,
+                    0 => 1 + random.size(300) as usize,
+                    _ => ROOM,
+                };
+                moved += cable.carry(from, most);
+            }
+        }
+        moved
+    }
+
+    /// Something that a client does; how many bytes moved.
+    fn act(&mut self, at: usize) -> Result<usize, String> {
+        let now_ns = self.now_ns();
+        if self.clients[at].link.is_none() {
+            self.connect(at);
+        }
+        let client = &mut self.clients[at];
+        let Some((node, ..)) = &client.link else { return Ok(0) };
+        let paused_ns = self.paused[*node].1;
+        if client.is_idle() {
+            if self.plan.random.chance(4) {
+                client.lost(&mut self.history);
+                return Ok(0);
+            }
+            if self.history.asked < self.plan.ops {
+                client.ask(&mut self.plan, &mut self.history, now_ns, paused_ns);
+            }
+        }
+        client.exchange(&mut self.plan, &mut self.history, now_ns)
+    }
+
+    /// Connects a client to any node that runs.
+    fn connect(&mut self, at: usize) {
+        let node = self.plan.random.below(self.machines.len() as u64) as usize;
+        let kind = self.plan.random.below(3);
+        self.connect_to(at, node, kind);
+    }
+
+    fn connect_to(&mut self, at: usize, node: usize, kind: u64) {
+        let Some(machine) = &mut self.machines[node] else { return };
+        let least = self.plan.value_bytes + 4_096;
+        let (to_node, to_client) = (self.plan.random.size(1 << 20) + 512, self.plan.random.size(1 << 20) + least / 16);
+        let (pipe, peer) = self.clock.connect(to_node as usize, to_client as usize);
+        let own = machine.engine.adopt(SocketAddr::from(([127, 0, 0, 1], 1)), |_| Ok(pipe));
+        let now_ms = self.now_ns() / 1_000_000;
+        self.clients[at].connected((node, own.expect("a pipe is always had"), peer), kind, now_ms);
+    }
+
+    /// Faults whose time has come.
+    fn go_wrong(&mut self) {
+        while self.plan.faults.first().is_some_and(|(after, _)| *after <= self.history.asked) {
+            let (_, fault) = self.plan.faults.remove(0);
+            self.fail(fault);
+        }
+    }
+
+    fn fail(&mut self, fault: Fault) {
+        let now_ns = self.now_ns();
+        let until = |ms: u64| now_ns + ms * 1_000_000;
+        match fault {
+            Fault::Break(a, b) => {
+                self.count("links broken");
+                self.break_links(a, b);
+            }
+            Fault::Cut(a, b, ms) => {
+                self.count("cuts");
+                self.path(a, b).cut_ns = until(ms);
+                self.break_links(a, b);
+            }
+            Fault::Silence(a, b, ms) => {
+                self.count("silences");
+                self.path(a, b).silent_ns = until(ms);
+            }
+            Fault::Slow(a, b, ms) => {
+                self.count("slow links");
+                self.path(a, b).slow_ns = until(ms);
+            }
+            Fault::Pause(at, ms) | Fault::PauseInside(at, ms) => {
+                let (end_ns, paused_ns) = self.paused[at];
+                if end_ns > now_ns || self.machines[at].is_none() {
+                    return;
+                }
+                self.count("pauses");
+                if let (Some(machine), Fault::PauseInside(..)) = (&mut self.machines[at], fault)
+                    && !machine.began
+                {
+                    machine.begin();
+                }
+                self.paused[at] = (until(ms), paused_ns + ms * 1_000_000);
+            }
+            Fault::Crash(at, ms) => self.crash(at, until(ms)),
+            Fault::Epoch(at) => {
+                self.count("epochs");
+                self.next_map(|draft| draft.nodes[at].memory_bytes += 1);
+            }
+        }
+    }
+
+    fn break_links(&mut self, a: usize, b: usize) {
+        let mut unread = 0;
+        for ([(one, _), (other, _)], cable) in &self.cables {
+            if (*one, *other) == (a, b) || (*one, *other) == (b, a) {
+                cable.cut();
+                unread += 1;
+            }
+        }
+        if unread > 0 {
+            self.count("links lost");
+        }
+    }
+
+    /// A map that differs from the one before; each node hears of it some time later.
+    fn next_map(&mut self, change: impl FnOnce(&mut herd_core::place::Draft)) {
+        self.map = Arc::new(self.map.next(change).expect("a valid map"));
+        let now_ns = self.now_ns();
+        for at in 0..self.news.len() {
+            self.news[at] = now_ns + self.plan.random.size(2_000) * 1_000_000;
+        }
+    }
+
+    fn hear_of_maps(&mut self) {
+        let now_ns = self.now_ns();
+        for (at, machine) in self.machines.iter_mut().enumerate() {
+            let Some(machine) = machine else { continue };
+            if self.news[at] <= now_ns && self.paused[at].0 <= now_ns {
+                machine.take(&self.map);
+            }
+        }
+    }
+
+    /// The process dies; the kernel tells the others.
+    fn crash(&mut self, at: usize, until_ns: u64) {
+        if self.machines[at].take().is_none() {
+            return;
+        }
+        self.count("crashes");
+        self.restarts.insert(at, until_ns);
+        let is_its = |(machine, _): At| machine == at;
+        let (gone, kept): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.cables).into_iter().partition(|(ends, _)| ends.iter().any(|end| is_its(*end)));
+        self.cables = kept;
+        for (ends, cable) in gone {
+            let [first, second] = cable.into_ends();
+            let (end, peer) = if is_its(ends[0]) { (ends[1], second) } else { (ends[0], first) };
+            peer.reset();
+            self.alone.push((end, peer));
+        }
+        self.alone.retain(|(end, _)| !is_its(*end));
+        for client in &mut self.clients {
+            if client.link.as_ref().is_some_and(|(node, ..)| *node == at) {
+                client.lost(&mut self.history);
+            }
+        }
+        self.lose(at);
+    }
+
+    /// What only this machine had is lost.
+    fn lose(&mut self, at: usize) {
+        let (spread, mut lost) = (&self.map.spreads[0], Vec::new());
+        for (key, slot) in &self.slots {
+            let group = spread.group_of(*slot);
+            if group.primary == Some(node(at)) && group.others.is_empty() {
+                let by = format!("n{} died", at + 1);
+                let begin = self.history.moment();
+                let (ask, answer, version) = (Ask::Lose, Answer::Done, None);
+                let op = Op { ask, answer, version, begin, end: u64::MAX, after: None, by };
+                self.history.ops.entry(*key).or_default().push(op);
+                lost.push((*key, begin));
+            }
+        }
+        self.losses.insert(at, lost);
+    }
+
+    /// Machines whose time has come start anew.
+    fn restart(&mut self) {
+        let now_ns = self.now_ns();
+        for at in 0..self.machines.len() {
+            if self.restarts.get(&at).is_none_or(|until_ns| *until_ns > now_ns) {
+                continue;
+            }
+            self.restarts.remove(&at);
+            self.lives[at] += 1;
+            let life = self.lives[at];
+            self.next_map(|draft| draft.nodes[at].incarnation = life);
+            self.start(at);
+            for (key, begin) in self.losses.remove(&at).into_iter().flatten() {
+                let end = self.history.moment();
+                let ops = self.history.ops.get_mut(&key).into_iter().flatten();
+                ops.filter(|op| op.begin == begin).for_each(|op| op.end = end);
+            }
+        }
+    }
+
+    /// Forgets connections that are over on both sides.
+    fn bury(&mut self) {
+        self.cables.retain(|(_, cable)| !(cable.end(0).is_closed() && cable.end(1).is_closed()));
+        self.alone.retain(|(_, peer)| !peer.is_closed());
+    }
+
+    /// Nothing goes wrong any more: what is under way ends, and each object is looked at by each node.
+    fn calm(&mut self) -> Result<(), String> {
+        self.quiet = true;
+        self.paths.clear();
+        self.paused.iter_mut().for_each(|paused| paused.0 = 0);
+        self.restarts.values_mut().for_each(|until_ns| *until_ns = 0);
+        self.news.iter_mut().for_each(|news_ns| *news_ns = 0);
+        self.rest(6_000)?;
+        let keys: Vec<usize> = self.history.ops.keys().copied().collect();
+        for at in 0..self.machines.len() {
+            self.clients[0].lost(&mut self.history);
+            self.connect_to(0, at, at as u64);
+            for key in &keys {
+                let (now_ns, paused_ns) = (self.now_ns(), self.paused[at].1);
+                self.clients[0].look(&mut self.history, *key, now_ns, paused_ns);
+                while !self.clients[0].is_idle() {
+                    self.step()?;
+                }
+            }
+        }
+        for client in &mut self.clients {
+            client.lost(&mut self.history);
+        }
+        self.plan.ops = 0;
+        self.rest(1_000)?;
+        for (at, machine) in self.machines.iter().enumerate() {
+            let unsettled = machine.as_ref().expect("all run by now").inside.unsettled();
+            if unsettled != Unsettled::default() {
+                return Err(format!("{unsettled:?} are left at n{} when all clients have gone", at + 1));
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets so much time pass.
+    fn rest(&mut self, ms: u64) -> Result<(), String> {
+        let end_ns = self.now_ns() + ms * 1_000_000;
+        while self.now_ns() < end_ns {
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    fn judge(&mut self) -> Result<(), String> {
+        let mut undecided = 0;
+        for (key, ops) in &self.history.ops {
+            match check(ops) {
+                Verdict::Right => {}
+                Verdict::TooMany => undecided += 1,
+                Verdict::Wrong(why) => {
+                    let mut text = format!("no order of what happened to {} explains it: {why}", name(*key));
+                    ops.iter().for_each(|op| text += &format!("    {op}\n"));
+                    return Err(text);
+                }
+            }
+        }
+        self.counts.insert("objects not decided", undecided);
+        Ok(())
+    }
+}
