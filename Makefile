@@ -4,6 +4,7 @@
 #   make test     all tests; what continuous integration runs
 #   make bench    measure beside memcached, Redis and others (MEMCACHED=path, POGOCACHE=path, ROUNDS=7, LINES=c,d)
 #   make figures  measure and draw the papers' figures again on pretend networks (ROUNDS=3, FULL=1: every cell)
+#   make histories  have clients ask real nodes that stop and lose their links, and judge each answer (HISTORIES=100)
 #   make check    measure whether the lab's pretend networks do what they say
 #   make fuzz     fuzz every parser and session (FUZZ_SECONDS=600 of CPU each, FUZZ_JOBS=1 at once)
 #   make bugs     plant bugs, one at a time, and have the simulator find each
@@ -18,12 +19,14 @@ LINES ?= c,d,e,f,g
 FUZZ_SECONDS ?= 600
 SCHEDULES ?= 100000
 FUZZ_JOBS ?= 1
+HISTORIES ?= 100
+NODES ?= 1
 HERD := target/release/herd
 # Where the crates others build on must check (docs/portability.md).
 TARGETS := aarch64-unknown-linux-gnu aarch64-apple-darwin x86_64-unknown-freebsd
 PORTABLE := -p herd-core -p herd-store -p herd-net -p herd-client --features herd-client/async
 
-.PHONY: help run test bench figures check fuzz bugs shuttle lint install build
+.PHONY: help run test bench figures histories check fuzz bugs shuttle lint install build
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -38,7 +41,7 @@ run: build
 test:
 	@scripts/toolchain
 	@scripts/need memcached=memcached redis-server=redis-server iperf3=iperf3 libmemcached-tools=memccapable curl=curl \
-	    nginx-light=nginx etcd-server=etcd iproute2=ip nftables=nft iputils-ping=ping python3-venv="python3 -m ensurepip --version"
+	    nginx-light=nginx etcd-server=etcd iproute2=ip nftables=nft iputils-ping=ping golang-go=go python3-venv="python3 -m ensurepip --version"
 	cargo xtask test
 
 bench: build
@@ -51,6 +54,11 @@ figures: build
 	    iperf3=iperf3 librsvg2-bin=rsvg-convert
 	@for figure in hoc-throughput hoc-speedup hoc-mixed adhoc-spread adhoc-array; do target/release/herd-lab figure $$figure --herd $(HERD) \
 	    --rounds $(if $(filter file,$(origin ROUNDS)),3,$(ROUNDS)) $(if $(FULL),--full) || exit 1; done
+
+histories: build
+	@scripts/need golang-go=go iproute2=ip nftables=nft
+	cd lab/histories && go build -mod=readonly -buildvcs=false -trimpath -o ../../target/release/herd-histories .
+	target/release/herd-lab histories --herd $(HERD) --nodes $(NODES) --histories $(HISTORIES)
 
 check: build
 	@scripts/need iproute2=ip nftables=nft iperf3=iperf3

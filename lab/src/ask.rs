@@ -21,13 +21,18 @@ pub(crate) struct Asker {
     sequence: u64,
 }
 
-/// A reply of status ok: its header and body.
+/// A reply: its header, and its body or whole frame.
 type Answer = (Header, Vec<u8>);
 
 impl Asker {
     /// Connects and greets.
     pub(crate) fn open(addr: SocketAddr) -> Result<Self> {
-        let mut stream = sys::connect_blocking(addr, PATIENCE).during(|| format!("connect to {addr}"))?;
+        Self::open_within(addr, PATIENCE)
+    }
+
+    /// Connects and greets; no read or write on it takes longer than `patience`.
+    pub(crate) fn open_within(addr: SocketAddr, patience: Duration) -> Result<Self> {
+        let mut stream = sys::connect_blocking(addr, patience).during(|| format!("connect to {addr}"))?;
         let link = Proto::Herd.greet(&mut stream)?;
         Ok(Self { stream, session: link.session, sequence: 0 })
     }
@@ -78,8 +83,17 @@ impl Asker {
         Ok((header, frame[header.body_start()..].to_vec()))
     }
 
-    /// The reply's header, and its first frame.
+    /// The header of a reply of status ok, and its first frame.
     fn ask_frame(&mut self, header: Header, fields: &[(u8, &[u8])], body: &[u8]) -> Result<Answer> {
+        let (header, frame) = self.exchange(header, fields, body)?;
+        if header.code != STATUS_OK {
+            return Err(Error::new(wire::explain(&header, header.head(&frame))));
+        }
+        Ok((header, frame))
+    }
+
+    /// Asks and gives the reply of whatever status: its header, and its first frame.
+    pub(crate) fn exchange(&mut self, header: Header, fields: &[(u8, &[u8])], body: &[u8]) -> Result<Answer> {
         self.sequence += 1;
         let (mut head, mut frame) = (Vec::new(), Vec::new());
         fields.iter().for_each(|(tag, value)| wire::append_field(&mut head, *tag, value));
@@ -95,7 +109,7 @@ impl Asker {
             if header.kind == kind::CREDIT {
                 continue;
             }
-            if header.kind != kind::REPLY || header.code != STATUS_OK || header.id != id {
+            if header.kind != kind::REPLY || header.id != id {
                 return Err(Error::new(wire::explain(&header, header.head(&frame))));
             }
             return Ok((header, frame));

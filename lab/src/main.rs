@@ -18,6 +18,7 @@ mod error;
 mod fake;
 mod figure;
 mod hist;
+mod histories;
 mod holder;
 mod map;
 mod net;
@@ -68,6 +69,9 @@ enum Command {
     /// Sends random memcached commands, valid and not, to Herd and to memcached, and compares their replies.
     #[command(after_help = "Example:\n  herd-lab differ --herd target/release/herd --memcached /path/to/memcached")]
     Differ(differ::Options),
+    /// Has many clients ask a herd of real nodes while nodes stop and links break, and judges what they were told.
+    #[command(after_help = "Example:\n  herd-lab histories --herd target/release/herd --nodes 3 --histories 20")]
+    Histories(histories::Options),
     /// Measures whether pretend networks do what they say: round trips, rates, losses, cuts, firewalls, clean-up.
     #[command(after_help = "Works as root, and without where user namespaces and /dev/net/tun are for all.")]
     Check(net::check::Options),
@@ -185,6 +189,9 @@ fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Check(options) => {
             return Ok(if net::check::run(&options)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+        Command::Histories(options) => {
+            return Ok(if histories::run(&options)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Command::Differ(options) => differ::run(&options)?,
         Command::Figure(options) => figure::run(options)?,

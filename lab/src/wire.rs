@@ -38,6 +38,8 @@ pub(crate) mod kind {
 pub(crate) mod verb {
     pub(crate) const GET: u8 = 1;
     pub(crate) const PUT: u8 = 2;
+    pub(crate) const REMOVE: u8 = 3;
+    pub(crate) const EXECUTE: u8 = 4;
     pub(crate) const CREATE: u8 = 5;
     pub(crate) const DESTROY: u8 = 6;
     pub(crate) const LIST: u8 = 7;
@@ -51,6 +53,25 @@ pub(crate) mod flag {
     pub(crate) const BRIEF: u8 = 16;
 }
 
+/// Conditions of a request that the lab uses.
+pub(crate) mod condition {
+    pub(crate) const IF_ABSENT: u16 = 1;
+    pub(crate) const IF_VERSION: u16 = 3;
+}
+
+/// Statuses of a reply that the lab tells apart.
+pub(crate) mod status {
+    pub(crate) const OK: u16 = 0;
+    pub(crate) const NOT_FOUND: u16 = 1;
+    pub(crate) const CONDITION_FAILED: u16 = 2;
+    pub(crate) const TOO_LARGE: u16 = 6;
+    pub(crate) const FULL: u16 = 7;
+    pub(crate) const QUOTA: u16 = 8;
+    pub(crate) const BUSY: u16 = 12;
+    pub(crate) const NOT_ALLOWED: u16 = 14;
+    pub(crate) const UNREACHABLE: u16 = 16;
+}
+
 /// Head fields the lab uses.
 pub(crate) mod tag {
     pub(crate) const NAME: u8 = 1;
@@ -58,9 +79,11 @@ pub(crate) mod tag {
     pub(crate) const SPECIFICATION: u8 = 6;
     pub(crate) const ERROR: u8 = 7;
     pub(crate) const PREFIX: u8 = 8;
+    pub(crate) const METHOD: u8 = 11;
     pub(crate) const FEATURES: u8 = 12;
     pub(crate) const VERSION: u8 = 13;
     pub(crate) const SESSION: u8 = 14;
+    pub(crate) const TOKEN: u8 = 18;
     pub(crate) const ROUTES: u8 = 29;
 }
 

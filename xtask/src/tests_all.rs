@@ -24,6 +24,7 @@ pub(crate) fn run() -> Result<(), String> {
     step(&mut counts, "install", install());
     tour(&mut counts);
     bench(&mut counts);
+    histories(&mut counts);
     println!("total: {} passed, {} failed, {} skipped", counts.passed, counts.failed, counts.skipped);
     if counts.failed == 0 { Ok(()) } else { Err(format!("{} failed", counts.failed)) }
 }
@@ -99,6 +100,31 @@ fn bench(counts: &mut Counts) {
     let mut bench = Command::new("target/release/herd-lab");
     bench.args(["bench", "--short", "--herd", "target/release/herd", "--out", "target/bench-short"]);
     step(counts, "bench, short form", succeed(bench));
+}
+
+/// The checker of histories passes its own tests, and a few histories of real nodes pass the checker.
+fn histories(counts: &mut Counts) {
+    const CHECKER: &str = "../../target/release/herd-histories";
+    if Command::new("go").arg("version").stdout(Stdio::null()).status().is_err() {
+        println!("SKIPPED histories: no go (Debian: golang-go)");
+        counts.skipped += 1;
+        return;
+    }
+    let go = |arguments: &[&str]| {
+        let mut go = Command::new("go");
+        go.args(arguments).current_dir("lab/histories");
+        succeed(go)
+    };
+    step(counts, "tests of the checker of histories", go(&["test", "-mod=readonly", "./..."]));
+    let built = go(&["build", "-mod=readonly", "-buildvcs=false", "-trimpath", "-o", CHECKER, "."]);
+    let is_built = built.is_ok();
+    step(counts, "the checker of histories", built);
+    if is_built {
+        let mut short = Command::new("target/release/herd-lab");
+        short.args(["histories", "--herd", "target/release/herd", "--out", "target/histories-short"]);
+        short.args(["--histories", "6", "--operations", "1000"]);
+        step(counts, "histories, short form", succeed(short));
+    }
 }
 
 fn succeed(mut command: Command) -> Result<(), String> {

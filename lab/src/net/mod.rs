@@ -343,6 +343,23 @@ impl Network {
         self.fabric.batch("ip", &format!("link set {port} {}\n", if plugged { "up" } else { "down" }))
     }
 
+    /// Two hosts of a switch do not hear each other any more, though all others hear both; `reset`: what they send to
+    /// each other is answered as if nobody were there, so that connections break at once.
+    pub(crate) fn part(&self, host: HostId, other: HostId, reset: bool) -> Result<()> {
+        let other = self.hosts[other.0].address;
+        let refuse = if reset { "meta l4proto tcp reject with tcp reset" } else { "drop" };
+        let rules = format!(
+            "table ip apart {{\nchain in {{ type filter hook input priority 0; ip saddr {other} {refuse}\n}}\n\
+             chain out {{ type filter hook output priority 0; ip daddr {other} {refuse}\n}}\n}}\n"
+        );
+        self.hosts[host.0].namespace.batch("nft", &rules)
+    }
+
+    /// Undoes [`Network::part`] at a host.
+    pub(crate) fn join(&self, host: HostId) -> Result<()> {
+        self.hosts[host.0].namespace.batch("nft", "delete table ip apart\n")
+    }
+
     /// Sends a signal to every process on a host: SIGSTOP pauses it, SIGCONT wakes it, SIGKILL is a power failure.
     pub(crate) fn signal(&self, host: HostId, signal: i32) -> Result<usize> {
         let on_host = self.processes(host)?;

@@ -303,6 +303,19 @@ pub(super) fn free_port(address: Ipv4Addr) -> Result<u16> {
 }
 
 impl Server {
+    /// Starts a command that prints `ready ADDRESS`, and waits until it does.
+    pub(crate) fn announced(mut command: Command) -> Result<Self> {
+        let words = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>();
+        let program = command.get_program().to_string_lossy().into_owned();
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let child = command.spawn().during(|| format!("start {program}"))?;
+        let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let mut server = Server { child, addr: nowhere, options: words.join(" "), _scratch: None };
+        let ready = server.await_line();
+        ready.map_err(|error| Error::new(format!("{program} {}: {error}", server.options)))?;
+        Ok(server)
+    }
+
     /// Its process.
     pub(crate) fn pid(&self) -> i32 {
         i32::try_from(self.child.id()).expect("pids fit an i32")

@@ -1,0 +1,113 @@
+// Histories checks whether histories of operations on a herd (NDJSON, FORMATS.md) are linearizable, key by key: each
+// object as a register with versions and guards, each lock by its grants and leases. `herd-lab histories` runs it.
+//
+// For each file it prints one line of JSON. It exits with 1 if a history is illegal, with 2 if one cannot be read.
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// Verdict is what is printed of a history.
+type Verdict struct {
+	File string `json:"file"`
+	// Verdict is ok, illegal or unknown: the time was over.
+	Verdict string `json:"verdict"`
+	// Keys that are not ok.
+	Keys       []string `json:"keys"`
+	Operations int      `json:"operations"`
+	// UnknownOperations had no answer and may have had their effect at any time.
+	UnknownOperations int     `json:"unknown_operations"`
+	Seconds           float64 `json:"seconds"`
+	// Pages show why the keys that are illegal are so.
+	Pages []string `json:"pages"`
+}
+
+func main() {
+	patience := flag.Duration("time", 60*time.Second, "longest time for one history")
+	flag.Parse()
+	status := 0
+	for _, file := range flag.Args() {
+		verdict, err := checkFile(file, *patience)
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "histories: %s: %v\n", file, err)
+			os.Exit(2)
+		}
+		line, err := json.Marshal(verdict)
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "histories: %v\n", err)
+			os.Exit(2)
+		}
+		fmt.Println(string(line))
+		if verdict.Verdict == "illegal" {
+			status = 1
+		}
+	}
+	os.Exit(status)
+}
+
+func checkFile(file string, patience time.Duration) (Verdict, error) {
+	from, err := os.Open(file)
+	if err != nil {
+		return Verdict{}, err
+	}
+	defer from.Close()
+	records, err := read(from)
+	if err != nil {
+		return Verdict{}, err
+	}
+	base := strings.TrimSuffix(file, filepath.Ext(file))
+	verdict, err := check(records, patience, func(key string) string { return base + "-" + key + ".html" })
+	verdict.File = file
+	return verdict, err
+}
+
+// found is what became of one key.
+type found struct {
+	key    string
+	result porcupine.CheckResult
+	info   porcupine.LinearizationInfo
+}
+
+// check judges all keys at once, each in its own thread, and draws those that are illegal where `page` says.
+func check(records []Record, patience time.Duration, page func(string) string) (Verdict, error) {
+	began := time.Now()
+	keys, operations, unknown := partition(records)
+	verdict := Verdict{Verdict: "ok", Keys: []string{}, Pages: []string{}, Operations: len(records), UnknownOperations: unknown}
+	results := make(chan found, len(keys))
+	for _, key := range keys {
+		go func(key string) {
+			result, info := porcupine.CheckOperationsVerbose(*modelOf(key), operations[key], patience)
+			results <- found{key, result, info}
+		}(key)
+	}
+	for range keys {
+		one := <-results
+		switch one.result {
+		case porcupine.Ok:
+			continue
+		case porcupine.Unknown:
+			if verdict.Verdict == "ok" {
+				verdict.Verdict = "unknown"
+			}
+		case porcupine.Illegal:
+			verdict.Verdict = "illegal"
+			path := page(one.key)
+			if err := porcupine.VisualizePath(*modelOf(one.key), one.info, path); err != nil {
+				return verdict, err
+			}
+			verdict.Pages = append(verdict.Pages, path)
+		}
+		verdict.Keys = append(verdict.Keys, one.key)
+	}
+	verdict.Seconds = time.Since(began).Seconds()
+	return verdict, nil
+}

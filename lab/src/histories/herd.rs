@@ -1,0 +1,133 @@
+//! The herd that histories are made on: real nodes, on hosts of a pretend network or side by side on loopback.
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::error::{Context, Error, Result};
+use crate::net::conditions::Rate;
+use crate::net::{HostId, Network, Plan, presets};
+use crate::peers::server::Server;
+use crate::sys;
+
+/// The port of a node that has a host to itself.
+const PORT: u16 = 7_700;
+/// What the nodes of a herd prove to each other.
+const SECRET: &str = "6c6162206c6162206c6162206c616220";
+/// Cables of the nodes.
+pub(super) const RATE: Rate = Rate::GBIT_1;
+
+/// Hosts for nodes and clients.
+pub(super) struct Hosts {
+    pub(super) net: Network,
+    clients: HostId,
+    pub(super) nodes: Vec<HostId>,
+}
+
+/// A herd that runs; its nodes end when it is dropped, before their hosts vanish.
+pub(super) struct Herd {
+    pub(super) nodes: Vec<Server>,
+    /// `None`: all on loopback.
+    pub(super) hosts: Option<Hosts>,
+    program: PathBuf,
+}
+
+impl Hosts {
+    /// A switch with the clients' host and one for each node. The caller is inside the lab's own namespaces.
+    pub(super) fn build(nodes: usize) -> Result<Self> {
+        let (plan, clients, nodes): (Plan, _, _) = presets::farm(nodes, RATE);
+        Ok(Self { net: plan.build()?, clients, nodes })
+    }
+}
+
+impl Herd {
+    /// Starts the nodes, one after the other: the first begins a herd, the others join it. Their logs go to `dir`.
+    pub(super) fn start(program: &Path, count: usize, hosts: Option<Hosts>, dir: &Path) -> Result<Self> {
+        let mut herd = Self { nodes: Vec::new(), hosts, program: program.to_owned() };
+        if count > 1 && !herd.knows(&["node", "--help"], "--join") {
+            return Err(Error::lacking(format!(
+                "{} has no `node --join`: --nodes 1 is what it can do",
+                program.display()
+            )));
+        }
+        for number in 0..count {
+            let log = dir.join(format!("node-{}.log", number + 1));
+            let log = File::create(&log).during(|| format!("create {}", log.display()))?;
+            let data = dir.join(format!("node-{}", number + 1));
+            let mut command = herd.command(number);
+            let listen = herd.address(number).map_or_else(|| "127.0.0.1:0".into(), |at| format!("{at}:{PORT}"));
+            command.args(["node", "--listen", &listen, "--threads", "2", "--memory", "256m", "--plain"]);
+            command.args(["--log", "warn", "--name", &format!("n{}", number + 1)]);
+            command.env("HERD_SECRET", SECRET).stderr(log);
+            if count > 1 {
+                fs::create_dir_all(&data).during(|| format!("create {}", data.display()))?;
+                command.arg("--data").arg(&data);
+            }
+            if let (Some(first), Some(hosts)) = (herd.nodes.first(), &herd.hosts) {
+                let own = hosts.net.address(hosts.nodes[number]);
+                command.args(["--join", &first.addr.to_string(), "--advertise", &format!("{own}:{PORT}")]);
+            } else if let Some(first) = herd.nodes.first() {
+                command.args(["--join", &first.addr.to_string()]);
+            }
+            let node = Server::announced(command).map_err(|error| error.within(&format!("node {}", number + 1)))?;
+            herd.nodes.push(node);
+        }
+        Ok(herd)
+    }
+
+    /// Where the nodes are.
+    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+        self.nodes.iter().map(|node| node.addr).collect()
+    }
+
+    fn address(&self, number: usize) -> Option<Ipv4Addr> {
+        self.hosts.as_ref().map(|hosts| hosts.net.address(hosts.nodes[number]))
+    }
+
+    /// The program as a command on a node's host, which ends with this thread.
+    fn command(&self, number: usize) -> Command {
+        if let Some(hosts) = &self.hosts {
+            return hosts.net.command(hosts.nodes[number], &self.program);
+        }
+        let mut command = Command::new(&self.program);
+        sys::tie(&mut command, None);
+        command
+    }
+
+    /// Runs `work` where the clients are.
+    pub(super) fn on_clients<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        match &self.hosts {
+            Some(hosts) => hosts.net.on(hosts.clients, work),
+            None => work(),
+        }
+    }
+
+    /// An error that names the nodes that have ended.
+    pub(super) fn check_alive(&mut self) -> Result<()> {
+        let dead = (0..self.nodes.len()).filter(|&number| !self.nodes[number].alive());
+        let dead: Vec<String> = dead.map(|number| format!("node {} has ended (see its log)", number + 1)).collect();
+        if dead.is_empty() { Ok(()) } else { Err(Error::new(dead.join(", "))) }
+    }
+
+    /// Whether a subcommand exits well and what it prints has that word.
+    fn knows(&self, arguments: &[&str], word: &str) -> bool {
+        let output = Command::new(&self.program).args(arguments).output();
+        output.is_ok_and(|out| out.status.success() && String::from_utf8_lossy(&out.stdout).contains(word))
+    }
+
+    /// Has the herd check itself, where it can: whether it did.
+    pub(super) fn fsck(&self) -> Result<bool> {
+        if !self.knows(&["fsck", "--help"], "fsck") {
+            return Ok(false);
+        }
+        let mut command = self.command(0);
+        let node = self.nodes[0].addr.to_string();
+        let output = command.args(["fsck", "--node", &node]).output().during(|| "start herd fsck".into())?;
+        if output.status.success() {
+            return Ok(true);
+        }
+        let said = [output.stdout, output.stderr].concat();
+        Err(Error::new(format!("herd fsck: {}: {}", output.status, String::from_utf8_lossy(&said).trim())))
+    }
+}

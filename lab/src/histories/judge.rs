@@ -1,0 +1,69 @@
+//! The checker (lab/histories, in Go with porcupine) as a process: a file with a history in, a verdict out.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::client;
+use crate::error::{Context, Error, Result};
+use crate::sys;
+
+/// Its name, beside this program unless another place is named.
+const NAME: &str = "herd-histories";
+
+/// The checker's program.
+#[derive(Clone, Debug)]
+pub(super) struct Judge {
+    program: PathBuf,
+    patience: Duration,
+}
+
+/// What it found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Word {
+    Ok,
+    Illegal,
+    /// The time was over.
+    Unknown,
+}
+
+/// Its verdict on one history.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Verdict {
+    pub(super) verdict: Word,
+    /// Those that are not ok.
+    pub(super) keys: Vec<String>,
+    pub(super) seconds: f64,
+    /// Why keys are illegal, drawn.
+    pub(super) pages: Vec<String>,
+}
+
+impl Judge {
+    /// The checker at `program`, or the one beside this program; `patience`: its longest time for one history.
+    pub(super) fn find(program: Option<&Path>, patience: Duration) -> Result<Self> {
+        let beside = || Ok::<_, Error>(client::program()?.with_file_name(NAME));
+        let program = program.map_or_else(beside, |program| Ok(program.to_owned()))?;
+        if program.is_file() {
+            return Ok(Self { program, patience });
+        }
+        Err(Error::lacking(format!("no checker at {}: `make histories` builds it, with Go", program.display())))
+    }
+
+    /// Judges the history in a file.
+    pub(super) fn judge(&self, file: &Path) -> Result<Verdict> {
+        let mut command = Command::new(&self.program);
+        command.arg(format!("-time={}ms", self.patience.as_millis())).arg(file);
+        command.stdin(Stdio::null());
+        sys::tie(&mut command, None);
+        let output = command.output().during(|| format!("start {}", self.program.display()))?;
+        // 1 is an illegal history.
+        if !matches!(output.status.code(), Some(0 | 1)) {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(Error::new(format!("the checker: {}: {}", output.status, said.trim())));
+        }
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+}
