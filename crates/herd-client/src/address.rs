@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv6Addr};
 pub const DEFAULT_PORT: u16 = 7700;
 
 /// Where a node listens: a host by name or number, and a port.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     /// Name, or number without brackets.
     pub host: String,

@@ -201,7 +201,7 @@ impl Client {
     /// A connection for requests that do not wait for each other.
     pub fn pipeline(&self) -> Result<Pipeline<'_>> {
         let begun_ms = self.common.now_ms();
-        let link = match self.common.pool.take(begun_ms) {
+        let link = match self.common.pool.take(begun_ms, false) {
             Some(link) => link,
             None => self.connect(begun_ms.saturating_add(self.common.patience_ms))?,
         };
@@ -210,13 +210,13 @@ impl Client {
 
     /// A connection to the first node that answers.
     fn connect(&self, deadline_ms: u64) -> Result<Link<TcpStream>> {
-        let mut dial = self.common.pool.dial();
+        let mut dial = self.common.pool.dial(self.common.now_ms(), false);
         while let Some((node, within)) = dial.next(self.common.now_ms(), deadline_ms) {
-            match connect(self.common.pool.node(node), within) {
-                Ok(socket) => return Ok(Link::new(socket, node, self.common.now_ms())),
+            match connect(&self.common.pool.node(node), within) {
+                Ok(socket) => return Ok(Link::new(socket, node, self.common.now_ms(), dial.meant())),
                 Err(error) => dial.last = Some(error),
             }
-            self.common.pool.failed(node);
+            self.common.pool.avoid(self.common.now_ms(), node);
         }
         Err(self.common.pool.unreachable(dial.last))
     }
@@ -253,7 +253,7 @@ impl Client {
                     exchange.supply(self.common.now_ms(), supply);
                 }
                 Need::Connect(node, within) => {
-                    let socket = connect(self.common.pool.node(node), within);
+                    let socket = connect(&self.common.pool.node(node), within);
                     exchange.connected(self.common.now_ms(), socket);
                 }
                 Need::Wait { write, most } => {

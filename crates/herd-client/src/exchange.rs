@@ -8,9 +8,13 @@
 //! | reading: the first bytes of a source | [`Exchange::supply`] | between |
 //! | between tries | an idle connection | open |
 //! | between tries | there is none | dialing |
+//! | dialing: the owner's addresses | [`Exchange::connected`] | open, or the next, or astray and between |
 //! | dialing: nodes in turn | [`Exchange::connected`] | open, or the next node |
 //! | open: the request is under way | an answer, or what can't be helped | ended |
 //! | open, dialing | a failure after which it may go again | between, perhaps behind a pause |
+//!
+//! Where the map tells who decides on the object, that node is asked first. A request for which it could not be had is
+//! *astray*: it goes to any node, as all do without a map.
 //!
 //! A source is read before there is a connection: who has nothing to say yet is no silent client, and what the first
 //! frame holds can be sent again.
@@ -24,6 +28,7 @@ use crate::reply::Reply;
 use crate::request::Request;
 use crate::retry::{Failure, Next, Tries};
 use crate::shell::{Dial, Pool, Progress};
+use herd_core::key::CollectionId;
 use std::io;
 use std::time::Duration;
 
@@ -121,6 +126,14 @@ pub(crate) struct Exchange<'a, S> {
     /// When a get that waits for a newer version has waited long enough, whatever was lost on the way.
     wait_until_ms: u64,
     tries: Tries,
+    /// It does not go to the owner of its object any more.
+    astray: bool,
+    /// This try goes to the owner.
+    to_owner: bool,
+    /// This try's connection was idle before.
+    was_idle: bool,
+    /// The id that its collection has by the map, 0 if none; `None`: it goes by no map.
+    collection: Option<CollectionId>,
     state: State<S>,
 }
 
@@ -152,6 +165,10 @@ impl<'a, S: Socket> Exchange<'a, S> {
             wait_until_ms: 0,
             tries: Tries::new(&request, 0),
             request,
+            astray: false,
+            to_owner: false,
+            was_idle: false,
+            collection: None,
             state: State::Between,
         };
         match given {
@@ -176,6 +193,10 @@ impl<'a, S: Socket> Exchange<'a, S> {
                 State::Between => self.begin(now_ms),
                 State::Dialing(dial) => match dial.next(now_ms, self.tries.deadline_ms()) {
                     Some((node, within)) => return Need::Connect(node, within),
+                    None if dial.is_of_owner => {
+                        self.astray = true;
+                        self.state = State::Between;
+                    }
                     None => {
                         let failure = self.pool.unreachable(dial.last.take());
                         self.failed(now_ms, Failure::NoConnection(failure));
@@ -243,13 +264,15 @@ impl<'a, S: Socket> Exchange<'a, S> {
         let State::Dialing(dial) = &mut self.state else { return };
         match socket {
             Ok(socket) => {
-                let link = Link::new(socket, dial.node, now_ms);
+                let link = Link::new(socket, dial.node, now_ms, dial.meant());
                 self.open(now_ms, link, false);
             }
             Err(error) => {
-                self.pool.failed(dial.node);
+                self.pool.avoid(now_ms, dial.node);
                 dial.last = Some(error);
-                self.tries.missed();
+                if !dial.is_of_owner {
+                    self.tries.missed();
+                }
             }
         }
     }
@@ -286,9 +309,20 @@ impl<'a, S: Socket> Exchange<'a, S> {
     // One try.
 
     fn begin(&mut self, now_ms: u64) {
-        match self.pool.take(now_ms) {
-            Some(link) => self.open(now_ms, link, true),
-            None => self.state = State::Dialing(self.pool.dial()),
+        let course = self.pool.course(now_ms, &self.request);
+        let (owner, about_node) = (course.owner.filter(|_| !self.astray), self.request.is_about_node());
+        (self.to_owner, self.collection) = (owner.is_some(), course.collection);
+        let idle = match &owner {
+            Some(owner) => self.pool.take_owner(now_ms, owner),
+            None => self.pool.take(now_ms, about_node),
+        };
+        match (idle, owner) {
+            (Some(link), _) => self.open(now_ms, link, true),
+            (None, Some(owner)) => {
+                let dial = self.pool.dial_owner(now_ms, self.tries.deadline_ms(), owner);
+                self.state = State::Dialing(dial);
+            }
+            (None, None) => self.state = State::Dialing(self.pool.dial(now_ms, about_node)),
         }
     }
 
@@ -304,7 +338,9 @@ impl<'a, S: Socket> Exchange<'a, S> {
         let sink = (self.sink, std::mem::take(&mut self.memory));
         let first_ms = self.tries.silence_ms(now_ms, self.pool.nodes(), was_idle, self.request.wait_ms());
         let patience = Patience { first_ms, then_ms: self.patience_ms };
-        match link.begin(now_ms, &self.request, body, sink, patience) {
+        self.was_idle = was_idle;
+        let begun = link.begin(now_ms, &self.request, body, sink, patience);
+        match begun.and_then(|id| self.pool.ask_map(now_ms, &mut link).map(|()| id)) {
             Ok(id) => self.state = State::Open(link, id),
             Err(error) => self.failed(now_ms, Failure::Final(error)),
         }
@@ -372,7 +408,9 @@ impl<'a, S: Socket> Exchange<'a, S> {
 
     fn finish(&mut self, now_ms: u64) {
         let State::Open(mut link, id) = self.leave() else { unreachable!("checked by the caller") };
-        match answer(link.finish(now_ms, id)) {
+        let call = link.finish(now_ms, id);
+        self.hear(&call);
+        match answer(call) {
             Ok((reply, value)) => {
                 self.pool.give_back(now_ms, link);
                 let accepted = if self.sink == Sink::Stream { self.progress.accept(&reply) } else { Ok(()) };
@@ -388,10 +426,27 @@ impl<'a, S: Socket> Exchange<'a, S> {
         }
     }
 
+    /// Takes note of what an answer tells of the map.
+    fn hear(&self, call: &Call) {
+        let Some(reply) = &call.reply else { return };
+        let is_stale = match self.collection {
+            None => false,
+            Some(CollectionId(0)) => !reply.is_no_collection(),
+            Some(id) => reply.is_ok() && reply.collection != id.0,
+        };
+        self.pool.heard(reply.epoch, is_stale);
+    }
+
+    /// The node of this try is of no use for now.
+    fn shun(&mut self, now_ms: u64, node: usize) {
+        self.astray |= self.to_owner;
+        self.pool.avoid(now_ms, node);
+    }
+
     /// Nothing moved for the time of the try.
     fn silent(&mut self, now_ms: u64, id: u64) {
         let State::Open(link, _) = self.leave() else { unreachable!("checked by the caller") };
-        self.pool.failed(link.node);
+        self.shun(now_ms, link.node);
         let said = if link.is_known() { "" } else { ": it took the connection and said nothing" };
         let text = format!("no answer in time from {}{said}", self.pool.node(link.node));
         let error = Error::new(ErrorKind::Unreachable, text);
@@ -404,9 +459,12 @@ impl<'a, S: Socket> Exchange<'a, S> {
         if !matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::BadReply) {
             return self.failed(now_ms, Failure::Final(error));
         }
-        self.pool.failed(link.node);
+        match self.was_idle {
+            true => self.pool.failed(link.node),
+            false => self.shun(now_ms, link.node),
+        }
         let error = match (link.is_foreign(), link.is_known()) {
-            (true, _) => not_a_node(self.pool.node(link.node)),
+            (true, _) => not_a_node(&self.pool.node(link.node)),
             (false, true) => error,
             (false, false) => error.about(format_args!("{} {SAID_NOTHING}", self.pool.node(link.node))),
         };

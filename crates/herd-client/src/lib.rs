@@ -22,6 +22,7 @@ pub mod nonblocking;
 mod reply;
 mod request;
 pub mod retry;
+mod route;
 mod shell;
 
 pub use error::{Error, ErrorKind, Result};

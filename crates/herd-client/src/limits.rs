@@ -1,6 +1,9 @@
 //! Limits of the client, each with the reason for its number. Those of the wire are in `herd_core::limits`.
 
-use herd_core::limits::{BLOCK_BYTES, WIRE_ARGUMENTS_MAX_BYTES, WIRE_FRAME_BODY_MAX_BYTES, WIRE_HEAD_MAX_BYTES};
+use herd_core::limits::{
+    BLOCK_BYTES, NODE_ADDRESSES_MAX, NODES_MAX, WIRE_ARGUMENTS_MAX_BYTES, WIRE_FRAME_BODY_MAX_BYTES,
+    WIRE_HEAD_MAX_BYTES,
+};
 
 /// Input buffer of one connection: a few blocks, so that a block cut by the end of one read is seldom and cheaply
 /// moved, and the whole stays in a core's cache.
@@ -30,8 +33,28 @@ pub const PIPELINE_OUTPUT_BYTES: usize = 64 * 1024;
 /// Names asked for in one page of a listing: at most about 1 MiB of names.
 pub const LIST_PAGE: u32 = 1_000;
 
-/// Idle connections kept for reuse.
-pub const IDLE_CONNECTIONS_MAX: usize = 16;
+/// Idle connections kept for reuse: some threads, each to some owners of a herd. The one idle for longest goes first.
+pub const IDLE_CONNECTIONS_MAX: usize = 64;
+
+/// A connection that was idle for so long is closed when the next one becomes idle: it costs its node memory.
+pub const IDLE_MAX_MS: u64 = 60_000;
+
+/// Least time between two requests for the map. A client of an older map only has nodes hand its requests on.
+pub const MAP_AGAIN_MS: u64 = 1_000;
+
+/// Longest wait for a connection to the owner of an object, before another node is asked: a lost packet is sent again
+/// after a second.
+pub const OWNER_CONNECT_MS: u64 = 1_500;
+
+/// How long an address that does not serve is left alone where there is another way.
+pub const AVOID_MS: u64 = 30_000;
+
+/// Nodes of the map that are tried besides those the client was given, where none of these answers.
+pub const OTHERS_MAX: usize = 3;
+
+/// Addresses a client knows at most, of all maps it has seen: those of the largest herd. Beyond them, the client asks
+/// the nodes that it knows.
+pub const ADDRESSES_MAX: usize = NODES_MAX * NODE_ADDRESSES_MAX;
 
 /// A connection idle for longer is asked whether the node has closed it before it is used: no node restarts faster.
 pub const IDLE_TRUSTED_MS: u64 = 10;

@@ -8,6 +8,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{IDLE_TRUSTED_MS, STEP_ROUNDS, STREAM_FRAME_BYTES};
 use crate::reply::Reply;
 use crate::request::Request;
+use herd_core::limits::MAP_MAX_BYTES;
+use herd_core::wire::{MapMark, Meant};
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut};
 
@@ -128,15 +130,49 @@ pub(crate) struct Link<S> {
     connection: Connection,
     pub(crate) socket: S,
     calls: BTreeMap<u64, Call>,
-    /// Index of the node in the client's list.
+    /// Index of its address among those the client knows.
     pub(crate) node: usize,
+    /// Whether only one node is meant, and any other would refuse all.
+    is_meant: bool,
+    /// The call that asks for the map.
+    map: Option<u64>,
     idle_since_ms: u64,
 }
 
 impl<S: Socket> Link<S> {
-    pub(crate) fn new(socket: S, node: usize, now_ms: u64) -> Self {
-        let connection = Connection::new(now_ms);
-        Self { connection, socket, calls: BTreeMap::new(), node, idle_since_ms: now_ms }
+    /// Over a fresh socket to the address `node`; `meant`: only that node is to take what is asked.
+    pub(crate) fn new(socket: S, node: usize, now_ms: u64, meant: Option<Meant>) -> Self {
+        let connection = match meant {
+            Some(meant) => Connection::to_node(now_ms, meant),
+            None => Connection::new(now_ms),
+        };
+        Self {
+            connection,
+            socket,
+            calls: BTreeMap::new(),
+            node,
+            is_meant: meant.is_some(),
+            map: None,
+            idle_since_ms: now_ms,
+        }
+    }
+
+    /// Asks for the map beside what else is under way; nobody waits for the answer, see [`Link::take_map`].
+    pub(crate) fn ask_map(&mut self, now_ms: u64, mark: Option<MapMark>) -> Result<()> {
+        if self.map.is_none() {
+            let id = self.connection.ask_map(now_ms, mark)?;
+            let sink = Sink::Memory(MAP_MAX_BYTES as u64);
+            self.calls.insert(id, Call { sink, reply: None, value: Vec::new(), filled: 0, ended: false });
+            self.map = Some(id);
+        }
+        Ok(())
+    }
+
+    /// The answer to who asked for the map, once it is there.
+    pub(crate) fn take_map(&mut self) -> Option<Call> {
+        let id = self.map.filter(|&id| self.is_answered(id))?;
+        self.map = None;
+        self.calls.remove(&id)
     }
 
     /// Opens a request and says its id. `memory` is used for its answer.
@@ -274,17 +310,34 @@ impl<S: Socket> Link<S> {
         self.connection.output_head().len()
     }
 
-    /// Whether it can serve another request: nothing is under way and, after a pause, the node has not closed it.
+    /// Whether it can serve another request: nothing is under way but perhaps a map and, after a pause, the node has
+    /// not closed it.
     pub(crate) fn is_usable(&mut self, now_ms: u64) -> bool {
-        let fresh = now_ms.saturating_sub(self.idle_since_ms) < IDLE_TRUSTED_MS;
-        self.calls.is_empty()
-            && self.connection.is_idle()
-            && (fresh || matches!(self.read(now_ms), Ok(false)) || self.drain_idle(now_ms))
+        self.is_quiet() && (self.idle_ms(now_ms) < IDLE_TRUSTED_MS || self.stays_quiet(now_ms))
     }
 
-    /// Whether what arrived on an idle connection leaves it usable.
-    fn drain_idle(&mut self, now_ms: u64) -> bool {
-        matches!(self.drain(), Ok(false)) && self.connection.is_idle() && matches!(self.read(now_ms), Ok(false))
+    /// How long it has been idle.
+    pub(crate) fn idle_ms(&self, now_ms: u64) -> u64 {
+        now_ms.saturating_sub(self.idle_since_ms)
+    }
+
+    fn is_quiet(&self) -> bool {
+        match self.map.filter(|&id| !self.is_answered(id)) {
+            Some(id) => self.calls.len() == 1 && self.connection.is_idle_but(id),
+            None => self.calls.len() == usize::from(self.map.is_some()) && self.connection.is_idle(),
+        }
+    }
+
+    /// Whether what has arrived meanwhile leaves it usable.
+    fn stays_quiet(&mut self, now_ms: u64) -> bool {
+        for _ in 0..STEP_ROUNDS {
+            match self.read(now_ms) {
+                Ok(false) => return self.is_quiet(),
+                Ok(true) if matches!(self.drain(), Ok(false)) => {}
+                Ok(true) | Err(_) => return false,
+            }
+        }
+        false
     }
 
     /// Handles all events; whether one has bytes for the caller.
@@ -319,6 +372,8 @@ impl<S: Socket> Link<S> {
         let Some(Wanted { id, position, bytes }) = self.connection.wanted_body() else { return Ok(None) };
         match source {
             Source::Nothing => Ok(None),
+            // What is read of a source beyond the first frame can't be sent again elsewhere.
+            Source::Stream(_) if position > 0 && self.is_meant && !self.connection.is_welcomed() => Ok(None),
             Source::Stream(_) => Ok(Some(bytes.min(STREAM_FRAME_BYTES))),
             Source::Slice(slice) => {
                 let from = position as usize;

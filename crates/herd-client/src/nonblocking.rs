@@ -239,7 +239,7 @@ impl Client {
                     exchange.supply(self.common.now_ms(), supply);
                 }
                 Need::Connect(node, within) => {
-                    let socket = connect(self.common.pool.node(node), within).await;
+                    let socket = connect(&self.common.pool.node(node), within).await;
                     exchange.connected(self.common.now_ms(), socket);
                 }
                 Need::Wait { write, most } => {

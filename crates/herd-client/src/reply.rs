@@ -3,7 +3,7 @@
 use crate::error::{Error, ErrorKind, Result};
 use herd_core::attributes::Attributes;
 use herd_core::entry::Version;
-use herd_core::wire::{Breach, Fields, Header, LENGTH_UNKNOWN, Status, WireError};
+use herd_core::wire::{Breach, Fields, Header, LENGTH_UNKNOWN, MapMark, Routes, Status, WireError};
 
 /// The head of a reply; what belongs to its body comes apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,6 +32,15 @@ pub struct Reply {
     pub attributes: Vec<u8>,
     /// What the node says of an error.
     pub text: String,
+    /// Epoch of the node's map; 0: it is in no herd with others.
+    pub epoch: u32,
+    /// Of the answer to who asks for the map: which map the node has, and the key of the name hash.
+    pub(crate) routes: Option<(MapMark, [u8; 16])>,
+}
+
+/// What a reply tells of the map; what is malformed tells nothing.
+fn routes(header: &Header, fields: &Fields<'_>) -> Option<(MapMark, [u8; 16])> {
+    Routes::told(header, fields).ok().flatten().map(|routes| (routes.mark, routes.key.0))
 }
 
 impl Reply {
@@ -50,12 +59,19 @@ impl Reply {
             checksum: fields.checksum,
             attributes: fields.attributes.unwrap_or_default().to_vec(),
             text: fields.error.unwrap_or_default().to_owned(),
+            epoch: header.epoch,
+            routes: routes(header, fields),
         }
     }
 
     /// Whether the request was done.
     pub fn is_ok(&self) -> bool {
         self.code == Status::Ok.code()
+    }
+
+    /// Whether there is no such collection.
+    pub(crate) fn is_no_collection(&self) -> bool {
+        self.code == Status::Error(herd_core::ErrorKind::NoCollection).code()
     }
 
     /// Whether the node asks to try again later; nothing was done.

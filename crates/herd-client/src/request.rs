@@ -49,9 +49,12 @@ pub struct Request<'a> {
     after: Option<&'a [u8]>,
 }
 
+/// Which collection a request is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place<'a> {
+pub(crate) enum Place<'a> {
+    /// By its id.
     Id(CollectionId),
+    /// By its name.
     Named(&'a str),
 }
 
@@ -158,9 +161,8 @@ impl<'a> Request<'a> {
     /// The same request as a holder of a lock makes it: with its token, where it is about an object and shows none yet.
     /// What is done to a lock itself shows none: locks are not guarded by themselves.
     pub(crate) fn held_by(mut self, token: Option<Token>) -> Self {
-        let on_object = matches!(self.verb, Verb::Get | Verb::Put | Verb::Remove | Verb::Execute);
         let on_lock = matches!(self.method, Some("lock" | "renew" | "unlock" | "check"));
-        if on_object && !on_lock && self.collection != Place::Id(CollectionId::SYSTEM) {
+        if !on_lock && self.object().is_some() {
             self.token = self.token.or(token.map(Token::to_bytes));
         }
         self
@@ -223,6 +225,17 @@ impl<'a> Request<'a> {
     /// Reads an object about the node itself.
     pub(crate) fn system(name: &'a str) -> Self {
         Self::new(Verb::Get, Place::Id(CollectionId::SYSTEM), name.as_bytes())
+    }
+
+    /// The collection and the name of the object it is about; `None` if it is about none, or about a node.
+    pub(crate) fn object(&self) -> Option<(Place<'a>, &'a [u8])> {
+        let on_object = matches!(self.verb, Verb::Get | Verb::Put | Verb::Remove | Verb::Execute);
+        (on_object && !self.is_about_node()).then_some((self.collection, self.name))
+    }
+
+    /// Whether it is about the node that answers it.
+    pub(crate) fn is_about_node(&self) -> bool {
+        self.collection == Place::Id(CollectionId::SYSTEM)
     }
 
     /// Its body, if that is in memory.

@@ -2,15 +2,21 @@
 
 use crate::address::Address;
 use crate::error::{Error, ErrorKind, Result};
-use crate::limits::IDLE_CONNECTIONS_MAX;
+use crate::limits::{ADDRESSES_MAX, AVOID_MS, IDLE_CONNECTIONS_MAX, IDLE_MAX_MS, OTHERS_MAX, OWNER_CONNECT_MS};
 use crate::link::{Link, Socket};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::retry::{Failure, Turns};
+use crate::route::{Asks, Chart, Toward};
 use herd_core::entry::{Range, Token};
+use herd_core::key::{CollectionId, HashKey};
 use herd_core::limits::OBJECT_MAX_BYTES;
+use herd_core::place::Map;
+use herd_core::wire::{MapMark, Meant};
+use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasher;
 use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -95,51 +101,160 @@ pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The nodes of a herd and the idle connections to them.
+/// The nodes of a herd, the idle connections to them, and the map if there is one.
+///
+/// Addresses are told by their index: first those the client was given, then those of maps, which only get more.
 pub(crate) struct Pool<S> {
     pub(crate) config: Config,
-    nodes: Vec<Address>,
+    /// Addresses that were given.
+    given: usize,
     state: Mutex<State<S>>,
+    /// Whether there is a chart. A client of a node that is alone never looks for one.
+    has_chart: AtomicBool,
+    /// Whether a map is wanted.
+    wants_map: AtomicBool,
+    /// The epoch that replies are expected to tell.
+    epoch: AtomicU32,
 }
 
 struct State<S> {
     turns: Turns,
-    idle: Vec<Link<S>>,
+    /// The one idle for longest comes first.
+    idle: VecDeque<Link<S>>,
     chance: u64,
+    addresses: Vec<Arc<Address>>,
+    indices: HashMap<Arc<Address>, usize>,
+    /// Of each address: until when it is left alone where there is another way.
+    avoid_until_ms: Vec<u64>,
+    chart: Option<Arc<Chart>>,
+    asks: Asks,
+}
+
+/// The node that decides on an object.
+#[derive(Clone)]
+pub(crate) struct Owner {
+    chart: Arc<Chart>,
+    node: usize,
+}
+
+/// Where a request is to go.
+pub(crate) struct Course {
+    /// To this node, if it can be reached.
+    pub(crate) owner: Option<Owner>,
+    /// The id of its collection by the map, 0 if the map has none; `None`: it goes by no map.
+    pub(crate) collection: Option<CollectionId>,
 }
 
 impl<S: Socket> Pool<S> {
     /// For the nodes at such addresses, see [`Address::parse_list`]; `seed` is a number nobody else has.
     pub(crate) fn new(nodes: &str, config: Config, seed: u64) -> Result<Self> {
-        let nodes = Address::parse_list(nodes)?;
-        let state = State { turns: Turns::new(nodes.len()), idle: Vec::new(), chance: seed };
-        Ok(Self { config, nodes, state: Mutex::new(state) })
+        let addresses: Vec<_> = Address::parse_list(nodes)?.into_iter().map(Arc::new).collect();
+        let given = addresses.len();
+        let state = State {
+            turns: Turns::new(given),
+            idle: VecDeque::new(),
+            chance: seed,
+            indices: addresses.iter().cloned().zip(0..).collect(),
+            avoid_until_ms: vec![0; given],
+            addresses,
+            chart: None,
+            asks: Asks::default(),
+        };
+        let (has_chart, wants_map) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Self { config, given, state: Mutex::new(state), has_chart, wants_map, epoch: AtomicU32::new(0) })
     }
 
     fn state(&self) -> MutexGuard<'_, State<S>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn node(&self, index: usize) -> &Address {
-        &self.nodes[index]
+    fn chart(&self) -> Option<Arc<Chart>> {
+        if self.has_chart.load(Relaxed) { self.state().chart.clone() } else { None }
     }
 
-    /// How many nodes there are.
+    pub(crate) fn node(&self, index: usize) -> Arc<Address> {
+        self.state().addresses[index].clone()
+    }
+
+    /// How many nodes a request may be tried on.
     pub(crate) fn nodes(&self) -> usize {
-        self.nodes.len()
+        self.given + self.chart().map_or(0, |chart| chart.nodes().saturating_sub(self.given).min(OTHERS_MAX))
     }
 
-    /// Begins to connect.
-    pub(crate) fn dial(&self) -> Dial {
-        let order = self.state().turns.order().collect();
-        Dial { order, tried: 0, node: 0, most_ms: millis(self.config.connect_timeout).max(1), last: None }
+    /// Where a request is to go.
+    pub(crate) fn course(&self, now_ms: u64, request: &Request<'_>) -> Course {
+        let Some(chart) = self.chart() else { return Course { owner: None, collection: None } };
+        match chart.toward(request) {
+            Toward::Anyone => Course { owner: None, collection: None },
+            Toward::Unmapped => Course { owner: None, collection: Some(CollectionId(0)) },
+            Toward::Owner(node, collection) => {
+                let usable = self.state().usable(chart.places(node), now_ms).next().is_some();
+                let owner = usable.then_some(Owner { chart, node });
+                Course { owner, collection: Some(collection) }
+            }
+        }
     }
 
-    /// An idle connection that still works.
-    pub(crate) fn take(&self, now_ms: u64) -> Option<Link<S>> {
+    /// Begins to connect to any node; `about_node`: to one that was given.
+    pub(crate) fn dial(&self, now_ms: u64, about_node: bool) -> Dial {
+        let state = self.state();
+        let mut order: Vec<Stop> = state.turns.order().map(|place| Stop { place, node: None }).collect();
+        let chart = state.chart.clone().filter(|_| !about_node);
+        if let Some(chart) = &chart {
+            let from = state.chance as usize % chart.nodes().max(1);
+            let nodes = (0..chart.nodes()).map(|at| (from + at) % chart.nodes());
+            let is_given = |place: &usize| *place < self.given;
+            let others = nodes.filter_map(|node| {
+                let place = state.usable(chart.places(node), now_ms).find(|place| !is_given(place))?;
+                Some(Stop { place, node: Some(node) })
+            });
+            let others: Vec<Stop> = others.take(OTHERS_MAX).collect();
+            let is_avoided = |stop: &Stop| state.avoid_until_ms[stop.place] > now_ms;
+            order.sort_by_key(is_avoided);
+            let working = order.partition_point(|stop| !is_avoided(stop));
+            order.splice(working..working, others);
+        }
+        self.dialing(order, u64::MAX, chart, false)
+    }
+
+    fn dialing(&self, order: Vec<Stop>, until_ms: u64, chart: Option<Arc<Chart>>, is_of_owner: bool) -> Dial {
+        let most_ms = millis(self.config.connect_timeout).max(1);
+        Dial { order, tried: 0, node: 0, most_ms, until_ms, chart, is_of_owner, last: None }
+    }
+
+    /// Begins to connect to the owner of an object; that takes no longer than a part of the time until `deadline_ms`.
+    pub(crate) fn dial_owner(&self, now_ms: u64, deadline_ms: u64, owner: Owner) -> Dial {
+        let stop = |place| Stop { place, node: Some(owner.node) };
+        let order = self.state().usable(owner.chart.places(owner.node), now_ms).map(stop).collect();
+        let until_ms = now_ms.saturating_add(OWNER_CONNECT_MS.min(deadline_ms.saturating_sub(now_ms) / 2));
+        self.dialing(order, until_ms, Some(owner.chart), true)
+    }
+
+    /// An idle connection to any node that still works; `about_node`: to one that was given.
+    pub(crate) fn take(&self, now_ms: u64, about_node: bool) -> Option<Link<S>> {
+        let given = self.given;
+        self.take_if(now_ms, |idle| {
+            let of_given = idle.iter().rposition(|link| link.node < given);
+            of_given.or(if about_node { None } else { idle.len().checked_sub(1) })
+        })
+    }
+
+    /// An idle connection to the owner of an object that still works.
+    pub(crate) fn take_owner(&self, now_ms: u64, owner: &Owner) -> Option<Link<S>> {
+        let places = owner.chart.places(owner.node);
+        self.take_if(now_ms, |idle| idle.iter().rposition(|link| places.contains(&link.node)))
+    }
+
+    fn take_if(&self, now_ms: u64, choose: impl Fn(&VecDeque<Link<S>>) -> Option<usize>) -> Option<Link<S>> {
         loop {
-            let mut link = self.state().idle.pop()?;
-            if link.is_usable(now_ms) {
+            let mut link = {
+                let mut state = self.state();
+                let at = choose(&state.idle)?;
+                state.idle.remove(at)?
+            };
+            let usable = link.is_usable(now_ms);
+            self.take_map(&mut link);
+            if usable {
                 return Some(link);
             }
         }
@@ -147,11 +262,18 @@ impl<S: Socket> Pool<S> {
 
     /// Keeps a connection whose request is answered, if it can serve another.
     pub(crate) fn give_back(&self, now_ms: u64, mut link: Link<S>) {
+        self.take_map(&mut link);
         let usable = link.is_usable(now_ms);
         let mut state = self.state();
-        state.turns.serves(link.node);
-        if usable && state.idle.len() < IDLE_CONNECTIONS_MAX {
-            state.idle.push(link);
+        if link.node < self.given {
+            state.turns.serves(link.node);
+        }
+        if usable {
+            state.idle.push_back(link);
+        }
+        let is_over = |link: &Link<S>| link.idle_ms(now_ms) > IDLE_MAX_MS;
+        while state.idle.len() > IDLE_CONNECTIONS_MAX || state.idle.front().is_some_and(is_over) {
+            state.idle.pop_front();
         }
     }
 
@@ -162,9 +284,15 @@ impl<S: Socket> Pool<S> {
         state.idle.retain(|link| link.node != node);
     }
 
+    /// Notes besides that it is to be left alone for a while.
+    pub(crate) fn avoid(&self, now_ms: u64, node: usize) {
+        self.failed(node);
+        self.state().avoid_until_ms[node] = now_ms.saturating_add(AVOID_MS);
+    }
+
     /// What is told when no node could be connected to.
     pub(crate) fn unreachable(&self, last: Option<io::Error>) -> Error {
-        let nodes: Vec<String> = self.nodes.iter().map(ToString::to_string).collect();
+        let nodes: Vec<String> = self.state().addresses[..self.given].iter().map(ToString::to_string).collect();
         let error = Error::new(ErrorKind::Unreachable, format!("no node answers at {}", nodes.join(", ")));
         match last {
             Some(last) => error.caused_by(last),
@@ -178,15 +306,112 @@ impl<S: Socket> Pool<S> {
         state.chance = state.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         state.chance >> 33
     }
+
+    // The map.
+
+    /// Takes note of what a reply tells of the node's map, and of whether a collection was not as the map at hand has
+    /// it.
+    pub(crate) fn heard(&self, epoch: u32, is_stale: bool) {
+        if is_stale || epoch > self.epoch.load(Relaxed) {
+            self.epoch.fetch_max(epoch, Relaxed);
+            let wants = self.state().asks.heard(epoch, is_stale);
+            self.wants_map.store(wants, Relaxed);
+        }
+    }
+
+    /// Asks for the map over a connection that is in use, if it is time.
+    pub(crate) fn ask_map(&self, now_ms: u64, link: &mut Link<S>) -> Result<()> {
+        if !self.wants_map.load(Relaxed) {
+            return Ok(());
+        }
+        let mark = {
+            let mut state = self.state();
+            if !state.asks.due(now_ms) {
+                return Ok(());
+            }
+            state.chart.as_ref().filter(|_| !state.asks.anew).map(|chart| chart.mark)
+        };
+        link.ask_map(now_ms, mark)
+    }
+
+    /// Takes the map that has come over a connection.
+    fn take_map(&self, link: &mut Link<S>) {
+        if let Some(call) = link.take_map()
+            && let Some(reply) = call.reply.clone().filter(Reply::is_ok)
+        {
+            self.learn(reply.routes, &call.into_value());
+        }
+    }
+
+    /// Takes the answer of a node that was asked for the map. What can't be read changes nothing; it is asked for again
+    /// when there is a later one.
+    pub(crate) fn learn(&self, routes: Option<(MapMark, [u8; 16])>, bytes: &[u8]) {
+        let map = Map::decode(bytes).ok();
+        let mut state = self.state();
+        let at_hand = state.chart.as_ref().map(|chart| (chart.map.herd, chart.mark));
+        match (routes, map) {
+            (None, _) => state.chart = None,
+            (Some((mark, key)), Some(map)) => {
+                let is_later = at_hand.is_none_or(|(herd, than)| herd != map.herd || than < mark);
+                if is_later {
+                    let chart = Chart::new(map, (mark, HashKey(key)), |text| state.index(text));
+                    state.chart = Some(Arc::new(chart));
+                }
+            }
+            (Some(_), None) => {}
+        }
+        let told = routes.map(|(mark, _)| mark);
+        let is_another = at_hand.is_some_and(|(_, mark)| bytes.is_empty() && told.is_some_and(|told| told != mark));
+        let known = state.chart.as_ref().map(|chart| chart.mark.epoch);
+        state.asks.answered(told.map(|told| known.unwrap_or(told.epoch)));
+        state.asks.anew = is_another;
+        self.has_chart.store(state.chart.is_some(), Relaxed);
+        self.wants_map.store(state.asks.wants(), Relaxed);
+        self.epoch.store(state.asks.expected(), Relaxed);
+    }
+}
+
+impl<S> State<S> {
+    /// Those of the addresses that are not left alone.
+    fn usable<'a>(&'a self, places: &'a [usize], now_ms: u64) -> impl Iterator<Item = usize> + 'a {
+        places.iter().copied().filter(move |&at| self.avoid_until_ms[at] <= now_ms)
+    }
+
+    /// The index of an address of a map; `None` if it is none that a client can use.
+    fn index(&mut self, text: &str) -> Option<usize> {
+        let address = Address::parse(text).ok().filter(|_| !text.starts_with("unix:"))?;
+        if let Some(&index) = self.indices.get(&address) {
+            return Some(index);
+        }
+        let index = Some(self.addresses.len()).filter(|&index| index < ADDRESSES_MAX)?;
+        let address = Arc::new(address);
+        self.addresses.push(address.clone());
+        self.avoid_until_ms.push(0);
+        self.indices.insert(address, index);
+        Some(index)
+    }
+}
+
+/// An address to try.
+struct Stop {
+    place: usize,
+    /// The node that is meant, by its place in the map; `None`: whoever answers.
+    node: Option<usize>,
 }
 
 /// The nodes in turn, each with its share of the time.
 pub(crate) struct Dial {
-    order: Vec<usize>,
+    order: Vec<Stop>,
     tried: usize,
     /// The node that was told last.
     pub(crate) node: usize,
     most_ms: u64,
+    /// When it must be over, whatever the deadline is.
+    until_ms: u64,
+    /// The map that nodes were looked up in.
+    chart: Option<Arc<Chart>>,
+    /// Whether it is one node that is dialed, for what it has.
+    pub(crate) is_of_owner: bool,
     /// Why it could not be connected to.
     pub(crate) last: Option<io::Error>,
 }
@@ -194,11 +419,17 @@ pub(crate) struct Dial {
 impl Dial {
     /// The next node and how long connecting to it may take, if all may take until `deadline_ms`.
     pub(crate) fn next(&mut self, now_ms: u64, deadline_ms: u64) -> Option<(usize, Duration)> {
-        let left_ms = deadline_ms.saturating_sub(now_ms);
+        let left_ms = deadline_ms.min(self.until_ms).saturating_sub(now_ms);
         let share_ms = left_ms.div_ceil((self.order.len() - self.tried).max(1) as u64).min(self.most_ms);
-        self.node = *self.order.get(self.tried).filter(|_| left_ms > 0)?;
+        self.node = self.order.get(self.tried).filter(|_| left_ms > 0)?.place;
         self.tried += 1;
         Some((self.node, Duration::from_millis(share_ms)))
+    }
+
+    /// What the hello says to the node that was told last: whom it means, if it was looked up in the map.
+    pub(crate) fn meant(&self) -> Option<Meant> {
+        let stop = self.order.get(self.tried.checked_sub(1)?)?;
+        stop.node.zip(self.chart.as_ref()).map(|(node, chart)| chart.meant(node))
     }
 }
 
@@ -268,7 +499,10 @@ mod tests {
 
     #[test]
     fn nodes_share_the_time_to_connect() {
-        let mut dial = Dial { order: vec![2, 0, 1], tried: 0, node: 0, most_ms: 2_000, last: None };
+        let order = [2, 0, 1].map(|place| Stop { place, node: None }).into();
+        let (chart, is_of_owner, last) = (None, false, None);
+        let (most_ms, until_ms) = (2_000, u64::MAX);
+        let mut dial = Dial { order, tried: 0, node: 0, most_ms, until_ms, chart, is_of_owner, last };
         assert_eq!(dial.next(100, 1_000), Some((2, Duration::from_millis(300))));
         assert_eq!(dial.next(150, 1_000), Some((0, Duration::from_millis(425))), "what one leaves is the others'");
         assert_eq!(dial.next(1_000, 1_000), None, "the time is over");

@@ -32,8 +32,8 @@ use crate::reply::{Reply, Welcome};
 use crate::request::Request;
 use herd_core::limits::{BLOCK_BYTES, WIRE_FRAME_BODY_MAX_BYTES, WIRE_OPEN_REQUESTS_MAX};
 use herd_core::wire::{
-    Asker, BlockChecks, FLAG_MORE, Fields, Header, Kind, LENGTH_UNKNOWN, PROTOCOL_VERSION, Side, WireError,
-    block_checks, encode_frame, parse_frame_head,
+    Asker, Between, BlockChecks, FLAG_MORE, Fields, Header, Kind, LENGTH_UNKNOWN, MapMark, Meant, PROTOCOL_VERSION,
+    Side, VERB_MAP, WireError, block_checks, encode_frame, parse_frame_head,
 };
 use input::Input;
 use output::Output;
@@ -129,6 +129,10 @@ pub struct Connection {
     known: bool,
     /// Whether what answers is no Herd node.
     foreign: bool,
+    /// Whether the node has answered the hello.
+    welcomed: bool,
+    /// Whether it has refused the hello, and so has read no request.
+    refused: bool,
     now_ms: u64,
     /// When a byte of any reply arrived last.
     heard_ms: u64,
@@ -143,11 +147,21 @@ enum Found {
 impl Connection {
     /// A fresh connection; the hello is its first output. `now_ms` counts from any fixed moment.
     pub fn new(now_ms: u64) -> Self {
+        Self::with_hello(now_ms, None)
+    }
+
+    /// A fresh connection to one node only: any other refuses it before it does anything.
+    pub fn to_node(now_ms: u64, meant: Meant) -> Self {
+        Self::with_hello(now_ms, Some(Between::Meant(&meant.bytes())))
+    }
+
+    fn with_hello(now_ms: u64, between: Option<Between<'_>>) -> Self {
         let mut output = Output::default();
         let hello = Fields {
             features: Some(0),
             highest_version: Some(PROTOCOL_VERSION),
             node: Some(NAME),
+            between,
             ..Fields::default()
         };
         output.push(|out| encode_frame(out, Header::new(Kind::Hello), &hello, b"")).expect("a hello fits");
@@ -160,6 +174,8 @@ impl Connection {
             ended: false,
             known: false,
             foreign: false,
+            welcomed: false,
+            refused: false,
             now_ms,
             heard_ms: now_ms,
         }
@@ -210,6 +226,24 @@ impl Connection {
         Ok(())
     }
 
+    /// Asks for the map, unless it is that of `mark`, and says the id; the answer may take any time.
+    pub fn ask_map(&mut self, now_ms: u64, mark: Option<MapMark>) -> Result<u64> {
+        self.now_ms = now_ms;
+        let id = self.asker.next_id();
+        let header = Header { verb: VERB_MAP, id, ..Header::new(Kind::Request) };
+        self.output.push(|out| match mark {
+            Some(mark) => {
+                mark.tell(out, header);
+                Ok(())
+            }
+            None => encode_frame(out, header, &Fields::default(), b""),
+        })?;
+        let ends = Some(self.output.queued_bytes);
+        let (then_ms, deadline_ms) = (u64::MAX, u64::MAX);
+        self.asker.open(header, Open { delivery: Delivery::Early, opened_ms: now_ms, then_ms, deadline_ms, ends });
+        Ok(id)
+    }
+
     /// Gives up a request; the node is told if it knows of it.
     pub fn cancel(&mut self, id: u64) {
         if self.asker.give_up(id) && !self.ended {
@@ -239,10 +273,16 @@ impl Connection {
     }
 
     /// Of an open request: whether the socket has taken its last byte, so that it may have been done. Of one that is
-    /// closed or was given up nothing is known, and the answer is yes. Who is no Herd node has done nothing.
+    /// closed or was given up nothing is known, and the answer is yes. Who is no Herd node has done nothing, nor has
+    /// one that refused the hello.
     pub fn may_be_done(&self, id: u64) -> bool {
         let sent = |open: &Open| open.ends.is_some_and(|ends| ends <= self.output.sent_bytes);
-        !self.foreign && self.asker.note(id).is_none_or(sent)
+        !self.foreign && !self.refused && self.asker.note(id).is_none_or(sent)
+    }
+
+    /// Whether the node has answered the hello.
+    pub fn is_welcomed(&self) -> bool {
+        self.welcomed
     }
 
     /// Whether what answers is a Herd node: its first bytes are a frame.
@@ -265,6 +305,11 @@ impl Connection {
     pub fn is_idle(&self) -> bool {
         let quiet = self.asker.is_empty() && self.output.is_empty() && self.frame_body.is_none();
         quiet && self.input.unread().is_empty() && !self.ended
+    }
+
+    /// Whether nothing is under way but the answer to this request.
+    pub fn is_idle_but(&self, id: u64) -> bool {
+        self.asker.len() == 1 && self.asker.note(id).is_some() && self.output.is_empty() && !self.ended
     }
 
     // Output.
@@ -389,10 +434,12 @@ impl Connection {
             Kind::Welcome => {
                 let welcome = Welcome::from_wire(&frame.fields()?);
                 self.asker.set_session(welcome.session);
+                self.welcomed = true;
                 Found::Event(Event::Welcome(welcome))
             }
             Kind::Goodbye => {
                 self.ended = true;
+                self.refused = !self.welcomed;
                 Found::Event(Event::Goodbye(frame.fields()?.error.unwrap_or_default().to_owned()))
             }
             Kind::Reply => {

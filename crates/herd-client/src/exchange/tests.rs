@@ -3,10 +3,16 @@
 //! of it is true; a get gives out just the bytes of the object.
 
 use super::*;
+use crate::limits::AVOID_MS;
+use crate::route::tests::{KEY, herd};
 use crate::shell::Config;
 use crate::{ErrorKind, PutOptions};
+use herd_core::key::{CollectionId, ObjectId};
 use herd_core::limits::BLOCK_BYTES;
-use herd_core::wire::{self, FLAG_MORE, FLAG_RANGE, Fields, Header, Kind, LENGTH_UNKNOWN, Status, Verb};
+use herd_core::place::Map;
+use herd_core::wire::{
+    self, FLAG_MORE, FLAG_RANGE, Fields, Header, Kind, LENGTH_UNKNOWN, MapMark, Routes, Status, Verb,
+};
 use std::cell::RefCell;
 use std::io::{IoSlice, IoSliceMut};
 use std::rc::Rc;
@@ -29,9 +35,19 @@ struct World {
     puts: u32,
     /// When something of the call moved last.
     moved_ms: u64,
+    /// That of the herd, unless its node is alone.
+    map: Option<Map>,
+    /// How often it was asked for.
+    asks: u32,
+    /// The addresses that were dialed.
+    dialed: Vec<String>,
 }
 
 impl World {
+    fn new(seed: u64, faults: u64, map: Option<Map>) -> Self {
+        Self { now_ms: 5, state: seed, faults, puts: 0, moved_ms: 5, map, asks: 0, dialed: Vec::new() }
+    }
+
     fn chance(&mut self, of: u64) -> u64 {
         self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.state >> 33) % of
@@ -62,6 +78,8 @@ struct Side {
     closes_ms: Option<u64>,
     /// It takes no bytes any more.
     stuck: bool,
+    /// It is another node than the hello meant, and has said so.
+    refused: bool,
 }
 
 impl super::Socket for Socket {
@@ -114,15 +132,27 @@ impl Side {
         while let Some(frame) = wire::parse_frame(&self.received).expect("the client speaks the protocol") {
             let (header, bytes) = (*frame.header(), frame.bytes());
             let body = frame.body().expect("good checksums").to_vec();
-            self.received.drain(..bytes);
             match header.kind {
+                Kind::Hello if frame.fields().expect("fields").between.is_some() && world.fault() => {
+                    self.say(world, Header::new(Kind::Goodbye), b"");
+                    self.refused = true;
+                }
+                _ if self.refused => {}
                 Kind::Hello => self.say(world, Header::new(Kind::Welcome), b""),
+                Kind::Request if header.verb == wire::VERB_MAP => {
+                    world.asks += 1;
+                    let mut out = Vec::new();
+                    let routes = routes(world.map.as_ref().expect("the epoch is told in a herd"));
+                    routes.encode(&mut out, &header, &world.map.as_ref().expect("a herd").encode()).expect("encodes");
+                    self.send(world, out);
+                }
                 Kind::Request if header.verb() == Some(Verb::Put) => self.put = Some((header, body)),
                 Kind::Request => self.get(world, header),
                 Kind::Data => self.put.as_mut().expect("of a put").1.extend(body),
                 _ => {}
             }
-            if self.put.is_some() && !header.has(FLAG_MORE) {
+            self.received.drain(..bytes);
+            if self.put.is_some() && !header.has(FLAG_MORE) && header.verb != wire::VERB_MAP {
                 self.finish_put(world);
             }
         }
@@ -130,7 +160,12 @@ impl Side {
 
     fn say(&mut self, world: &mut World, header: Header, body: &[u8]) {
         let mut out = Vec::new();
-        wire::encode_frame(&mut out, header, &Fields::default(), body).expect("encodes");
+        let epoch = world.map.as_ref().map_or(0, |map| map.epoch);
+        wire::encode_frame(&mut out, Header { epoch, ..header }, &Fields::default(), body).expect("encodes");
+        self.send(world, out);
+    }
+
+    fn send(&mut self, world: &mut World, out: Vec<u8>) {
         let after_ms = self.replies.last().map_or(0, |(due_ms, _)| *due_ms);
         let due_ms = (world.now_ms + world.chance(TIMEOUT_MS / 3)).max(after_ms);
         self.replies.push((due_ms, out));
@@ -198,14 +233,33 @@ struct Ran {
     out: Vec<u8>,
     puts: u32,
     silent_ms: u64,
+    dialed: Vec<String>,
+    asks: u32,
+}
+
+fn routes(map: &Map) -> Routes {
+    Routes { mark: MapMark::of(map, true), key: KEY }
 }
 
 fn run(seed: u64, request: Request<'_>, given: Given<'_>, sink: Sink) -> Ran {
-    let world = Rc::new(RefCell::new(World { now_ms: 5, state: seed, faults: seed % 60, puts: 0, moved_ms: 5 }));
+    let map = (!seed.is_multiple_of(4)).then(|| herd(&["a:7700", "d:1|e:1", "f:1"]));
+    let world = World::new(seed, seed % 60, map);
+    let knows = seed % 4 > 1;
+    run_in(world, knows, request, given, sink)
+}
+
+/// A call of a client that has the map already if it `knows`.
+fn run_in(world: World, knows: bool, request: Request<'_>, given: Given<'_>, sink: Sink) -> Ran {
+    let seed = world.state;
+    let told = world.map.as_ref().filter(|_| knows).map(|map| (routes(map), map.encode()));
+    let world = Rc::new(RefCell::new(world));
     let timeout = Duration::from_millis(TIMEOUT_MS);
     let config = Config { timeout, connect_timeout: timeout / 2, value_max_bytes: 1 << 30 };
     let nodes = ["a", "a,b", "a,b,c"][seed as usize % 3];
     let pool = Pool::new(nodes, config, seed).expect("addresses");
+    if let Some((routes, bytes)) = told {
+        pool.learn(Some((routes.mark, routes.key.0)), &bytes);
+    }
     let mut exchange = Exchange::new(&pool, (5, TIMEOUT_MS), request, given, (sink, Vec::new()));
     let (mut read, mut out) = (0, Vec::new());
     for _ in 0..100_000 {
@@ -222,14 +276,9 @@ fn run(seed: u64, request: Request<'_>, given: Given<'_>, sink: Sink) -> Ran {
                 world.borrow_mut().moved_ms = now_ms;
                 exchange.supply(now_ms, Ok(Supply { bytes, ended }));
             }
-            Need::Connect(_, within) => {
-                let most_ms = within.as_millis() as u64;
-                let fault = world.borrow_mut().fault();
-                let hangs = fault && world.borrow_mut().chance(2) == 0;
-                let took_ms = if hangs { most_ms } else { world.borrow_mut().chance(most_ms) };
-                world.borrow_mut().now_ms += took_ms;
-                let socket = Socket { world: world.clone(), side: RefCell::default() };
-                let socket = if fault { Err(io::ErrorKind::TimedOut.into()) } else { Ok(socket) };
+            Need::Connect(node, within) => {
+                world.borrow_mut().dialed.push(pool.node(node).to_string());
+                let (took_ms, socket) = connect(&world, within.as_millis() as u64);
                 exchange.connected(now_ms + took_ms, socket);
             }
             Need::Wait { write, most } => {
@@ -254,11 +303,30 @@ fn run(seed: u64, request: Request<'_>, given: Given<'_>, sink: Sink) -> Ran {
             Need::Time => {}
             Need::Done(result) => {
                 let world = world.borrow();
-                return Ran { result, out, puts: world.puts, silent_ms: now_ms - world.moved_ms };
+                let silent_ms = now_ms - world.moved_ms;
+                return Ran {
+                    result,
+                    out,
+                    puts: world.puts,
+                    silent_ms,
+                    dialed: world.dialed.clone(),
+                    asks: world.asks,
+                };
             }
         }
     }
     panic!("seed {seed}: it never ends");
+}
+
+/// Connects to a node, which may take all the time there is, and fail.
+fn connect(world: &Shared, most_ms: u64) -> (u64, io::Result<Socket>) {
+    let mut state = world.borrow_mut();
+    let fault = state.fault();
+    let hangs = fault && state.chance(2) == 0;
+    let took_ms = if hangs { most_ms } else { state.chance(most_ms) };
+    state.now_ms += took_ms;
+    let socket = Socket { world: world.clone(), side: RefCell::default() };
+    (took_ms, if fault { Err(io::ErrorKind::TimedOut.into()) } else { Ok(socket) })
 }
 
 /// Lets some time pass, now and then.
@@ -360,4 +428,80 @@ fn a_wait_is_no_silence_of_its_node_and_what_is_left_of_it_goes_to_the_next() {
     }
     let Need::Done(result) = exchange.next(11_000) else { panic!("there is no third") };
     assert_eq!(result.expect_err("nobody said anything").kind(), ErrorKind::Unreachable);
+}
+
+/// A name whose object one of the nodes of such a herd decides on.
+fn name_of(map: &Map, node: usize) -> String {
+    let names = (0..).map(|i| format!("n{i}"));
+    let slot = |name: &String| ObjectId::of(&KEY, CollectionId::DEFAULT, name.as_bytes()).slot();
+    names.into_iter().find(|name| slot(name) % map.nodes.len() == node).expect("one of many")
+}
+
+#[test]
+fn a_client_that_knows_the_map_goes_to_the_owner_and_one_that_does_not_to_the_node_it_was_given() {
+    let map = herd(&["a:7700", "d:1|e:1", "f:1"]);
+    for (node, address) in ["a:7700", "d:1", "f:1"].into_iter().enumerate() {
+        let name = name_of(&map, node);
+        for knows in [true, false] {
+            let request = Request::put_stream(&name, &PutOptions::default()).expect("valid");
+            let world = World::new(0, 0, Some(map.clone()));
+            let ran = run_in(world, knows, request, Given::Slice(&VALUE), Sink::Memory(0));
+            ran.result.expect("nothing goes wrong");
+            let first = if knows { address } else { "a:7700" };
+            assert_eq!((ran.dialed, ran.asks), (vec![first.to_owned()], 0), "the first request asks for nothing");
+        }
+    }
+}
+
+/// What its shell does for an exchange, where all nodes take connections but say nothing of themselves.
+fn dialed(exchange: &mut Exchange<'_, Silent>, pool: &Pool<Silent>, now_ms: u64) -> (String, Duration) {
+    match exchange.next(now_ms) {
+        Need::Connect(node, within) => (pool.node(node).to_string(), within),
+        need => panic!("it connects, not {need:?}"),
+    }
+}
+
+#[test]
+fn an_owner_that_can_not_be_reached_costs_one_try_and_is_left_alone_for_a_while() {
+    let map = herd(&["a:7700", "d:1|e:1", "f:1"]);
+    let name = name_of(&map, 1);
+    let pool = Pool::new("a", Config::default(), 1).expect("addresses");
+    let Routes { mark, key } = routes(&map);
+    pool.learn(Some((mark, key.0)), &map.encode());
+    let request = Request::get(&name).expect("valid");
+    let new = |now_ms| {
+        let sink = (Sink::Memory(9), Vec::new());
+        Exchange::new(&pool, (now_ms, 10_000), request.clone(), Given::Nothing, sink)
+    };
+    let mut exchange = new(0);
+    assert_eq!(dialed(&mut exchange, &pool, 0), ("d:1".into(), Duration::from_millis(750)));
+    exchange.connected(750, Err(io::ErrorKind::TimedOut.into()));
+    assert_eq!(dialed(&mut exchange, &pool, 750), ("e:1".into(), Duration::from_millis(750)), "its other address");
+    exchange.connected(1_500, Err(io::ErrorKind::TimedOut.into()));
+    assert_eq!(dialed(&mut exchange, &pool, 1_500).0, "a:7700", "any node does it too");
+    assert_eq!(dialed(&mut new(2_000), &pool, 2_000).0, "a:7700", "nobody tries again so soon");
+    assert_eq!(dialed(&mut new(750 + AVOID_MS), &pool, 750 + AVOID_MS).0, "d:1");
+}
+
+#[test]
+fn where_no_given_node_answers_others_of_the_map_do() {
+    let map = herd(&["a:7700", "d:1|e:1", "f:1"]);
+    let pool = Pool::new("a", Config::default(), 1).expect("addresses");
+    let Routes { mark, key } = routes(&map);
+    pool.learn(Some((mark, key.0)), &map.encode());
+    let all = |request: Request<'_>| {
+        let sink = (Sink::Memory(9), Vec::new());
+        let mut exchange = Exchange::<Silent>::new(&pool, (0, 10_000), request, Given::Nothing, sink);
+        let mut seen = Vec::new();
+        while let Need::Connect(node, _) = exchange.next(0) {
+            seen.push(pool.node(node).to_string());
+            exchange.connected(0, Err(io::ErrorKind::ConnectionRefused.into()));
+        }
+        seen
+    };
+    let mut listing = all(Request::list(b"default", b"", None).expect("valid"));
+    assert_eq!(listing.remove(0), "a:7700");
+    listing.sort();
+    assert_eq!(listing, ["d:1", "f:1"]);
+    assert_eq!(all(Request::system("status")), ["a:7700"], "which tells of itself alone");
 }
