@@ -252,6 +252,23 @@ pub const PART_OPS_MAX: usize = LINK_OPS_MAX;
 /// 10 Gbit/s carry in some 12 ms: several groups share the links of two nodes.
 pub const PART_BYTES_MAX: u64 = LINK_BYTES_MAX / 4;
 
+/// Bytes of a long value that a member of a replica group is sent before it has told what has come: what 10 Gbit/s carry
+/// in some 3 ms, and all that one group has a link hold of a value.
+pub const GROUP_AHEAD_BYTES: u64 = 4 << 20;
+
+/// How long what is committed waits to be told to a member, for a message that goes there anyway.
+pub const GROUP_SETTLE_MS: u64 = 1;
+
+/// How often the primary of a group looks for objects whose time is over; until it has found one nobody else does.
+pub const GROUP_SWEEP_MS: u64 = TICK_MS;
+
+/// Entries that a group's upkeep looks at in one turn, of any group: some 0.5 ms.
+pub const GROUP_TURN_ENTRIES: usize = 4096;
+
+/// Answered requests of a node's slots take at most one part in so many of its memory, and of that the windows of each
+/// slot an equal share; each request costs some 60 bytes, and what it was answered.
+pub const WINDOWS_PART: u64 = 32;
+
 /// Prepared writes in one message that tells them: with names of the longest kind half of what a frame takes.
 pub const ADOPTED_PENDING_MAX: usize = 512;
 

@@ -101,20 +101,39 @@ fn apply_other<R>(
 }
 
 /// An object as it was, held by nobody.
-struct Snapshot {
-    head: Head,
-    attributes: Vec<u8>,
-    fence: Option<Fence>,
-    value: Kept,
+pub(crate) struct Snapshot {
+    /// What is known of it.
+    pub(crate) head: Head,
+    /// Its attributes, encoded.
+    pub(crate) attributes: Vec<u8>,
+    /// The highest token that was shown.
+    pub(crate) fence: Option<Fence>,
+    /// Its value.
+    pub(crate) value: Kept,
 }
 
-enum Kept {
+/// The value of an object as it was.
+pub(crate) enum Kept {
+    /// At most 4 KiB, with their CRC-32C.
     Small(Vec<u8>, u32),
+    /// Larger.
     Large(Arc<Body>),
 }
 
+impl Kept {
+    /// Whether it is this value: the very body, where it is large.
+    pub(crate) fn is(&self, other: &Kept) -> bool {
+        match (self, other) {
+            (Kept::Small(a, _), Kept::Small(b, _)) => a == b,
+            (Kept::Large(a), Kept::Large(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+}
+
 impl Snapshot {
-    fn of(found: &Found<'_, Arc<Body>>) -> Self {
+    /// Of an object that was found.
+    pub(crate) fn of(found: &Found<'_, Arc<Body>>) -> Self {
         let value = match found.value {
             Value::Inline(bytes, crc) => Kept::Small(bytes.to_vec(), crc),
             Value::Body(body) => Kept::Large(body.clone()),
@@ -122,7 +141,8 @@ impl Snapshot {
         Self { head: found.head, attributes: found.attributes.to_vec(), fence: found.fence, value }
     }
 
-    fn found(&self) -> Found<'_, Arc<Body>> {
+    /// As it would be found.
+    pub(crate) fn found(&self) -> Found<'_, Arc<Body>> {
         let value = match &self.value {
             Kept::Small(bytes, crc) => Value::Inline(bytes, *crc),
             Kept::Large(body) => Value::Body(body),
@@ -254,7 +274,7 @@ fn put(entry: &mut Entry<'_>, new: &New<'_, Arc<Body>>) -> Result<Version, Error
 }
 
 /// A decision whose value is whole.
-fn built<'a>(
+pub(crate) fn built<'a>(
     cx: &Context,
     of: (&Collection, &[u8]),
     mut decided: Decided<'a, Arc<Body>>,

@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::debug_time::DebugTime;
+use crate::group::{Gates, Parts};
 use crate::link::{Ends, Hub};
 use crate::metrics::{Batch, DoorName, Metrics, VerbName};
 use crate::place::Place;
@@ -46,6 +47,8 @@ pub(crate) struct Shared {
     pub(crate) watch: Arc<Watch>,
     /// Its place in a herd, once it has one; without it all is its own.
     pub(crate) place: OnceLock<Place>,
+    /// Which replica groups it decides for.
+    pub(crate) gates: Gates,
     /// Addresses it listens on, once it does.
     pub(crate) addrs: OnceLock<Vec<SocketAddr>>,
     /// Sessions of the wire so far.
@@ -81,6 +84,8 @@ pub(crate) struct Context {
     dear: Cell<bool>,
     /// This loop's links to other nodes.
     pub(crate) links: Ends,
+    /// This loop's parts of replica groups.
+    pub(crate) parts: Parts,
 }
 
 impl Context {
@@ -98,6 +103,7 @@ impl Context {
             listings: VecDeque::new(),
             dear: Cell::new(false),
             links,
+            parts: Parts::default(),
         };
         context.begin(0);
         context
@@ -187,6 +193,12 @@ impl Context {
         if !self.batch.is_empty() {
             self.shared.metrics[self.number].settle(&mut self.batch, now_ns - self.began_ns);
         }
+    }
+
+    /// When [`group::alarm`](crate::group::alarm) has something to do.
+    #[inline]
+    pub(crate) fn parts_alarm_ms(&self) -> u64 {
+        self.shared.place.get().map_or(u64::MAX, |place| self.parts.alarm_ms(place.maps()))
     }
 
     /// Who waits with `ticket` here.
@@ -282,7 +294,7 @@ impl Shared {
             let text = format!("this node's collection 'default' has {own}, and the herd's {theirs}: start it anew");
             return Err(Error::new(ErrorKind::NotAllowed, text));
         }
-        self.place.get_or_init(|| Place::new(me)).take(&self.store, map, held)
+        self.place.get_or_init(|| Place::new(me)).take(&self.store, &self.gates, map, held)
     }
 
     /// Refuses what is about all objects of a collection where other nodes have some.

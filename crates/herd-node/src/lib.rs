@@ -14,6 +14,7 @@ mod doors;
 #[cfg(test)]
 mod drive;
 mod environment;
+mod group;
 mod held;
 mod http;
 mod inside;
@@ -156,6 +157,7 @@ fn shared(config: Config, environment: &Environment) -> io::Result<Shared> {
         debug_time: DebugTime::new(),
         watch,
         place: OnceLock::new(),
+        gates: group::Gates::default(),
         addrs: OnceLock::new(),
         sessions: AtomicU32::new(0),
         hub: OnceLock::new(),

@@ -4,12 +4,13 @@
 //! new collection finds the seats that go with it. A map is noted once all of it is done, so that one which failed
 //! midway can be taken again. Who may call: whoever hears of maps, from any thread, without a lock.
 
+use crate::group::Gates;
 use herd_core::Error;
 use herd_core::place::{Life, Map};
 use herd_core::wire::Meant;
 use herd_store::Store;
 use std::sync::atomic::{
-    AtomicBool, AtomicU32,
+    AtomicBool, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,12 +24,26 @@ pub struct Place {
     news: AtomicBool,
     /// The epoch of the map, as clients are told; 0: there is no other node.
     told: AtomicU32,
+    /// Maps taken so far.
+    maps: AtomicU64,
 }
 
 impl Place {
     /// That of a node in this life of it, before it has a map.
     pub fn new(me: Life) -> Self {
-        Self { me, taken: Mutex::new(None), news: AtomicBool::new(false), told: AtomicU32::new(0) }
+        let (news, told, maps) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU64::new(0));
+        Self { me, taken: Mutex::new(None), news, told, maps }
+    }
+
+    /// Who the node is.
+    pub(crate) fn me(&self) -> Life {
+        self.me
+    }
+
+    /// How many maps it has taken: whoever sees another number looks at [`Place::map`].
+    #[inline]
+    pub(crate) fn maps(&self) -> u64 {
+        self.maps.load(Acquire)
     }
 
     /// The map it goes by, and whether the herd may hold objects.
@@ -38,13 +53,18 @@ impl Place {
 
     /// Goes over to a map, if it is later than the one it has; gives whether it did. Errors: as of [`Store::adopt`];
     /// the map may be taken again then.
-    pub fn take(&self, store: &Store, map: &Arc<Map>, held: bool) -> Result<bool, Error> {
+    pub(crate) fn take(&self, store: &Store, gates: &Gates, map: &Arc<Map>, held: bool) -> Result<bool, Error> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if taken.as_ref().is_some_and(|(than, than_held)| !map.is_later(held, (than, *than_held))) {
             return Ok(false);
         }
+        gates.adopt(self.me, map);
         for spread in &map.spreads {
-            store.set_seats(spread.id, map.seats(self.me, spread));
+            let seats = map.seats(self.me, spread);
+            store.set_seats(spread.id, |slot| {
+                let (seat, floor) = seats(slot);
+                (gates.seat(spread, slot, seat), floor)
+            });
         }
         let adopted = store.adopt(map);
         // Behind all that has changed: whoever reads it finds the rest.
@@ -52,6 +72,7 @@ impl Place {
         adopted?;
         self.told.store(if map.nodes.len() > 1 { map.epoch } else { 0 }, Relaxed);
         *taken = Some((map.clone(), held));
+        self.maps.fetch_add(1, Release);
         Ok(true)
     }
 

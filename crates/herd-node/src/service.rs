@@ -2,7 +2,7 @@
 
 use crate::context::{Context, Output, Shared};
 use crate::doors::Session;
-use crate::link;
+use crate::{group, link};
 use herd_core::{door, wire};
 use herd_net::{Due, Service, Step, Ticket};
 use herd_store::{Body, Foreseen};
@@ -145,11 +145,12 @@ impl Service for NodeService {
 
     #[inline]
     fn alarm_ms(&self) -> u64 {
-        self.cx.links.alarm_ms()
+        self.cx.links.alarm_ms().min(self.cx.parts_alarm_ms())
     }
 
     fn alarm(&mut self, now_ms: u64, due: &mut Due<Session>) {
         link::alarm(&mut self.cx, now_ms, due);
+        group::alarm(&mut self.cx);
     }
 
     fn connected(&mut self, session: &mut Session, out: &mut Output<'_>) {

@@ -272,6 +272,18 @@ impl Collection {
     pub fn is_destroyed(&self) -> bool {
         self.0.is_destroyed()
     }
+
+    /// Its generation as the map counts them; 0 before a map has told of it.
+    pub fn generation(&self) -> u32 {
+        // One that a map gave fits.
+        u32::try_from(self.0.followed.load(Relaxed).saturating_sub(1)).unwrap_or(u32::MAX)
+    }
+
+    /// Goes over to a generation of the map that somebody else has heard of, if it is later than the one that is known:
+    /// all objects of an earlier one go.
+    pub fn reach(&self, generation: u32) {
+        self.0.follow(generation);
+    }
 }
 
 /// The collections of a node.
@@ -367,6 +379,13 @@ impl Registry {
 
     pub(crate) fn by_id(&self, id: CollectionId) -> Option<Collection> {
         self.find(|c| c.id == id)
+    }
+
+    /// Whether there was a collection of this id, or of a later one, and there is none of this any more.
+    pub(crate) fn is_gone(&self, id: CollectionId) -> bool {
+        let inner = self.inner.read();
+        let is_there = inner.all.iter().any(|c| c.id == id && !c.is_destroyed());
+        !is_there && id.serial() < inner.next_serial
     }
 
     fn find(&self, wanted: impl Fn(&State) -> bool) -> Option<Collection> {

@@ -191,6 +191,12 @@ impl Store {
         self.registry.by_id(id)
     }
 
+    /// Whether a collection was removed: serial numbers rise, and this one was given out before the last that is known
+    /// here. One that is not gone and not there is of a later map.
+    pub fn is_gone(&self, id: CollectionId) -> bool {
+        self.registry.is_gone(id)
+    }
+
     /// All collections.
     pub fn collections(&self) -> Vec<Collection> {
         self.registry.all()

@@ -220,7 +220,10 @@ impl Entry<'_> {
         match self.end_pending(version) {
             None => false,
             Some(Prepared { write: Pending { removes: true, .. }, fence }) => {
-                self.take_out(fence);
+                // Where there is nothing, the removal was prepared to leave its token.
+                if !self.take_out(fence) {
+                    fence.into_iter().for_each(|fence| self.leave(fence));
+                }
                 true
             }
             Some(_) => {

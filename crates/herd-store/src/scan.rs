@@ -16,7 +16,7 @@ use crate::shard::{Logs, Shard};
 use crate::slot::Layout;
 use crate::{Collection, Now, Store};
 use herd_core::entry::Version;
-use herd_core::key::CollectionId;
+use herd_core::key::{CollectionId, ObjectId};
 use herd_core::replica::Pending;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -88,6 +88,15 @@ impl Store {
         self.key_of(&c.0, name)
     }
 
+    /// The key of the object `name` of a collection that may not be known here.
+    pub fn key_in(&self, id: CollectionId, name: &[u8]) -> Key {
+        if let Some(c) = self.collection_by_id(id) {
+            return self.key(&c, name);
+        }
+        let object = ObjectId::of(&self.hash_key, id, name);
+        Key { slot: object.slot() as u16, hash: object.tag_bits(), collection: id, name: name.into() }
+    }
+
     fn key_of(&self, c: &State, name: &[u8]) -> Key {
         let id = c.object_id(&self.hash_key, name);
         Key { slot: id.slot() as u16, hash: id.tag_bits(), collection: c.id, name: name.into() }
@@ -103,6 +112,19 @@ impl Store {
     /// entries of the shard, of any slot; at 1 to 200 ns each. Objects whose time is over are met as all others.
     pub fn slot_turn(&self, cursor: &mut SlotCursor, items: &mut Vec<SlotItem>, budget: usize, now: Now) {
         self.turn(cursor, budget, |shard, stretch| self.list_stretch(shard, stretch, items, now));
+    }
+
+    /// As [`Store::slot_turn`], of the objects whose time is over: their keys.
+    pub fn due_turn(&self, cursor: &mut SlotCursor, due: &mut Vec<Key>, budget: usize, now: Now) {
+        self.turn(cursor, budget, |shard, stretch| {
+            shard.look(stretch, now, |c, addr| {
+                let record = shard.record(addr);
+                let expires_ms = record.expires_ms();
+                if expires_ms != 0 && expires_ms <= now.unix_ms && !record.is_marked(PENDING) {
+                    due.push(self.key_of(c, record.name()));
+                }
+            })
+        });
     }
 
     /// A turn of having done with a slot: what it meets goes, pending writes too, and leaves no

@@ -22,6 +22,15 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         self.next(&key);
     }
 
+    /// Operations that were to be decided come next instead, in this order: called before [`Part::begin`] tells what the
+    /// others came to.
+    pub fn put_back(&mut self, key: &K, ops: Vec<O>) {
+        if !ops.is_empty() {
+            self.ops += ops.len();
+            self.lines.entry(key.clone()).or_default().put_back(ops);
+        }
+    }
+
     /// What operations came to: a change, or none, of which nobody needs to hear.
     pub fn begin<S: Copies<K, C>>(&mut self, at: &mut S, key: K, ops: Vec<O>, change: Option<C>) {
         self.ops += ops.len();

@@ -84,17 +84,29 @@ impl Window {
         self.under_way.retain(|other| *other != id);
     }
 
-    /// It was done: its write is committed. The window keeps the last `WINDOW_REQUESTS_MAX`.
-    pub fn end(&mut self, id: RequestId, version: Version, result: &[u8], now_ms: u64) {
+    /// It was done: its write is committed; `None` is a result that was too long to keep. The window keeps the last
+    /// `WINDOW_REQUESTS_MAX`.
+    pub fn end(&mut self, id: RequestId, version: Version, result: Option<&[u8]>, now_ms: u64) {
         self.forget(id);
-        let result = (result.len() <= WINDOW_RESULT_MAX_BYTES).then(|| result.into());
+        let result = result.filter(|result| result.len() <= WINDOW_RESULT_MAX_BYTES).map(Into::into);
         let ended_ms = self.done.back().map_or(now_ms, |last| last.ended_ms.max(now_ms));
         self.done.push_back(Done { id, version, result, ended_ms });
-        if self.done.len() > WINDOW_REQUESTS_MAX
-            && let Some(oldest) = self.done.pop_front()
-        {
-            self.forgotten_ms = self.forgotten_ms.max(Some(oldest.ended_ms));
+        if self.done.len() > WINDOW_REQUESTS_MAX {
+            self.forget_oldest();
         }
+    }
+
+    /// Forgets the request that ended first. False: there is none.
+    pub fn forget_oldest(&mut self) -> bool {
+        let oldest = self.done.pop_front();
+        self.forgotten_ms = self.forgotten_ms.max(oldest.as_ref().map(|oldest| oldest.ended_ms));
+        oldest.is_some()
+    }
+
+    /// Memory it takes, about.
+    pub fn bytes(&self) -> u64 {
+        let results: usize = self.done.iter().filter_map(|done| done.result.as_ref()).map(|result| result.len()).sum();
+        (results + self.done.len() * size_of::<Done>()) as u64
     }
 }
 
@@ -112,7 +124,7 @@ mod tests {
         assert_eq!(window.find(id(1), 10), Known::New);
         window.begin(id(1));
         assert_eq!(window.find(id(1), 10), Known::UnderWay);
-        window.end(id(1), 5, b"6", 20);
+        window.end(id(1), 5, Some(b"6"), 20);
         assert_eq!(window.find(id(1), 10), Known::Done(5, b"6"));
         window.begin(id(2));
         window.forget(id(2));
@@ -123,7 +135,7 @@ mod tests {
     fn a_retry_that_is_older_than_the_window_is_unknown_and_a_younger_one_is_new() {
         let mut window = Window::default();
         for sequence in 0..=WINDOW_REQUESTS_MAX as u64 {
-            window.end(id(sequence), 1 + sequence, b"", 100 + sequence);
+            window.end(id(sequence), 1 + sequence, Some(b""), 100 + sequence);
         }
         assert_eq!(window.find(id(0), 90), Known::Unknown, "it ended and was forgotten");
         assert_eq!(window.find(id(9999), 100), Known::Unknown, "as may this one have been");
@@ -134,8 +146,8 @@ mod tests {
     #[test]
     fn a_result_too_long_to_keep_is_unknown_and_not_done_again() {
         let mut window = Window::default();
-        window.end(id(1), 5, &[0; WINDOW_RESULT_MAX_BYTES], 1);
-        window.end(id(2), 6, &[0; WINDOW_RESULT_MAX_BYTES + 1], 2);
+        window.end(id(1), 5, Some(&[0; WINDOW_RESULT_MAX_BYTES]), 1);
+        window.end(id(2), 6, Some(&[0; WINDOW_RESULT_MAX_BYTES + 1]), 2);
         assert!(matches!(window.find(id(1), 0), Known::Done(5, result) if result.len() == WINDOW_RESULT_MAX_BYTES));
         assert_eq!(window.find(id(2), 0), Known::Unknown);
     }
@@ -150,9 +162,9 @@ mod tests {
     #[test]
     fn a_clock_that_stands_or_falls_makes_nothing_forgotten_look_new() {
         let mut window = Window::default();
-        window.end(id(0), 1, b"", 100);
+        window.end(id(0), 1, Some(b""), 100);
         for sequence in 1..=WINDOW_REQUESTS_MAX as u64 {
-            window.end(id(sequence), 1, b"", 50);
+            window.end(id(sequence), 1, Some(b""), 50);
         }
         assert_eq!(window.find(id(0), 100), Known::Unknown);
         assert_eq!(window.find(id(0), 60), Known::Unknown);

@@ -119,6 +119,11 @@ impl<O> Line<O> {
         ops.into_iter().rev().for_each(|op| self.ops.push_front(op));
     }
 
+    /// Operations that were taken and not decided come first again.
+    pub(super) fn put_back(&mut self, ops: Vec<O>) {
+        ops.into_iter().rev().for_each(|op| self.ops.push_front(op));
+    }
+
     /// Those to be decided next.
     pub(super) fn take(&mut self) -> Vec<O> {
         if self.alone > 0 {

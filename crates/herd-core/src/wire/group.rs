@@ -184,6 +184,11 @@ impl<'a> Answers<'a> {
         fits
     }
 
+    /// Its bytes.
+    pub fn bytes(self) -> &'a [u8] {
+        self.0
+    }
+
     /// Each request with its result; `None`: that was too long to keep.
     pub fn iter(self) -> impl Iterator<Item = (RequestId, Option<&'a [u8]>)> {
         let mut rest = Reader(self.0);

@@ -36,6 +36,13 @@ pub struct LinkId {
     generation: u64,
 }
 
+impl LinkId {
+    /// Rises with each link of the loop that it belongs to.
+    pub fn generation(self) -> u64 {
+        self.generation
+    }
+}
+
 /// The links of one loop that are there.
 #[derive(Default)]
 pub struct Links {

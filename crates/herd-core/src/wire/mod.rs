@@ -11,6 +11,7 @@
 //! the business of its [`Asker`]; how two nodes open a link, of [`Dialing`] and [`Accepting`];
 //! how a node joins, of [`Joining`] and [`Admitting`].
 
+mod ahead;
 mod asker;
 mod body;
 mod bytes;
@@ -29,6 +30,7 @@ mod route;
 #[cfg(test)]
 mod tests;
 
+pub use ahead::{Ahead, Said, is_ahead};
 pub use asker::{Answer, Asker, Breach, ID_OF_ACCEPTOR, Side, Started, Wanted};
 pub use body::Assembly;
 pub use checks::{BlockChecks, FRAME_BLOCKS_MAX, block_checks};

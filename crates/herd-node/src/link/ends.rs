@@ -1,5 +1,6 @@
 //! The ends of links that a loop has, and what it asks over them.
 
+use super::group::Change;
 use super::hub::{self, View};
 use super::peers::{Peers, Target};
 use super::push::{Pushed, Staged};
@@ -29,7 +30,9 @@ pub(crate) struct Ends {
     /// When [`super::alarm`] has something to do, unless there is a new map.
     due_ms: u64,
     /// Ends with something to say.
-    ready: Vec<Ticket>,
+    pub(super) ready: Vec<Ticket>,
+    /// Links that came and went.
+    pub(super) changes: Vec<Change>,
     /// A map of several frames that is coming.
     pub(super) staged: Option<Staged>,
     /// Why nodes were refused, as the owner was told.
@@ -49,9 +52,9 @@ pub(super) struct End {
     /// Since when a beat is not answered.
     unanswered_ms: Option<u64>,
     /// Makes the connection speak.
-    ticket: Ticket,
+    pub(super) ticket: Ticket,
     /// What it is to say with the next turn.
-    unsent: Vec<u8>,
+    pub(super) unsent: Vec<u8>,
     /// Bytes that it had to send besides when it was last looked at.
     pub(super) pending_bytes: usize,
     /// The map that the other end has, as far as it told.
@@ -136,6 +139,7 @@ impl Ends {
             peers: Peers::new(number, loops),
             due_ms: u64::MAX,
             ready: Vec::new(),
+            changes: Vec::new(),
             staged: None,
             refused: BTreeMap::new(),
             #[cfg(test)]
@@ -263,6 +267,7 @@ impl Ends {
         end.beat(self.mark(), now_ms);
         self.due_ms = self.due_ms.min(end.beats.due_ms());
         self.ends.insert(of(id), end);
+        self.changes.push(Change::Up(id, peer.loops));
         self.peers.up(of(id), peer.loops, now_ms);
         self.due_ms = self.due_ms.min(self.peers.due_ms());
         Ok((id, lost))
@@ -275,6 +280,7 @@ impl Ends {
         }
         self.links.close(id);
         let Some(end) = self.ends.remove(&of(id)) else { return Vec::new() };
+        self.changes.push(Change::Down(id));
         self.peers.lost(of(id), now_ms);
         self.due_ms = self.due_ms.min(self.peers.due_ms());
         end.asker.notes().map(|(_, note)| *note).collect()
@@ -315,6 +321,7 @@ impl Ends {
         let (links, mut lost) = (&self.links, Vec::new());
         for (target, end) in self.ends.extract_if(.., |_, end| !links.is_current(end.id)) {
             lost.extend(end.asker.notes().map(|(_, note)| *note));
+            self.changes.push(Change::Down(end.id));
             self.peers.lost(target, now_ms);
         }
         lost

@@ -1,7 +1,8 @@
 //! What all loops of a node share of its links: who the node is, which map it has, and whom they tell of what came.
 
 use super::resolve::Names;
-use herd_core::place::{HerdId, Map, NodeId, NodeState};
+use herd_core::place::{GroupId, HerdId, Map, NodeId, NodeState};
+use herd_core::replica::Want;
 use herd_core::wire::{LinkError, LinkErrorKind, MapMark, MapSent, Nonces, Peer, Secret};
 use herd_net::LoopHandle;
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,6 +47,12 @@ pub trait Owner: Send + Sync {
     /// A link to a node was refused, by it or by this one; told again only when it is refused for another reason, or
     /// was up meanwhile.
     fn refused(&self, node: NodeId, error: &LinkError);
+
+    /// The primary of a group, this node, asks something of the warden; asked again until a map says so, or something
+    /// else. One who has no warden to ask lets it be: the group goes on as it is.
+    fn wants(&self, group: GroupId, want: Want) {
+        let _ = (group, want);
+    }
 }
 
 /// See the module. It is made before the loops are.

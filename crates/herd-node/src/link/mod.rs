@@ -16,16 +16,18 @@
 //! A node that has no map with others has no link, and nothing of this runs there.
 
 mod ends;
+mod group;
 mod hub;
 mod peers;
 mod push;
 mod resolve;
 mod session;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod verbs;
 
 pub(crate) use ends::Ends;
+pub(crate) use group::{Change, close};
 pub use hub::{Came, Hub, Membership, Owner};
 pub(crate) use session::{Session, alarm, is_hello};
 

@@ -14,8 +14,8 @@ use super::ends::lose;
 use super::peers::Target;
 use super::verbs::{self, Reply};
 use crate::context::{Context, Output};
-use crate::doors;
 use crate::metrics::{DoorName, VerbName};
+use crate::{doors, group};
 use herd_core::ErrorKind;
 use herd_core::limits::LINK_UNSENT_MAX_BYTES;
 use herd_core::wire::{
@@ -164,6 +164,7 @@ impl Session {
             Session::Up { id, .. } => {
                 let lost = cx.links.close(id, now_ms);
                 lose(cx, lost);
+                group::look(cx);
             }
             Session::New | Session::Accepting { .. } | Session::Over => {}
         }
@@ -267,6 +268,8 @@ impl Session {
         let (id, lost) = cx.links.up(peer, side, out.ticket(), now_ms)?;
         *self = Session::Up { id, part: Vec::new() };
         lose(cx, lost);
+        // Before anything of it is served.
+        group::look(cx);
         Ok(())
     }
 

@@ -4,4 +4,4 @@ mod hostile;
 mod maps;
 mod opening;
 mod sockets;
-pub(super) mod world;
+pub(crate) mod world;

@@ -3,8 +3,9 @@
 use super::ends::End;
 use super::{LinkLost, Note};
 use crate::context::{Context, Output};
+use crate::group;
 use herd_core::wire::{
-    Fields, Frame, Header, LinkId, MapMark, MapSent, Status, VERB_BEAT, VERB_MAP, WireError, encode_frame,
+    Fields, Frame, Header, LinkId, MapMark, MapSent, Status, VERB_BEAT, VERB_GROUP, VERB_MAP, WireError, encode_frame,
 };
 use herd_core::{Error, ErrorKind};
 
@@ -29,6 +30,7 @@ pub(super) fn asked(
     let (header, body) = (frame.header(), frame.body()?);
     let answer = match header.verb {
         VERB_BEAT => mark(cx, id, header, fields).map(|()| Ok(true))?,
+        VERB_GROUP => return group::came(cx, id, &frame.head, fields, body),
         VERB_MAP => cx.links.receive(id, header, MapSent::decode(header, fields), body),
         verb if verb < VERB_BEAT => handed_on(cx, id, body, out).map(|()| true),
         _ => Err(not_in_version()),

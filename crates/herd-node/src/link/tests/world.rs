@@ -12,21 +12,21 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 
-pub(in crate::link) const HERD: HerdId = HerdId([7; 16]);
-pub(in crate::link) const SECRET: Secret = Secret(*b"sixteen bytes ..");
+pub(crate) const HERD: HerdId = HerdId([7; 16]);
+pub(crate) const SECRET: Secret = Secret(*b"sixteen bytes ..");
 /// Room in a pipe, and bytes carried at once.
 const ROOM: usize = 64 * 1024;
 
-pub(in crate::link) fn node(number: u32) -> NodeId {
+pub(crate) fn node(number: u32) -> NodeId {
     NodeId(NonZeroU32::new(number).expect("not 0"))
 }
 
-pub(in crate::link) fn address(number: u32) -> SocketAddr {
+pub(crate) fn address(number: u32) -> SocketAddr {
     ([127, 0, 0, 1], 7000 + number as u16).into()
 }
 
 /// A map of the herd with these nodes, each where it should be and in its first life.
-pub(in crate::link) fn map(nodes: u32) -> Map {
+pub(crate) fn map(nodes: u32) -> Map {
     let mut draft = Draft::empty(HERD);
     draft.nodes = (1..=nodes).map(|number| member(number, address(number).to_string())).collect();
     draft.add_spread(Kind::Kept, 1, true).expect("there is room");
@@ -34,7 +34,7 @@ pub(in crate::link) fn map(nodes: u32) -> Map {
     Map::first(draft, 1).expect("a valid map")
 }
 
-pub(in crate::link) fn member(number: u32, address: String) -> Node {
+pub(crate) fn member(number: u32, address: String) -> Node {
     Node {
         id: node(number),
         name: format!("n{number}"),
@@ -49,23 +49,23 @@ pub(in crate::link) fn member(number: u32, address: String) -> Node {
 
 /// What links told.
 #[derive(Default)]
-pub(in crate::link) struct Told {
-    pub(in crate::link) came: Mutex<Vec<Came>>,
-    pub(in crate::link) has: Mutex<Vec<(u32, u64, MapMark)>>,
-    pub(in crate::link) refused: Mutex<Vec<(u32, LinkErrorKind)>>,
+pub(crate) struct Told {
+    pub(crate) came: Mutex<Vec<Came>>,
+    pub(crate) has: Mutex<Vec<(u32, u64, MapMark)>>,
+    pub(crate) refused: Mutex<Vec<(u32, LinkErrorKind)>>,
 }
 
 impl Told {
-    pub(in crate::link) fn refused(&self) -> Vec<(u32, LinkErrorKind)> {
+    pub(crate) fn refused(&self) -> Vec<(u32, LinkErrorKind)> {
         self.refused.lock().expect("no panic").clone()
     }
 
-    pub(in crate::link) fn came(&self) -> Vec<Came> {
+    pub(crate) fn came(&self) -> Vec<Came> {
         std::mem::take(&mut self.came.lock().expect("no panic"))
     }
 
     /// The last map that a node told of.
-    pub(in crate::link) fn has(&self, number: u32) -> Option<MapMark> {
+    pub(crate) fn has(&self, number: u32) -> Option<MapMark> {
         let all = self.has.lock().expect("no panic");
         all.iter().rev().find(|(from, ..)| *from == number).map(|(_, _, mark)| *mark)
     }
@@ -85,80 +85,80 @@ impl Owner for Told {
     }
 }
 
-pub(in crate::link) fn membership(number: u32) -> Membership {
+pub(crate) fn membership(number: u32) -> Membership {
     let random = [number as u8; 16];
     Membership { herd: HERD, node: node(number), incarnation: 1, secret: SECRET, random }
 }
 
-pub(in crate::link) struct Machine {
-    pub(in crate::link) engine: Engine<NodeService, Pipes>,
-    pub(in crate::link) pipes: Pipes,
-    pub(in crate::link) hub: Arc<Hub>,
-    pub(in crate::link) told: Arc<Told>,
-    pub(in crate::link) shared: Arc<Shared>,
-    pub(in crate::link) map: Option<Arc<Map>>,
+pub(crate) struct Machine {
+    pub(crate) engine: Engine<NodeService, Pipes>,
+    pub(crate) pipes: Pipes,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) told: Arc<Told>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) map: Option<Arc<Map>>,
     held: bool,
     /// Takes the maps that come, and has its links told.
-    pub(in crate::link) adopts: bool,
+    pub(crate) adopts: bool,
 }
 
 impl Machine {
-    pub(in crate::link) fn links(&self) -> &Ends {
+    pub(crate) fn links(&self) -> &Ends {
         &self.engine.service().cx.links
     }
 
     /// Nodes it has a link to.
-    pub(in crate::link) fn linked(&self) -> Vec<u32> {
+    pub(crate) fn linked(&self) -> Vec<u32> {
         self.links().ends.keys().map(|target| target.node.0.get()).collect()
     }
 
     /// Asks a node something that it does not know, of so many bytes.
-    pub(in crate::link) fn probe(&mut self, to: u32, number: u64, bytes: usize) -> Result<(), NoLink> {
+    pub(crate) fn probe(&mut self, to: u32, number: u64, bytes: usize) -> Result<(), NoLink> {
         let request = Header { verb: 200, ..Header::new(herd_core::wire::Kind::Request) };
         let body = vec![b'p'; bytes];
         let encode = |header, out: &mut Vec<u8>| encode_frame(out, header, &Fields::default(), &body);
         self.engine.service_mut().cx.links.ask(node(to), request, Note::Probe(number), encode)
     }
 
-    pub(in crate::link) fn adopt(&mut self, map: &Arc<Map>, held: bool) {
+    pub(crate) fn adopt(&mut self, map: &Arc<Map>, held: bool) {
         (self.map, self.held) = (Some(map.clone()), held);
         self.hub.adopt(map.clone(), held);
     }
 
-    pub(in crate::link) fn push(&mut self, map: &Arc<Map>, held: bool) {
+    pub(crate) fn push(&mut self, map: &Arc<Map>, held: bool) {
         (self.map, self.held) = (Some(map.clone()), held);
         self.hub.push(map.clone(), held);
     }
 }
 
 /// One end of a cable: a machine, in one of its lives, and the connection there.
-pub(in crate::link) type At = (usize, usize);
+pub(crate) type At = (usize, usize);
 
-pub(in crate::link) struct World {
-    pub(in crate::link) clock: Pipes,
+pub(crate) struct World {
+    pub(crate) clock: Pipes,
     /// By number less one; `None`: it is not running.
-    pub(in crate::link) machines: Vec<Option<Machine>>,
-    pub(in crate::link) cables: Vec<([At; 2], Cable)>,
+    pub(crate) machines: Vec<Option<Machine>>,
+    pub(crate) cables: Vec<([At; 2], Cable)>,
     /// What was dialed and refused, or is not answered.
     alone: Vec<(At, Peer)>,
     /// Connections of clients, and of those who pretend to be nodes.
-    pub(in crate::link) outside: Vec<(At, Peer)>,
+    pub(crate) outside: Vec<(At, Peer)>,
     /// Nothing is carried, and who is dialed does not answer.
-    pub(in crate::link) cut: bool,
-    pub(in crate::link) dialed: usize,
+    pub(crate) cut: bool,
+    pub(crate) dialed: usize,
     ticked_ms: u64,
 }
 
 impl World {
     /// Of so many nodes, none of which is running.
-    pub(in crate::link) fn new(nodes: usize) -> Self {
+    pub(crate) fn new(nodes: usize) -> Self {
         let machines = (0..nodes).map(|_| None).collect();
         let (cables, alone, outside) = (Vec::new(), Vec::new(), Vec::new());
         Self { clock: Pipes::default(), machines, cables, alone, outside, cut: false, dialed: 0, ticked_ms: 0 }
     }
 
     /// Nodes that run and have the map of all, the first of them the warden's.
-    pub(in crate::link) fn linked(nodes: u32) -> Self {
+    pub(crate) fn linked(nodes: u32) -> Self {
         let mut world = World::new(nodes as usize);
         (1..=nodes).for_each(|number| world.start(number));
         let map = Arc::new(map(nodes));
@@ -171,11 +171,11 @@ impl World {
         world
     }
 
-    pub(in crate::link) fn start(&mut self, number: u32) {
+    pub(crate) fn start(&mut self, number: u32) {
         self.start_as(number, membership(number));
     }
 
-    pub(in crate::link) fn start_as(&mut self, number: u32, me: Membership) {
+    pub(crate) fn start_as(&mut self, number: u32, me: Membership) {
         let told = Arc::new(Told::default());
         let hub = Hub::new(me, told.clone());
         let config = Config { memory_bytes: 64 << 20, threads: 1, ..Config::default() };
@@ -189,7 +189,7 @@ impl World {
     }
 
     /// The process dies; the kernel tells the others.
-    pub(in crate::link) fn kill(&mut self, number: u32) {
+    pub(crate) fn kill(&mut self, number: u32) {
         let at = number as usize - 1;
         self.machines[at] = None;
         let is_its = |(machine, _): At| machine == at;
@@ -207,12 +207,12 @@ impl World {
         self.outside.retain(|(end, _)| !is_its(*end));
     }
 
-    pub(in crate::link) fn machine(&mut self, number: u32) -> &mut Machine {
+    pub(crate) fn machine(&mut self, number: u32) -> &mut Machine {
         self.machines[number as usize - 1].as_mut().expect("it runs")
     }
 
     /// A connection from outside; its number among those.
-    pub(in crate::link) fn connect(&mut self, to: u32, room: usize) -> usize {
+    pub(crate) fn connect(&mut self, to: u32, room: usize) -> usize {
         let (pipe, peer) = self.clock.connect(room, room);
         let own = self.machine(to).engine.adopt(address(99), |_| Ok(pipe)).expect("a pipe is always had");
         self.outside.push(((to as usize - 1, own), peer));
@@ -220,7 +220,7 @@ impl World {
     }
 
     /// Sends bytes from outside, and gives what is answered; what there is no room for is sent when there is.
-    pub(in crate::link) fn say(&mut self, outside: usize, mut bytes: &[u8]) -> Vec<u8> {
+    pub(crate) fn say(&mut self, outside: usize, mut bytes: &[u8]) -> Vec<u8> {
         let mut heard = Vec::new();
         loop {
             bytes = &bytes[self.outside[outside].1.write(bytes)..];
@@ -234,7 +234,7 @@ impl World {
     }
 
     /// Tells a node what its sockets have, and lets it work once.
-    pub(in crate::link) fn work(&mut self, at: usize) {
+    pub(crate) fn work(&mut self, at: usize) {
         let Some(machine) = &mut self.machines[at] else { return };
         machine.engine.begin();
         let joined = self.cables.iter().flat_map(|(ends, cable)| [(ends[0], cable.end(0)), (ends[1], cable.end(1))]);
@@ -250,7 +250,7 @@ impl World {
     }
 
     /// Answers what nodes dialed.
-    pub(in crate::link) fn answer(&mut self) -> bool {
+    pub(crate) fn answer(&mut self) -> bool {
         let mut any = false;
         for from in 0..self.machines.len() {
             let dialed = self.machines[from].as_ref().map(|machine| machine.pipes.dialed()).unwrap_or_default();
@@ -277,7 +277,7 @@ impl World {
     }
 
     /// Carries on every cable, once each way; whether anything moved.
-    pub(in crate::link) fn carry(&mut self) -> bool {
+    pub(crate) fn carry(&mut self) -> bool {
         let mut moved = 0;
         for (_, cable) in self.cables.iter_mut().filter(|_| !self.cut) {
             moved += (0..2).map(|from| cable.carry(from, ROOM)).sum::<usize>();
@@ -308,7 +308,7 @@ impl World {
     }
 
     /// Until nothing moves any more.
-    pub(in crate::link) fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         for _ in 0..200_000 {
             (0..self.machines.len()).for_each(|at| self.work(at));
             let moved = self.answer() | self.carry() | self.adopt();
@@ -322,7 +322,7 @@ impl World {
     }
 
     /// Lets time pass; each node works at its own times and at each tick.
-    pub(in crate::link) fn pass(&mut self, ms: u64) {
+    pub(crate) fn pass(&mut self, ms: u64) {
         let end_ms = self.now_ms() + ms;
         loop {
             let alarms = self.machines.iter().flatten().map(|machine| machine.engine.alarm_ms());
@@ -343,17 +343,17 @@ impl World {
         }
     }
 
-    pub(in crate::link) fn now_ms(&self) -> u64 {
+    pub(crate) fn now_ms(&self) -> u64 {
         self.clock.now_ns() / 1_000_000
     }
 
     /// Takes a cable from the world: what lies in it stays there.
-    pub(in crate::link) fn unplug(&mut self, cable: usize) -> ([At; 2], Cable) {
+    pub(crate) fn unplug(&mut self, cable: usize) -> ([At; 2], Cable) {
         self.cables.remove(cable)
     }
 
     /// Tells a node of a connection whose cable was taken away.
-    pub(in crate::link) fn note(&mut self, end: At, peer: &Peer) {
+    pub(crate) fn note(&mut self, end: At, peer: &Peer) {
         let engine = &mut self.machines[end.0].as_mut().expect("it runs").engine;
         engine.begin();
         if let Some(ready) = peer.news() {

@@ -1,0 +1,314 @@
+//! What this node keeps of a group's objects: [`Copies`] over the store, each step under the lock of its object.
+//!
+//! A key of an earlier generation than the collection has here is over: nothing of it is found or kept. One of a later
+//! generation flushes the collection, before its write is prepared or its copy kept. The requests that a write answers
+//! go into the window of their slot: begun when it is prepared, ended when it is committed.
+
+use super::change::{Becomes, Edit, Held, Key, Object, refusal_of};
+use crate::apply::Snapshot;
+use crate::context::Context;
+use crate::held as memory;
+use herd_core::Error;
+use herd_core::entry::{COUNTER_BITS, Version};
+use herd_core::limits::{SLOTS, WINDOWS_PART};
+use herd_core::place::GroupId;
+use herd_core::replica::window::{Known, RequestId, Window};
+use herd_core::replica::{self, GroupEpoch, Pending, Refusal};
+use herd_store::{Collection, Entry, Given, NewObject, SlotCursor, Store};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Entries of a shard that are looked at before the next object of a group is told.
+const NEXT_BUDGET: usize = 256;
+
+/// What a loop keeps of one group besides its part and the store.
+pub(crate) struct Kept {
+    /// The group.
+    pub(super) group: GroupId,
+    /// Its slots, rising.
+    pub(super) slots: Vec<u16>,
+    windows: BTreeMap<u16, Window>,
+    /// Bytes of them, counted in the memory.
+    windows_bytes: u64,
+    held: memory::Held,
+    /// What ended before then this node has not seen.
+    since_ms: Option<u64>,
+    /// Requests that stand in line or are under way here.
+    pub(super) standing: BTreeSet<RequestId>,
+    /// What is pending, where it answers requests.
+    answering: BTreeMap<Key, (Version, Edit)>,
+    /// The version that the write has that is about to begin.
+    pub(super) version: Option<Version>,
+}
+
+/// See the module.
+pub(crate) struct Copies<'c> {
+    pub(super) cx: &'c Context,
+    pub(super) kept: &'c mut Kept,
+}
+
+impl Kept {
+    /// Of a group that holds these slots.
+    pub(super) fn new(store: &Arc<Store>, group: GroupId) -> Self {
+        Self {
+            group,
+            slots: Vec::new(),
+            windows: BTreeMap::new(),
+            windows_bytes: 0,
+            held: memory::Held::nothing(store),
+            since_ms: None,
+            standing: BTreeSet::new(),
+            answering: BTreeMap::new(),
+            version: None,
+        }
+    }
+
+    /// All that was here is dropped at `now_ms`.
+    pub(super) fn forget(&mut self, now_ms: u64) {
+        (self.since_ms, self.windows_bytes) = (Some(now_ms), 0);
+        self.windows.clear();
+        self.answering.clear();
+        // To hold nothing is never refused.
+        self.held.set(0).ok();
+    }
+
+    /// What is known of requests in that slot.
+    pub(super) fn window(&mut self, slot: usize) -> &mut Window {
+        let since_ms = self.since_ms;
+        self.windows.entry(slot as u16).or_insert_with(|| since_ms.map_or_else(Window::default, Window::since))
+    }
+
+    /// A request comes, which was asked for the first time then: whether it is new, and stands here from now on. Where
+    /// the same stands here already, or may have been done, that is told when it is decided.
+    pub(super) fn stand(&mut self, slot: usize, id: RequestId, first_ms: u64) -> bool {
+        self.window(slot).find(id, first_ms) == Known::New && self.standing.insert(id)
+    }
+
+    /// Keeps the windows within their part of the memory after one has grown.
+    fn bound(&mut self, slot: usize, before_bytes: u64, most_bytes: u64) {
+        let Some(window) = self.windows.get_mut(&(slot as u16)) else { return };
+        let others = self.windows_bytes - before_bytes;
+        while window.bytes() > most_bytes && window.forget_oldest() {}
+        while self.held.set(others + window.bytes()).is_err() && window.forget_oldest() {}
+        self.windows_bytes = others + window.bytes();
+    }
+
+    fn has(&self, slot: usize) -> bool {
+        slot < SLOTS && self.slots.binary_search(&(slot as u16)).is_ok()
+    }
+
+    /// A write is prepared that answers requests.
+    fn begin(&mut self, key: &Key, version: Version, edit: &Edit) {
+        let ids: Vec<RequestId> = edit.answers().iter().map(|(id, _)| id).collect();
+        if !ids.is_empty() {
+            let window = self.window(key.of.slot());
+            ids.into_iter().for_each(|id| window.begin(id));
+            self.answering.insert(key.clone(), (version, edit.clone()));
+        }
+    }
+
+    /// The write under way of this object has ended; `true`: it is committed.
+    fn end(&mut self, key: &Key, version: Version, is_done: bool, (now_ms, most_bytes): (u64, u64)) {
+        let Some((_, edit)) = self.answering.remove(key).filter(|(of, _)| *of == version) else { return };
+        let window = self.window(key.of.slot());
+        let before_bytes = window.bytes();
+        for (id, result) in edit.answers().iter() {
+            if is_done { window.end(id, version, result, now_ms) } else { window.forget(id) }
+        }
+        self.bound(key.of.slot(), before_bytes, most_bytes);
+    }
+}
+
+impl<'c> Copies<'c> {
+    /// The collection of a key, if it is of the generation that the key names.
+    fn collection(&self, key: &Key) -> Option<Collection> {
+        let c = self.cx.shared.store.collection_by_id(key.of.collection)?;
+        (c.generation() == key.generation).then_some(c)
+    }
+
+    /// As [`Copies::collection`], and flushes it if its generation is an earlier one. `Ok(None)`: the key is over.
+    fn reach(&self, key: &Key) -> Result<Option<Collection>, Refusal> {
+        let store = &self.cx.shared.store;
+        let Some(c) = store.collection_by_id(key.of.collection) else {
+            return if store.is_gone(key.of.collection) { Ok(None) } else { Err(Refusal::NoCollection) };
+        };
+        if c.generation() < key.generation {
+            c.reach(key.generation);
+            self.cx.emptied(c.id());
+        }
+        Ok(Some(c).filter(|c| c.generation() == key.generation))
+    }
+
+    /// Looks at an object; `None` where its key is not of the present generation.
+    pub(super) fn look<R>(&self, key: &Key, look: impl FnOnce(Entry<'_>) -> R) -> Option<R> {
+        let c = self.collection(key)?;
+        Some(look(self.cx.shared.store.entry(&c, &key.of.name, self.cx.now)))
+    }
+
+    /// The object as it is committed, whether its time is over or not.
+    pub(super) fn snapshot(&self, key: &Key) -> Option<Snapshot> {
+        self.look(key, |entry| entry.found_committed().as_ref().map(Snapshot::of)).flatten()
+    }
+
+    /// Keeps an object in the store until `keep` has it in its place.
+    fn keep(
+        &self,
+        (c, key): (&Collection, &Key),
+        object: &Object,
+        keep: impl FnOnce(&mut Entry<'_>, &NewObject<'_>) -> Result<(), Error>,
+    ) -> Result<(), Refusal> {
+        let before = match (&object.value, &object.attributes) {
+            (Held::Kept, _) | (_, None) => self.snapshot(key),
+            _ => None,
+        };
+        let value = match &object.value {
+            Held::Kept => Held::of(before.as_ref().ok_or(Refusal::Full)?),
+            value => value.clone(),
+        };
+        let given = match &value {
+            Held::Small(bytes, crc) => Given::Small(bytes, Some(*crc)),
+            Held::Large(body) => Given::Large(body.clone()),
+            Held::Kept => return Err(Refusal::Full),
+        };
+        let old = before.as_ref().map_or(&[][..], |before| &before.attributes);
+        let attributes = object.attributes.as_deref().unwrap_or(old);
+        let Object { flags, expires_ms, memcached, fence, .. } = *object;
+        let new = NewObject { value: given, flags, expires_ms, attributes, memcached, fence };
+        let mut entry = self.cx.shared.store.entry(c, &key.of.name, self.cx.now);
+        keep(&mut entry, &new).map_err(|error| refusal_of(&error))
+    }
+
+    fn end(&mut self, key: &Key, is_done: bool) {
+        let Some(c) = self.collection(key) else { return };
+        let mut entry = self.cx.shared.store.entry(&c, &key.of.name, self.cx.now);
+        let Some(write) = entry.pending() else { return };
+        if is_done {
+            entry.commit(write.version)
+        } else {
+            entry.abort(write.version)
+        };
+        drop(entry);
+        let most_bytes = self.cx.shared.store.memory().0 / WINDOWS_PART / SLOTS as u64;
+        self.kept.end(key, write.version, is_done, (self.cx.now_ms(), most_bytes));
+        if is_done {
+            self.cx.changed(&c, &key.of.name);
+        }
+    }
+}
+
+impl replica::Copies<Key, Edit> for Copies<'_> {
+    fn committed(&self, key: &Key) -> Version {
+        self.look(key, |entry| entry.committed()).unwrap_or(0)
+    }
+
+    fn pending(&self, key: &Key) -> Option<Pending> {
+        self.look(key, |entry| entry.pending()).flatten()
+    }
+
+    fn is_over(&self, key: &Key) -> bool {
+        let store = &self.cx.shared.store;
+        match store.collection_by_id(key.of.collection) {
+            Some(c) => c.generation() > key.generation,
+            None => store.is_gone(key.of.collection),
+        }
+    }
+
+    fn pendings(&self) -> Vec<(Key, Pending)> {
+        let store = &self.cx.shared.store;
+        let all = store.pendings(self.kept.group.spread, |slot| self.kept.has(slot), self.cx.now);
+        let generation = |key: &herd_store::Key| store.collection_by_id(key.collection).map(|c| c.generation());
+        all.into_iter().filter_map(|(of, write)| Some((Key { generation: generation(&of)?, of }, write))).collect()
+    }
+
+    fn next_version(&mut self, key: &Key, since: GroupEpoch) -> Version {
+        let given = self.kept.version.take();
+        let floor = Version::from(since) << COUNTER_BITS;
+        // Where the key is over its write is over too, whatever number it has.
+        given.or_else(|| self.look(key, |mut entry| entry.take_version(floor))).unwrap_or(floor + 1)
+    }
+
+    fn prepare(&mut self, key: &Key, write: Pending, change: &Edit) -> Result<(), Refusal> {
+        let Some(c) = self.reach(key)? else { return Ok(()) };
+        match change.becomes() {
+            Becomes::Refused(refusal) => return Err(*refusal),
+            Becomes::Removed(fence) => {
+                let mut entry = self.cx.shared.store.entry(&c, &key.of.name, self.cx.now);
+                let kept = entry.prepare_remove(write.version, write.base, *fence);
+                kept.map_err(|error| refusal_of(&error))?;
+            }
+            Becomes::Put(object) => {
+                self.keep((&c, key), object, |entry, new| entry.prepare(write.version, write.base, new))?;
+            }
+        }
+        self.kept.begin(key, write.version, change);
+        Ok(())
+    }
+
+    fn commit(&mut self, key: &Key) {
+        self.end(key, true);
+    }
+
+    fn drop_pending(&mut self, key: &Key) {
+        self.end(key, false);
+    }
+
+    fn whole(&self, key: &Key) -> Edit {
+        let pending = self.look(key, |entry| {
+            let write = entry.pending()?;
+            let found = entry.found_pending().as_ref().map(Snapshot::of);
+            Some((write, found, entry.left()))
+        });
+        let Some((write, found, left)) = pending.flatten() else { return self.whole_committed(key) };
+        let answering = self.kept.answering.get(key).filter(|(version, _)| *version == write.version);
+        match answering {
+            // A removal's token is not in the store before it is committed.
+            Some((_, edit)) if write.removes => edit.clone(),
+            Some((_, edit)) => Edit::whole(found.as_ref(), left, edit.answers().bytes().to_vec()),
+            None => Edit::whole(found.as_ref(), left, Vec::new()),
+        }
+    }
+
+    fn whole_committed(&self, key: &Key) -> Edit {
+        let found = self.look(key, |entry| (entry.found_committed().as_ref().map(Snapshot::of), entry.left()));
+        let (found, left) = found.unwrap_or((None, None));
+        Edit::whole(found.as_ref(), left, Vec::new())
+    }
+
+    fn next_key(&self, after: Option<&Key>) -> Option<Key> {
+        let (store, spread, mut items) = (&self.cx.shared.store, self.kept.group.spread, Vec::new());
+        let first = after.map_or(0, |key| key.of.slot() as u16);
+        let from = self.kept.slots.partition_point(|slot| *slot < first);
+        for slot in self.kept.slots[from..].iter().map(|slot| usize::from(*slot)) {
+            let here = after.filter(|key| key.of.slot() == slot);
+            let mut cursor = here.map_or(SlotCursor::new(spread, slot), |key| store.cursor_at(&key.of));
+            while !cursor.is_at_end() {
+                store.slot_turn(&mut cursor, &mut items, NEXT_BUDGET, self.cx.now);
+                let keys = items.drain(..).filter_map(|item| self.key_of(item.key));
+                if let Some(key) = keys.into_iter().find(|key| after.is_none_or(|after| key > after)) {
+                    return Some(key);
+                }
+            }
+        }
+        None
+    }
+
+    fn copy(&mut self, key: &Key, version: Version, state: &Edit) -> Result<(), Refusal> {
+        let Some(c) = self.reach(key)? else { return Ok(()) };
+        match state.becomes() {
+            Becomes::Refused(refusal) => return Err(*refusal),
+            Becomes::Put(object) => self.keep((&c, key), object, |entry, new| entry.copy(version, new))?,
+            // Only what is there is copied.
+            Becomes::Removed(_) => return Ok(()),
+        }
+        self.cx.changed(&c, &key.of.name);
+        Ok(())
+    }
+}
+
+impl Copies<'_> {
+    /// The key of an object that the store told of.
+    pub(super) fn key_of(&self, of: herd_store::Key) -> Option<Key> {
+        let c = self.cx.shared.store.collection_by_id(of.collection)?;
+        Some(Key { of, generation: c.generation() })
+    }
+}

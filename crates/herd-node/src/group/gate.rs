@@ -1,0 +1,98 @@
+//! Which groups this node decides for: what all loops look at before they read an object, or hand a change to its part.
+//!
+//! A new map closes the gates of the groups whose primary changed before it sets any seat; the part opens its gate when
+//! its take-over is done, if the map has not gone on meanwhile. So a gate is open only while what is committed here is
+//! all that was acknowledged.
+
+use herd_core::limits::{SLOTS, SPREADS_MAX};
+use herd_core::place::{Group, GroupId, Life, Map, Seat, Spread};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+const OPEN: u64 = 1;
+/// There is a part of the group here, or was.
+const PART: u64 = 2;
+/// Above these: the epoch since which this node is the group's primary; 0: it is not.
+const SINCE_SHIFT: u32 = 2;
+
+/// The gates of all groups.
+#[derive(Default)]
+pub(crate) struct Gates {
+    spreads: [OnceLock<Box<[AtomicU64]>>; SPREADS_MAX],
+}
+
+impl Gates {
+    fn gate(&self, id: GroupId) -> Option<&AtomicU64> {
+        let groups = self.spreads.get(usize::from(id.spread))?;
+        groups.get_or_init(|| (0..SLOTS).map(|_| AtomicU64::new(0)).collect()).get(usize::from(id.number))
+    }
+
+    fn get(&self, id: GroupId) -> u64 {
+        self.gate(id).map_or(0, |gate| gate.load(SeqCst))
+    }
+
+    /// A map is taken, by which this node is `me`: closes what it does not decide for any more, or does anew. Called
+    /// before seats are set, by one thread at a time.
+    pub(crate) fn adopt(&self, me: Life, map: &Map) {
+        for spread in &map.spreads {
+            for (number, group) in spread.groups.iter().enumerate() {
+                let id = GroupId { spread: spread.id, number: number as u16 };
+                let lives = map.node(me.node).is_some_and(|node| node.incarnation == me.incarnation);
+                self.adopt_one(id, lives && has_part(me, spread, group), leads(me, group).filter(|_| lives));
+            }
+        }
+    }
+
+    fn adopt_one(&self, id: GroupId, needs_part: bool, since: Option<u32>) {
+        let Some(gate) = self.gate(id) else { return };
+        let before = gate.load(SeqCst);
+        if before & PART == 0 && !needs_part {
+            return;
+        }
+        let next = u64::from(since.unwrap_or(0)) << SINCE_SHIFT | PART;
+        if before & !OPEN != next {
+            gate.store(next, SeqCst);
+        }
+    }
+
+    /// The part of a group has taken over, as its primary since that epoch.
+    pub(super) fn open(&self, id: GroupId, since: u32) {
+        let closed = u64::from(since) << SINCE_SHIFT | PART;
+        if let Some(gate) = self.gate(id) {
+            // Another value is of another map.
+            gate.compare_exchange(closed, closed | OPEN, SeqCst, SeqCst).ok();
+        }
+    }
+
+    /// The part of a group decides no more.
+    pub(super) fn close(&self, id: GroupId) {
+        if let Some(gate) = self.gate(id) {
+            gate.fetch_and(!OPEN, SeqCst);
+        }
+    }
+
+    /// Whether this node decides for a group, and its take-over is done.
+    pub(crate) fn is_open(&self, id: GroupId) -> bool {
+        self.get(id) & OPEN != 0
+    }
+
+    /// What the node is to a slot: where a part of its group is, or was, it goes on to decide, also alone, as writes may
+    /// be under way there.
+    pub(crate) fn seat(&self, spread: &Spread, slot: usize, seat: Seat) -> Seat {
+        let id = GroupId { spread: spread.id, number: spread.slots[slot] };
+        match seat {
+            Seat::Alone if self.get(id) & PART != 0 => Seat::Led,
+            seat => seat,
+        }
+    }
+}
+
+/// Whether a node needs a part of a group: it is a member, and not the only one that there must be.
+pub(super) fn has_part(me: Life, spread: &Spread, group: &Group) -> bool {
+    let is_alone = group.others.is_empty() && spread.needed == 1;
+    group.members().any(|member| member == me.node) && !is_alone
+}
+
+fn leads(me: Life, group: &Group) -> Option<u32> {
+    (group.primary == Some(me.node)).then_some(group.primary_since)
+}

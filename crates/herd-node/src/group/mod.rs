@@ -1,0 +1,201 @@
+//! Replica groups of this node (docs/decisions/007, 008): the part of a group lives on one loop, decides what its node
+//! is the primary of, and keeps what others decide.
+//!
+//! * `operation.rs`: operations that wait, and their decisions. `change.rs`: what members tell each other of an object.
+//! * `copies.rs`: the store behind the rules. `outbox.rs`: what is said to a member, long values ahead of it.
+//! * `share.rs`: a part and what is around it; its effects. `gate.rs`: which groups this node decides for.
+//!
+//! Here is the table of a loop's parts, and what comes to them: views from the map, links that come and go, messages,
+//! operations, time. Group number modulo loops is the loop of a part, and of the link to each member.
+
+mod change;
+mod copies;
+mod gate;
+mod operation;
+mod outbox;
+mod share;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use change::Key;
+pub(crate) use gate::Gates;
+pub(crate) use operation::{Done, Operation, Origin, Told};
+
+use crate::context::Context;
+use crate::link::Change;
+use herd_core::place::{GroupId, Life, Map};
+use herd_core::replica::View;
+use herd_core::wire::{Ahead, Fields, FrameHead, GroupMessage, LinkId, WireError, is_ahead};
+use herd_core::{Error, ErrorKind};
+use herd_store::Collection;
+use share::Share;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The parts of one loop.
+#[derive(Default)]
+pub(crate) struct Parts {
+    shares: BTreeMap<GroupId, Box<Share>>,
+    /// Maps taken so far, when the map was seen last.
+    seen: u64,
+    /// When [`alarm`] has something to do, unless there is a new map.
+    due_ms: Option<u64>,
+    /// What operations came to, and who is told.
+    told: Vec<(Origin, Told)>,
+}
+
+impl Parts {
+    /// When [`alarm`] has something to do.
+    #[inline]
+    pub(crate) fn alarm_ms(&self, maps: u64) -> u64 {
+        if maps != self.seen { 0 } else { self.due_ms.unwrap_or(u64::MAX) }
+    }
+
+    fn tell(&mut self, told: &mut Vec<(Origin, Told)>) {
+        self.told.append(told);
+    }
+
+    /// What operations came to since this was last asked.
+    pub(crate) fn take_told(&mut self) -> Vec<(Origin, Told)> {
+        std::mem::take(&mut self.told)
+    }
+}
+
+/// Asks an operation on an object of the part of its group. What comes of it, now or later, is told to its origin.
+pub(crate) fn ask(cx: &mut Context, c: &Collection, name: &[u8], op: Operation) {
+    let key = Key { of: cx.shared.store.key(c, name), generation: c.generation() };
+    let group = group_of(cx, &key);
+    let origin = op.origin;
+    if with(cx, group, |share, _| share.ask(key, op)).is_none() {
+        let text = "this node does not decide on the object any more: try again";
+        cx.parts.told.push((origin, Err(Error::new(ErrorKind::Unreachable, text))));
+    }
+}
+
+/// The group of an object, by the map that this node goes by.
+pub(crate) fn group_of(cx: &Context, key: &Key) -> Option<GroupId> {
+    let (map, _) = cx.shared.place.get()?.map()?;
+    let spread = map.spread(key.of.spread())?;
+    Some(GroupId { spread: spread.id, number: spread.slots[key.of.slot()] })
+}
+
+/// A message of a group came over a link. Error: the other end breaks the protocol.
+pub(crate) fn came(
+    cx: &mut Context,
+    link: LinkId,
+    head: &FrameHead<'_>,
+    fields: &Fields<'_>,
+    body: &[u8],
+) -> Result<(), WireError> {
+    look(cx);
+    if is_ahead(&head.header) {
+        let ahead = Ahead::decode(&head.header, fields, body)?;
+        with(cx, Some(ahead.group), |share, cx| share.ahead(cx, link, &ahead));
+    } else {
+        let message = GroupMessage::decode(head, body)?;
+        with(cx, Some(message.group), |share, cx| share.came(cx, link, &message.message));
+    }
+    Ok(())
+}
+
+/// Takes note of links that came and went, and of a new map.
+pub(crate) fn look(cx: &mut Context) {
+    for change in cx.links.take_changes() {
+        let (Change::Up(link, _) | Change::Down(link)) = change;
+        let theirs: Vec<GroupId> = match change {
+            Change::Up(_, loops) => on_link(cx, link, loops),
+            Change::Down(_) => cx.parts.shares.keys().copied().collect(),
+        };
+        for group in theirs {
+            with(cx, Some(group), |share, cx| match change {
+                Change::Up(..) => share.link_up(cx, link),
+                Change::Down(_) => share.link_down(link),
+            });
+        }
+    }
+    look_at_map(cx);
+}
+
+/// Does what is due by the time.
+pub(crate) fn alarm(cx: &mut Context) {
+    look(cx);
+    let now_ms = cx.now_ms();
+    if cx.parts.due_ms.is_none_or(|due_ms| due_ms > now_ms) {
+        return;
+    }
+    cx.parts.due_ms = None;
+    let groups: Vec<GroupId> = cx.parts.shares.keys().copied().collect();
+    for group in groups {
+        with(cx, Some(group), |share, cx| share.alarm(cx, now_ms));
+    }
+}
+
+/// The groups whose messages go over a link to a node of so many loops.
+fn on_link(cx: &Context, link: LinkId, theirs: u16) -> Vec<GroupId> {
+    let own = cx.shared.config.threads;
+    let is_on = |group: &&GroupId| link_of(group.number, own, theirs.into()) == link.link;
+    cx.parts.shares.keys().filter(is_on).copied().collect()
+}
+
+/// The number of the link by which a group's messages go between nodes of so many loops.
+fn link_of(number: u16, own: usize, theirs: usize) -> u16 {
+    number % lanes(own).max(lanes(theirs))
+}
+
+/// Loops on which parts live: of two such numbers one divides the other, so a link joins the loops of both parts.
+fn lanes(loops: usize) -> u16 {
+    1 << loops.clamp(1, 1 << 15).ilog2()
+}
+
+fn look_at_map(cx: &mut Context) {
+    let Some(place) = cx.shared.place.get().filter(|place| place.maps() != cx.parts.seen) else { return };
+    cx.parts.seen = place.maps();
+    let (me, map) = (place.me(), place.map());
+    let Some((map, _)) = map else { return };
+    adopt(cx, me, &map);
+}
+
+/// Makes the parts that a map asks of this loop, and has all take their views.
+fn adopt(cx: &mut Context, me: Life, map: &Arc<Map>) {
+    let lives = map.node(me.node).is_some_and(|node| node.incarnation == me.incarnation);
+    for spread in map.spreads.iter().filter(|_| lives) {
+        for (number, group) in spread.groups.iter().enumerate() {
+            let id = GroupId { spread: spread.id, number: number as u16 };
+            let is_here = id.number % lanes(cx.shared.config.threads) == cx.number as u16;
+            let is_known = cx.parts.shares.contains_key(&id);
+            if !is_here || !is_known && !gate::has_part(me, spread, group) {
+                continue;
+            }
+            if !is_known {
+                cx.parts.shares.insert(id, Box::new(Share::new(&cx.shared.store, me.node, id)));
+            }
+            let slots = (0..).zip(spread.slots.iter()).filter(|(_, of)| **of == id.number);
+            let slots: Vec<u16> = slots.map(|(slot, _)| slot).collect();
+            let links: Vec<LinkId> = match is_known {
+                true => Vec::new(),
+                false => {
+                    let own = cx.shared.config.threads;
+                    let all = cx.links.current();
+                    all.filter(|(link, n)| link_of(id.number, own, (*n).into()) == link.link).map(|it| it.0).collect()
+                }
+            };
+            let view = View::of(group, spread.needed);
+            with(cx, Some(id), |share, cx| {
+                links.into_iter().for_each(|link| share.link_up(cx, link));
+                share.adopt(cx, slots, view);
+            });
+        }
+    }
+}
+
+/// Has the part of a group do something; `None`: there is none on this loop.
+fn with<R>(cx: &mut Context, group: Option<GroupId>, act: impl FnOnce(&mut Share, &mut Context) -> R) -> Option<R> {
+    let group = group?;
+    let mut share = cx.parts.shares.remove(&group)?;
+    let result = act(&mut share, cx);
+    share.carry_out(cx);
+    let due_ms = share.due_ms();
+    cx.parts.due_ms = [cx.parts.due_ms, due_ms].into_iter().flatten().min();
+    cx.parts.shares.insert(group, share);
+    Some(result)
+}

@@ -1,0 +1,421 @@
+//! Operations on an object of a group, while they wait and when they are decided.
+//!
+//! An operation that waits is the head of the request that it would be between nodes (`wire::encode_op`), and the value
+//! that came with it. All that wait for an object are decided in order, each on what those before it came to, and share
+//! one write of the result; each change has a version of its own, as clients compare versions, and the write has that
+//! of the last. What each is told is made when it is decided, and told when the write is done: also a "no", which may be
+//! due to one of the others.
+
+use super::change::{Becomes, Edit, Held, Key, Object};
+use super::copies::Copies;
+use crate::apply::{self, Kept, Snapshot};
+use herd_core::checksum::crc32c;
+use herd_core::door::memcached::Clock;
+use herd_core::entry::{COUNTER_BITS, Fence, Head, Version};
+use herd_core::limits::WINDOW_RESULT_MAX_BYTES;
+use herd_core::method::{Method, memcached};
+use herd_core::op::{Action, Answer, Change, Circumstances, Decided, Given, New, NewValue, Op, There, decide};
+use herd_core::replica::GroupEpoch;
+use herd_core::replica::window::{Known, RequestId};
+use herd_core::wire::{
+    Answers, Became, Between, Fields, Handed, Header, WireError, encode_frame_head, parse_frame_head,
+};
+use herd_core::{Error, ErrorKind};
+use herd_store::{Body, Collection};
+use std::sync::Arc;
+
+/// An operation that waits.
+pub(crate) struct Operation {
+    what: What,
+    /// Who is told.
+    pub(crate) origin: Origin,
+    /// Who asks; the same however often it is asked.
+    pub(super) id: Option<RequestId>,
+    /// When it was asked for the first time, ms of this node's clock.
+    pub(super) first_ms: u64,
+    /// Nobody had asked the same before when it came; else it may have been done.
+    pub(super) is_new: bool,
+    /// What is told once the write that it shares is done.
+    told: Option<Told>,
+    /// Its object, once it stands in line.
+    pub(super) key: Option<Key>,
+}
+
+enum What {
+    /// What was asked: head of the request's frame, and value.
+    Request(Box<[u8]>, Given<'static, Arc<Body>>, Box<[u8]>),
+    /// The object goes, if its time is over.
+    Expire,
+    /// What was there goes, since what was to take its place was refused, of which this is told.
+    Instead(Error),
+}
+
+/// Who is told of the end of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// Nobody.
+    Nobody,
+    /// Whoever gave it this number, on this loop.
+    Asker { on_loop: usize, number: u64 },
+}
+
+/// What became of an operation.
+pub(crate) type Told = Result<Done, Error>;
+
+/// An operation that was done.
+pub(crate) struct Done {
+    /// The object's version, or that of its removal; 0: there is none.
+    pub(crate) version: Version,
+    /// What was there and what is there, by this node's clock.
+    pub(crate) became: Became,
+    /// What a method answered.
+    pub(crate) answer: Answer<Arc<Body>>,
+    /// The object as it is now; `None` where there is none, and where a retry is answered.
+    pub(crate) object: Option<Arc<Snapshot>>,
+}
+
+/// Operations that were decided.
+#[derive(Default)]
+pub(super) struct Decision {
+    /// Those that were, in order.
+    pub(super) ops: Vec<Operation>,
+    /// Those for whose answers the same write has no room: they come next.
+    pub(super) rest: Vec<Operation>,
+    /// What they come to, if they change anything.
+    pub(super) change: Option<Edit>,
+    /// Its version.
+    pub(super) version: Option<Version>,
+}
+
+impl Operation {
+    /// Of a request as nodes hand it on, and its value. Error: its fields do not fit a head.
+    pub(crate) fn new(
+        header: Header,
+        fields: &Fields<'_>,
+        value: Given<'_, Arc<Body>>,
+        (origin, now_ms): (Origin, u64),
+    ) -> Result<Self, WireError> {
+        let mut head = Vec::new();
+        encode_frame_head(&mut head, header, fields, 0, None)?;
+        let (value, small) = match value {
+            Given::Small(bytes, crc) => (Given::Small(&[][..], crc), bytes.into()),
+            Given::Large(body) => (Given::Large(body), Box::default()),
+        };
+        let asked = Handed::decode(&header, fields)?.map(|handed| handed.asked);
+        let first_ms = now_ms.saturating_sub(asked.map_or(0, |asked| asked.age_ms.into()));
+        let (what, id) = (What::Request(head.into(), value, small), asked.map(|asked| asked.id));
+        Ok(Self { what, origin, id, first_ms, is_new: false, told: None, key: None })
+    }
+
+    /// Takes an object out whose time is over.
+    pub(super) fn expire() -> Self {
+        Self { what: What::Expire, origin: Origin::Nobody, id: None, first_ms: 0, is_new: true, told: None, key: None }
+    }
+
+    /// It stands in line for its object.
+    pub(super) fn of(self, key: Key) -> Self {
+        Self { key: Some(key), ..self }
+    }
+
+    /// Whether it is the node's own, which takes out what is over.
+    pub(super) fn is_expiry(&self) -> bool {
+        matches!(self.what, What::Expire)
+    }
+
+    /// What it is told now that its write is done.
+    pub(super) fn take_told(&mut self) -> Told {
+        self.told.take().unwrap_or_else(|| Err(Error::new(ErrorKind::Timeout, "outcome unknown")))
+    }
+
+    /// What it becomes once it is refused: where its client meant what was there to be gone, the object goes.
+    pub(super) fn instead(self, error: Error) -> Result<Self, (Self, Error)> {
+        let removes = matches!(self.what, What::Request(..)) && self.with_op(0, |op| op.else_remove).unwrap_or(false);
+        if removes { Ok(Self { what: What::Instead(error), told: None, ..self }) } else { Err((self, error)) }
+    }
+
+    /// Hands its operation to `f`, and who asks.
+    fn with_op<R>(&self, now_ms: u64, f: impl FnOnce(&Op<'_, Arc<Body>>) -> R) -> Result<R, Error> {
+        let bad = || Error::new(ErrorKind::BadRequest, "the request can't be read");
+        let What::Request(head, value, small) = &self.what else {
+            return Ok(f(&Op::new(Action::Remove, u64::MAX)));
+        };
+        let head = parse_frame_head(head).ok().flatten().ok_or_else(bad)?;
+        let fields = head.fields().map_err(|_| bad())?;
+        let handed = Handed::decode(&head.header, &fields).ok().flatten().ok_or_else(bad)?;
+        let value = match value {
+            Given::Small(_, crc) => Given::Small(small, *crc),
+            Given::Large(body) => Given::Large(body.clone()),
+        };
+        let op = handed.op(&head.header, &fields, value, now_ms)?;
+        Ok(f(&op))
+    }
+}
+
+/// An object while operations on it are decided.
+struct State {
+    object: Option<Arc<Snapshot>>,
+    /// The token that is left where there is none.
+    left: Option<Fence>,
+    /// The version of the last change.
+    version: Option<Version>,
+    /// The requests that changed it, encoded.
+    answers: Vec<u8>,
+}
+
+/// What surrounds the decisions about one object.
+struct Place<'a, 'c> {
+    copies: &'a mut Copies<'c>,
+    c: &'a Collection,
+    key: &'a Key,
+    id: [u8; 16],
+    since: GroupEpoch,
+}
+
+/// Decides operations on an object, one after the other; its primary decides `since` then.
+pub(super) fn decide_all(
+    copies: &mut Copies<'_>,
+    (c, key): (&Collection, &Key),
+    since: GroupEpoch,
+    ops: Vec<Operation>,
+) -> Decision {
+    let there = copies.look(key, |entry| {
+        let found = entry.found_committed().as_ref().map(Snapshot::of);
+        (found, entry.left(), entry.is_due(), entry.id())
+    });
+    let (found, left, is_due, id) = there.unwrap_or_default();
+    let before = found.map(Arc::new);
+    let mut state = State { object: before.clone(), left, version: None, answers: Vec::new() };
+    if is_due {
+        // Nobody finds it; the token of a lock stays behind, as when it is taken out.
+        state.left = state.object.take().and_then(|object| object.fence).or(left);
+    }
+    let mut place = Place { copies, c, key, id, since };
+    let mut decision = Decision::default();
+    for mut op in ops {
+        if !decision.rest.is_empty() || !op.decide(&mut place, &mut state, is_due) {
+            decision.rest.push(op);
+        } else {
+            decision.ops.push(op);
+        }
+    }
+    decision.version = state.version;
+    decision.change = state.version.map(|_| state.edit(before.as_deref()));
+    decision
+}
+
+impl Operation {
+    /// False: the write has no room for its answer.
+    fn decide(&mut self, place: &mut Place<'_, '_>, state: &mut State, is_due: bool) -> bool {
+        let now = place.copies.cx.now;
+        match &self.what {
+            What::Expire => {
+                let was = state.head();
+                if is_due && state.version.is_none() {
+                    state.version = Some(place.take_version());
+                }
+                self.told = Some(Ok(done(place, was, state, Answer::Nothing)));
+                return true;
+            }
+            What::Instead(error) => {
+                let error = Error::new(error.kind, error.text.clone());
+                state.remove(place);
+                self.told = Some(Err(error));
+                return true;
+            }
+            What::Request(..) => {}
+        }
+        if let Some(told) = self.id.filter(|_| !self.is_new).and_then(|id| retried(place, id, self.first_ms)) {
+            self.told = Some(told);
+            return true;
+        }
+        let told = self.with_op(now.unix_ms, |op| decide_one(place, state, op, self.id));
+        self.told = match told {
+            Ok(Some(told)) => Some(told),
+            Ok(None) => return false,
+            Err(error) => Some(Err(error)),
+        };
+        true
+    }
+}
+
+/// `None`: the write has no room for its answer.
+fn decide_one(
+    place: &mut Place<'_, '_>,
+    state: &mut State,
+    op: &Op<'_, Arc<Body>>,
+    id: Option<RequestId>,
+) -> Option<Told> {
+    let was = state.head();
+    let there = There { found: state.object.as_ref().map(|object| object.found()), left: state.left };
+    let version = place.take_version();
+    let at = Circumstances {
+        now_ms: place.copies.cx.now.unix_ms,
+        next_version: version,
+        id: place.id,
+        evicts: place.c.class().evicts(),
+    };
+    let (cx, of) = (place.copies.cx, (place.c, &*place.key.of.name));
+    let decided = decide(op, &there, &at).and_then(|it| apply::built(cx, of, it, state.object.as_deref()));
+    drop(there);
+    let decided = match decided {
+        Ok(decided) => decided,
+        Err(error) => {
+            if op.else_remove && !matches!(error.kind, ErrorKind::ConditionFailed | ErrorKind::NotAllowed) {
+                state.remove(place);
+            }
+            return Some(Err(error));
+        }
+    };
+    let Decided { change, answer } = decided;
+    if matches!(change, Change::None) {
+        return Some(Ok(done(place, was, state, answer)));
+    }
+    let next = state.after(change, version, place);
+    let done = done(place, was, &next, answer);
+    let mut answers = std::mem::take(&mut state.answers);
+    let has_room = id.is_none_or(|id| Answers::push(&mut answers, id, &result_of(op, &done)));
+    if !has_room {
+        state.answers = answers;
+        return None;
+    }
+    *state = State { answers, ..next };
+    Some(Ok(done))
+}
+
+/// The answer of a request that was asked before; `None`: it is new.
+fn retried(place: &mut Place<'_, '_>, id: RequestId, first_ms: u64) -> Option<Told> {
+    let unknown =
+        || Error::new(ErrorKind::Timeout, "outcome unknown: the request was asked again, and may have been done");
+    let now = place.copies.cx.now;
+    match place.copies.kept.window(place.key.of.slot()).find(id, first_ms) {
+        Known::New => None,
+        // Of an object under way nothing is decided; so it is one of another object.
+        Known::UnderWay | Known::Unknown => Some(Err(unknown())),
+        Known::Done(_, result) => {
+            Some(done_of(result, Clock { now_ms: now.unix_ms, node_s: now.uptime_s }).ok_or_else(unknown))
+        }
+    }
+}
+
+fn done(place: &Place<'_, '_>, before: Option<Head>, state: &State, answer: Answer<Arc<Body>>) -> Done {
+    let now = place.copies.cx.now;
+    let clock = Clock { now_ms: now.unix_ms, node_s: now.uptime_s };
+    let after = state.head();
+    let version = match (state.version, after) {
+        (_, Some(head)) => head.version,
+        (version, None) => version.unwrap_or(0),
+    };
+    Done { version, became: Became { clock, before, after }, answer, object: state.object.clone() }
+}
+
+impl Place<'_, '_> {
+    fn take_version(&mut self) -> Version {
+        let floor = Version::from(self.since) << COUNTER_BITS;
+        self.copies.look(self.key, |mut entry| entry.take_version(floor)).unwrap_or(floor + 1)
+    }
+}
+
+impl State {
+    fn head(&self) -> Option<Head> {
+        self.object.as_ref().map(|object| object.head)
+    }
+
+    /// What was there goes.
+    fn remove(&mut self, place: &mut Place<'_, '_>) {
+        if self.object.take().is_some() {
+            self.version = Some(place.take_version());
+        }
+    }
+
+    /// As it is after a change.
+    fn after(&self, change: Change<'_, Arc<Body>>, version: Version, place: &Place<'_, '_>) -> State {
+        let (object, left) = match change {
+            Change::None => (self.object.clone(), self.left),
+            Change::Put(new) => (Some(Arc::new(self.put(new, version, place))), None),
+            Change::Remove(fence) => (None, fence.or(self.left)),
+            Change::Leave(fence) => (None, Some(fence)),
+        };
+        State { object, left, version: Some(version), answers: Vec::new() }
+    }
+
+    fn put(&self, new: New<'_, Arc<Body>>, version: Version, place: &Place<'_, '_>) -> Snapshot {
+        let old = self.object.as_deref();
+        let value = match new.value {
+            NewValue::Small(bytes, crc) => {
+                let crc = crc.unwrap_or_else(|| crc32c(&bytes));
+                Kept::Small(bytes.into_owned(), crc)
+            }
+            NewValue::Large(body) => Kept::Large(body),
+            // What is made of parts was put together before.
+            NewValue::Kept | NewValue::Parts(_) => match old.map(|old| &old.value) {
+                Some(Kept::Small(bytes, crc)) => Kept::Small(bytes.clone(), *crc),
+                Some(Kept::Large(body)) => Kept::Large(body.clone()),
+                None => Kept::Small(Vec::new(), 0),
+            },
+        };
+        let size_bytes = match &value {
+            Kept::Small(bytes, _) => bytes.len() as u64,
+            Kept::Large(body) => body.len(),
+        };
+        let old_attributes = || old.map(|old| old.attributes.clone()).unwrap_or_default();
+        let head = Head {
+            version,
+            size_bytes,
+            flags: new.flags,
+            expires_ms: new.expires_ms,
+            access_s: place.copies.cx.now.uptime_s,
+            fetched: false,
+            memcached: new.memcached,
+        };
+        Snapshot {
+            head,
+            attributes: new.attributes.map_or_else(old_attributes, <[u8]>::to_vec),
+            fence: new.fence,
+            value,
+        }
+    }
+
+    /// The change that makes this of what was there before.
+    fn edit(self, before: Option<&Snapshot>) -> Edit {
+        let Some(object) = &self.object else { return Edit::new(Becomes::Removed(self.left), self.answers) };
+        let kept = before.is_some_and(|before| before.value.is(&object.value));
+        let value = if kept { Held::Kept } else { Held::of(object) };
+        Edit::new(Becomes::Put(Object::of(object, value)), self.answers)
+    }
+}
+
+/// What a retry is answered with; longer than may be kept where the object itself was shown.
+fn result_of(op: &Op<'_, Arc<Body>>, done: &Done) -> Vec<u8> {
+    let mut out = Vec::new();
+    let shows = matches!(op.action, Action::Read | Action::Execute(Method::Memcached(memcached::Method::Get(_))));
+    match &done.answer {
+        Answer::Nothing => out.push(0),
+        Answer::Bytes(bytes) if bytes.len() <= WINDOW_RESULT_MAX_BYTES => {
+            out.push(1);
+            out.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
+            out.extend_from_slice(bytes);
+        }
+        Answer::Bytes(_) | Answer::Large(_) => out.resize(WINDOW_RESULT_MAX_BYTES + 1, 0),
+    }
+    if shows {
+        out.resize(WINDOW_RESULT_MAX_BYTES + 1, 0);
+    }
+    out.extend_from_slice(&done.version.to_le_bytes());
+    done.became.encode(&mut out);
+    out
+}
+
+fn done_of(result: &[u8], clock: Clock) -> Option<Done> {
+    let (answer, rest) = match result.split_first()? {
+        (0, rest) => (Answer::Nothing, rest),
+        (_, rest) => {
+            let (len, rest) = rest.split_first_chunk::<2>()?;
+            let (bytes, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes(*len)))?;
+            (Answer::Bytes(bytes.to_vec()), rest)
+        }
+    };
+    let (version, became) = rest.split_first_chunk::<8>()?;
+    let fields = Fields { between: Some(Between::Became(became)), ..Fields::default() };
+    let became = Became::decode(&fields).ok().flatten()?;
+    Some(Done { version: u64::from_le_bytes(*version), became: Became { clock, ..became }, answer, object: None })
+}

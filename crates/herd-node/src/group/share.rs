@@ -1,0 +1,380 @@
+//! A part of a group, and what is around it on its loop: what it keeps, what it says to each member, and what comes with
+//! time. Its effects are carried out here, in order, before anything else comes to it.
+
+use super::change::{Becomes, Edit, Key};
+use super::copies::{Copies, Kept};
+use super::operation::{Operation, Origin, Told, decide_all};
+use super::outbox::{Inbox, Outbox};
+use crate::context::Context;
+use herd_core::limits::{GROUP_SETTLE_MS, GROUP_SWEEP_MS, GROUP_TURN_ENTRIES, PART_OPS_MAX};
+use herd_core::place::{GroupId, NodeId};
+use herd_core::replica::{Copies as _, Effect, Message, Offer, Outcome, Part, Refusal, View};
+use herd_core::wire::{self, Ahead, Delta, LinkId, Said};
+use herd_core::{Error, ErrorKind, quote};
+use herd_store::{SlotCursor, Store};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// See the module.
+pub(super) struct Share {
+    id: GroupId,
+    part: Part<Key, Edit, Operation>,
+    kept: Kept,
+    out: BTreeMap<NodeId, Outbox>,
+    coming: BTreeMap<NodeId, Inbox>,
+    /// When members are told what is committed, if they are owed that.
+    settle_ms: Option<u64>,
+    /// Where its dropping stands, while all is dropped.
+    clearing: Option<Walk>,
+    /// Where the search for what is over stands, and when it goes on.
+    sweep: Walk,
+    sweep_ms: u64,
+    /// Removals of what is over that are under way.
+    expiring: usize,
+    /// What operations came to, and who is told.
+    told: Vec<(Origin, Told)>,
+}
+
+/// A walk through the slots of a group, in turns.
+#[derive(Clone, Copy, Default)]
+struct Walk {
+    /// Place among the group's slots.
+    at: usize,
+    cursor: Option<SlotCursor>,
+}
+
+impl Walk {
+    /// Hands cursors to `turn` until the slots are done, or one turn is full; whether they are done.
+    fn go_on(&mut self, kept: &Kept, mut turn: impl FnMut(&mut SlotCursor, usize) -> bool) -> bool {
+        // An empty slot costs little: some of them a turn.
+        for _ in 0..64 {
+            let Some(slot) = kept.slots.get(self.at) else {
+                *self = Self::default();
+                return true;
+            };
+            let new = || SlotCursor::new(kept.group.spread, usize::from(*slot));
+            let cursor = self.cursor.get_or_insert_with(new);
+            let is_full = turn(cursor, GROUP_TURN_ENTRIES / 16);
+            if cursor.is_at_end() {
+                (self.at, self.cursor) = (self.at + 1, None);
+            }
+            if is_full {
+                return false;
+            }
+        }
+        false
+    }
+}
+
+impl Share {
+    pub(super) fn new(store: &Arc<Store>, me: NodeId, id: GroupId) -> Self {
+        Self {
+            id,
+            part: Part::new(me),
+            kept: Kept::new(store, id),
+            out: BTreeMap::new(),
+            coming: BTreeMap::new(),
+            settle_ms: None,
+            clearing: None,
+            sweep: Walk::default(),
+            sweep_ms: 0,
+            expiring: 0,
+            told: Vec::new(),
+        }
+    }
+
+    /// When [`Share::alarm`] has something to do.
+    pub(super) fn due_ms(&self) -> Option<u64> {
+        let sweep = self.part.is_open().then_some(self.sweep_ms);
+        let clear = self.clearing.map(|_| 0);
+        [self.settle_ms, sweep, clear].into_iter().flatten().min()
+    }
+
+    /// A map says which slots the group has, and its view, if it has a primary.
+    pub(super) fn adopt(&mut self, cx: &Context, slots: Vec<u16>, view: Option<View>) {
+        self.kept.slots = slots;
+        if let Some(view) = view {
+            self.part.take(&mut Copies { cx, kept: &mut self.kept }, view);
+        }
+    }
+
+    pub(super) fn link_up(&mut self, cx: &mut Context, link: LinkId) {
+        self.out.insert(link.node, Outbox::new(self.id, link.node, link.generation()));
+        self.coming.remove(&link.node);
+        self.part.link_up(link.node, link.generation());
+        self.carry_out(cx);
+    }
+
+    pub(super) fn link_down(&mut self, link: LinkId) {
+        self.part.link_down(link.node, link.generation());
+        if self.out.get(&link.node).is_some_and(|out| out.generation == link.generation()) {
+            self.out.remove(&link.node);
+            self.coming.remove(&link.node);
+        }
+    }
+
+    /// An operation of this node's clients, or of a node that handed it on.
+    pub(super) fn ask(&mut self, key: Key, mut op: Operation) {
+        if let Some(id) = op.id.filter(|_| !op.is_new) {
+            op.is_new = self.kept.stand(key.of.slot(), id, op.first_ms);
+        }
+        self.part.ask(key.clone(), op.of(key));
+    }
+
+    /// A message came.
+    pub(super) fn came(&mut self, cx: &mut Context, link: LinkId, message: &Message<wire::Key<'_>, Delta<'_>>) {
+        if !self.part.is_current(link.node, link.generation()) {
+            return;
+        }
+        let inbox = if names_ahead(message) { self.coming.remove(&link.node) } else { None };
+        let Some(message) = owned(cx, link, message, inbox) else { return self.close(cx, link.node) };
+        let mut copies = Copies { cx, kept: &mut self.kept };
+        self.part.receive(&mut copies, link.node, link.generation(), message);
+    }
+
+    /// Something about a long value came.
+    pub(super) fn ahead(&mut self, cx: &mut Context, link: LinkId, ahead: &Ahead<'_>) {
+        let (node, generation) = (link.node, link.generation());
+        if !self.part.is_current(node, generation) {
+            return;
+        }
+        match ahead.said {
+            Said::Taken(bytes) => {
+                let out = self.out.get_mut(&node).filter(|out| out.generation == generation);
+                out.into_iter().for_each(|out| out.taken(cx, ahead.id, bytes));
+            }
+            Said::Part { of, length, from, bytes } => {
+                let before = self.coming.remove(&node);
+                let Some(inbox) = Inbox::take(before, cx, generation, ahead.id, (of, length, from, bytes)) else {
+                    return self.close(cx, node);
+                };
+                let taken = Ahead { group: self.id, id: ahead.id, said: Said::Taken(inbox.came()) };
+                self.coming.insert(node, inbox);
+                cx.links.tell(node, generation, |epoch, out| {
+                    taken.encode(out, epoch, None).expect("it is short");
+                });
+            }
+        }
+    }
+
+    /// Does what is due.
+    pub(super) fn alarm(&mut self, cx: &mut Context, now_ms: u64) {
+        if self.settle_ms.is_some_and(|at_ms| at_ms <= now_ms) {
+            self.settle_ms = None;
+            let peers: Vec<NodeId> = self.part.view().members.iter().map(|member| member.node).collect();
+            peers.into_iter().for_each(|peer| self.part.settle(peer));
+        }
+        if self.clearing.is_some() {
+            self.clear(cx);
+        }
+        if self.part.is_open() && self.sweep_ms <= now_ms && self.expiring == 0 {
+            self.sweep_ms = now_ms + GROUP_SWEEP_MS;
+            self.remove_due(cx);
+        }
+    }
+
+    /// A turn of dropping all that is here of the group.
+    fn clear(&mut self, cx: &Context) {
+        let Some(mut walk) = self.clearing else { return };
+        let store = &cx.shared.store;
+        let is_done = walk.go_on(&self.kept, |cursor, budget| {
+            store.clear_turn(cursor, budget, cx.now);
+            !cursor.is_at_end()
+        });
+        self.clearing = Some(walk).filter(|_| !is_done);
+        if is_done {
+            self.kept.forget(cx.now_ms());
+            self.part.cleared(&Copies { cx, kept: &mut self.kept });
+        }
+    }
+
+    /// A turn of looking for objects whose time is over: they are removed, as by any client.
+    fn remove_due(&mut self, cx: &Context) {
+        let mut due = Vec::new();
+        self.sweep.go_on(&self.kept, |cursor, budget| {
+            cx.shared.store.due_turn(cursor, &mut due, budget, cx.now);
+            due.len() >= PART_OPS_MAX / 32
+        });
+        for of in due {
+            let key = Copies { cx, kept: &mut self.kept }.key_of(of);
+            self.expiring += usize::from(key.is_some());
+            key.into_iter().for_each(|key| self.ask(key, Operation::expire()));
+        }
+    }
+
+    /// Carries out what the part wants.
+    pub(super) fn carry_out(&mut self, cx: &mut Context) {
+        loop {
+            let effects = self.part.effects();
+            if effects.is_empty() {
+                break;
+            }
+            effects.into_iter().for_each(|effect| self.carry_out_one(cx, effect));
+        }
+        cx.parts.tell(&mut self.told);
+        let view = self.part.view();
+        if self.part.is_open() {
+            cx.shared.gates.open(self.id, view.since);
+        } else {
+            cx.shared.gates.close(self.id);
+        }
+        if view.members.iter().any(|member| self.part.owes_settle(member.node)) {
+            self.settle_ms.get_or_insert(cx.now_ms() + GROUP_SETTLE_MS);
+        }
+    }
+
+    fn carry_out_one(&mut self, cx: &mut Context, effect: Effect<Key, Edit, Operation>) {
+        match effect {
+            Effect::Send(to, generation, message) => {
+                if let Some(out) = self.out.get_mut(&to).filter(|out| out.generation == generation) {
+                    out.push(cx, message);
+                }
+            }
+            Effect::Decide(key, ops) => self.decide(cx, key, ops),
+            Effect::Answer(ops, outcome) => ops.into_iter().for_each(|op| self.answer(op, outcome)),
+            Effect::Want(want) => cx.links.want(self.id, want),
+            Effect::Clear => self.clearing = Some(Walk::default()),
+            Effect::Close(peer) => self.close(cx, peer),
+        }
+    }
+
+    /// The member breaks the rules.
+    fn close(&mut self, cx: &mut Context, peer: NodeId) {
+        let generation = self.out.get(&peer).map(|out| out.generation);
+        let link = generation.and_then(|generation| cx.links.of_generation(peer, generation));
+        link.into_iter().for_each(|link| crate::link::close(cx, link));
+    }
+
+    fn decide(&mut self, cx: &Context, key: Key, ops: Vec<Operation>) {
+        let mut copies = Copies { cx, kept: &mut self.kept };
+        if !self.part.is_open() {
+            return self.part.begin(&mut copies, key, ops, None);
+        }
+        let c = cx.shared.store.collection_by_id(key.of.collection);
+        let Some(c) = c.filter(|_| !copies.is_over(&key)) else {
+            self.part.begin(&mut copies, key.clone(), Vec::new(), None);
+            return self.ask_anew(cx, &key, ops);
+        };
+        let decision = decide_all(&mut copies, (&c, &key), self.part.view().since, ops);
+        self.part.put_back(&key, decision.rest);
+        copies.kept.version = decision.version;
+        let (ops, told) = match decision.change {
+            Some(_) => (decision.ops, Vec::new()),
+            None => (Vec::new(), decision.ops),
+        };
+        self.part.begin(&mut copies, key, ops, decision.change);
+        copies.kept.version = None;
+        told.into_iter().for_each(|op| self.tell(op));
+    }
+
+    /// Operations on what a flush has ended are asked again, of what came after it.
+    fn ask_anew(&mut self, cx: &Context, key: &Key, ops: Vec<Operation>) {
+        let c = cx.shared.store.collection_by_id(key.of.collection);
+        for op in ops {
+            match &c {
+                Some(c) => self.ask(Key { of: key.of.clone(), generation: c.generation() }, op),
+                None => self.fail(op, Outcome::Refused(Refusal::NoCollection)),
+            }
+        }
+    }
+
+    fn answer(&mut self, op: Operation, outcome: Outcome) {
+        match outcome {
+            Outcome::Done(_) => self.tell(op),
+            _ => self.fail(op, outcome),
+        }
+    }
+
+    /// The write that an operation shared is done, or it needs none.
+    fn tell(&mut self, mut op: Operation) {
+        let told = op.take_told();
+        self.end(&op, told);
+    }
+
+    fn end(&mut self, op: &Operation, told: Told) {
+        self.expiring -= usize::from(op.is_expiry());
+        if let Some(id) = op.id.filter(|_| op.is_new) {
+            self.kept.standing.remove(&id);
+        }
+        self.told.push((op.origin, told));
+    }
+
+    fn fail(&mut self, op: Operation, outcome: Outcome) {
+        let name = op.key.as_ref().map(|key| quote(&key.of.name)).unwrap_or_default();
+        let error = self.error_of(outcome, &name);
+        let is_refused = matches!(outcome, Outcome::Refused(Refusal::Full | Refusal::Quota));
+        match if is_refused { op.instead(error) } else { Err((op, error)) } {
+            Ok(op) => {
+                let key = op.key.clone().expect("it stood in line");
+                self.part.ask(key, op);
+            }
+            Err((op, error)) => self.end(&op, Err(error)),
+        }
+    }
+
+    fn error_of(&self, outcome: Outcome, name: &str) -> Error {
+        let view = self.part.view();
+        let (kind, text) = match outcome {
+            Outcome::Refused(Refusal::Full) => {
+                (ErrorKind::Full, format!("the memory of a node that keeps '{name}' is full: remove something"))
+            }
+            Outcome::Refused(Refusal::Quota) => {
+                (ErrorKind::Quota, format!("the quota of the collection of '{name}' is full: remove something"))
+            }
+            Outcome::Refused(Refusal::NoCollection) => {
+                (ErrorKind::NoCollection, format!("the collection of '{name}' is there no more"))
+            }
+            Outcome::Busy => {
+                (ErrorKind::Busy, format!("too many changes are under way where '{name}' is kept: ask again later"))
+            }
+            Outcome::TooFew => (
+                ErrorKind::Unreachable,
+                format!("fewer than the {} nodes that must keep '{name}' are there: try again", view.needed),
+            ),
+            Outcome::Moved => (ErrorKind::Unreachable, format!("another node decides on '{name}' now: try again")),
+            Outcome::Unknown | Outcome::Done(_) => {
+                (ErrorKind::Timeout, format!("outcome unknown: another node decides on '{name}' now"))
+            }
+        };
+        Error::new(kind, text)
+    }
+}
+
+/// Whether a message names a value that went ahead of it.
+fn names_ahead(message: &Message<wire::Key<'_>, Delta<'_>>) -> bool {
+    use wire::{Becomes, Sent, ValueOf};
+    let delta = match message {
+        Message::Prepare { offer: Offer::Change(delta) | Offer::Whole(delta), .. } => delta,
+        Message::Copy { state, .. } => state,
+        _ => return false,
+    };
+    let Becomes::Put(put) = delta.becomes else { return false };
+    matches!(put.value, ValueOf::Whole(Sent::Staged { .. }) | ValueOf::Range(_, Sent::Staged { .. }))
+}
+
+/// A message as this node keeps it; `inbox` is the value that came ahead. `None`: that is not the one it names.
+fn owned(
+    cx: &Context,
+    link: LinkId,
+    message: &Message<wire::Key<'_>, Delta<'_>>,
+    inbox: Option<Inbox>,
+) -> Option<Message<Key, Edit>> {
+    let store = &cx.shared.store;
+    let (inbox, is_missing) = (Cell::new(inbox), Cell::new(false));
+    let key = match message {
+        Message::Prepare { key, .. } | Message::Copy { key, .. } => Some(*key),
+        _ => None,
+    };
+    let staged = |id, length| {
+        let value = inbox.take().and_then(|inbox| inbox.finish(cx, (link.generation(), id, length)));
+        is_missing.set(value.is_none());
+        value.unwrap_or(Err(Refusal::Full))
+    };
+    let edit = |delta: &Delta<'_>| match &key {
+        Some(key) => Edit::came((store, key, cx.now), delta, staged),
+        None => Edit::new(Becomes::Refused(Refusal::Full), Vec::new()),
+    };
+    let message = message.map(|key| Key::came(store, key), edit);
+    (!is_missing.get()).then_some(message)
+}

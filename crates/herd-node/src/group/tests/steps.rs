@@ -1,0 +1,217 @@
+//! What groups promise, one thing after the other.
+
+use super::herd::{Herd, shown};
+use crate::group::Done;
+use herd_core::ErrorKind;
+use herd_core::entry::Condition;
+use herd_core::limits::PART_OPS_MAX;
+use herd_core::method::Method;
+use herd_core::op::{Action, Answer, Op, Put};
+use herd_store::Body;
+use std::sync::Arc;
+
+const MOST: u64 = 1 << 30;
+
+fn remove<'a>() -> Op<'a, Arc<Body>> {
+    Op::new(Action::Remove, MOST)
+}
+
+fn read<'a>() -> Op<'a, Arc<Body>> {
+    Op::new(Action::Read, MOST)
+}
+
+/// Puts and waits.
+fn put(herd: &mut Herd, name: &[u8], value: &[u8]) -> Done {
+    let op = Op::new(Action::Put(Put::of(herd.given(name, value))), MOST);
+    herd.ask(name, &op).expect("it is done")
+}
+
+fn small(value: &[u8]) -> Op<'_, Arc<Body>> {
+    Op::new(Action::Put(Put::of(herd_core::op::Given::Small(value, None))), MOST)
+}
+
+#[test]
+fn a_put_is_at_all_members_and_a_removal_too() {
+    for (nodes, copies) in [(2, 2), (3, 2), (3, 3)] {
+        let mut herd = Herd::new(nodes, copies);
+        for i in 0..50u32 {
+            let done = put(&mut herd, &i.to_le_bytes(), b"value");
+            assert!(done.became.created() && done.version >> 40 == 1 << 23);
+        }
+        herd.pass(5);
+        for i in 0..50u32 {
+            let there = (1..=nodes).filter(|number| herd.at(*number, &i.to_le_bytes()).is_some()).count();
+            assert_eq!(there, usize::from(copies));
+        }
+        herd.check_equal();
+        for i in 0..25u32 {
+            assert!(herd.ask(&i.to_le_bytes(), &remove()).expect("it is done").became.before.is_some());
+            let missing = herd.ask(&i.to_le_bytes(), &remove()).err().map(|error| error.kind);
+            assert_eq!(missing, Some(ErrorKind::NotFound));
+        }
+        herd.pass(5);
+        herd.check_equal();
+        let held: usize = (1..=nodes).map(|number| herd.items(number).0.len()).sum();
+        assert_eq!(held, 25 * usize::from(copies));
+    }
+}
+
+#[test]
+fn values_of_any_length_come_to_all_members() {
+    let mut herd = Herd::new(3, 3);
+    for (i, len) in [0, 1, 4096, 4097, 65_535, 65_536, 65_537, 1 << 20, 5_000_001, 12 << 20].into_iter().enumerate() {
+        let (name, value) = (format!("n{i}"), vec![i as u8 + 1; len]);
+        put(&mut herd, name.as_bytes(), &value);
+        herd.pass(5);
+        for number in 1..=3 {
+            assert!(herd.at(number, name.as_bytes()).is_some_and(|(_, held)| held == value), "{len} bytes");
+        }
+        let done = herd.ask(name.as_bytes(), &read()).expect("it is there");
+        assert!(shown(&done) == Some(value));
+        // Smaller again, so that all fit.
+        put(&mut herd, name.as_bytes(), b"x");
+    }
+    herd.pass(5);
+    herd.check_equal();
+}
+
+#[test]
+fn operations_that_wait_share_a_write_and_each_has_its_own_version() {
+    let mut herd = Herd::new(2, 2);
+    assert!(herd.ask(b"n", &small(b"0")).is_ok());
+    let numbers: Vec<u64> = (0..200u32)
+        .map(|i| {
+            let value = i.to_string();
+            herd.begin(b"n", &small(value.as_bytes()))
+        })
+        .collect();
+    herd.settle();
+    let versions: Vec<u64> =
+        numbers.iter().map(|number| herd.told(*number).expect("ended").expect("done").version).collect();
+    assert!(versions.is_sorted_by(|a, b| a < b), "each its own, in order");
+    herd.pass(5);
+    assert_eq!(herd.at(1, b"n"), Some((versions[199], b"199".to_vec())));
+    herd.check_equal();
+    // Who compares an earlier one is told no.
+    let stale = Op { condition: Condition::IfVersion(versions[198]), ..small(b"x") };
+    assert_eq!(herd.ask(b"n", &stale).err().map(|error| error.kind), Some(ErrorKind::ConditionFailed));
+    let fresh = Op { condition: Condition::IfVersion(versions[199]), ..small(b"x") };
+    assert!(herd.ask(b"n", &fresh).is_ok());
+}
+
+#[test]
+fn a_write_waits_while_a_member_is_away_and_a_read_does_not() {
+    let mut herd = Herd::new(3, 3);
+    put(&mut herd, b"n", b"old");
+    herd.pass(5);
+    herd.world.cut = true;
+    let (write, behind) = (herd.begin(b"n", &small(b"new")), herd.begin(b"n", &read()));
+    herd.settle();
+    assert!(herd.told(write).is_none() && herd.told(behind).is_none());
+    let to = herd.primary(b"n");
+    assert_eq!(herd.at(to, b"n").map(|it| it.1), Some(b"old".to_vec()), "what is committed stays to be read");
+    let group = herd.group(b"n");
+    assert!(herd.cx(to).shared.gates.is_open(group));
+    herd.pass(5_000);
+    assert!(herd.told(write).is_none());
+    herd.world.cut = false;
+    herd.pass(3_000);
+    assert!(herd.told(write).expect("ended").is_ok());
+    assert_eq!(shown(&herd.told(behind).expect("ended").expect("done")), Some(b"new".to_vec()), "in its order");
+    herd.pass(5);
+    herd.check_equal();
+}
+
+#[test]
+fn too_much_at_once_is_busy_and_nothing_of_it_is_begun() {
+    let mut herd = Herd::new(2, 2);
+    put(&mut herd, b"n", b"old");
+    herd.world.cut = true;
+    let numbers: Vec<u64> = (0..PART_OPS_MAX as u64 + 10).map(|_| herd.begin(b"n", &small(b"new"))).collect();
+    herd.settle();
+    let busy = numbers.iter().filter_map(|number| herd.told(*number)).map(|told| told.err().map(|error| error.kind));
+    assert_eq!(busy.collect::<Vec<_>>(), vec![Some(ErrorKind::Busy); 10]);
+    herd.world.cut = false;
+    herd.pass(3_000);
+    let done = numbers.iter().filter_map(|number| herd.told(*number)).filter(Result::is_ok).count();
+    assert_eq!(done, PART_OPS_MAX);
+    herd.pass(5);
+    herd.check_equal();
+}
+
+fn text(answer: Answer<Arc<Body>>) -> Vec<u8> {
+    let Answer::Bytes(bytes) = answer else { panic!("it answers bytes") };
+    bytes
+}
+
+#[test]
+fn a_request_that_is_asked_again_is_answered_and_not_done_twice() {
+    let mut herd = Herd::new(3, 3);
+    let add = Method::Memcached(herd_core::method::memcached::Method::Arith { delta: 5, decrement: false });
+    let add = Op::new(Action::Execute(add), MOST);
+    put(&mut herd, b"n", b"10");
+    let to = herd.primary(b"n");
+    let mut answers = Vec::new();
+    for _ in 0..3 {
+        let number = herd.begin_as(to, b"n", &add, 1 << 40);
+        herd.settle();
+        let done = herd.told(number).expect("ended").expect("done");
+        answers.push((done.version, text(done.answer)));
+    }
+    assert_eq!(answers[0].1, b"15");
+    assert!(answers.iter().all(|answer| *answer == answers[0]));
+    herd.pass(5);
+    assert_eq!(herd.at(to, b"n").map(|it| it.1), Some(b"15".to_vec()));
+    // Also by who takes over.
+    let (group, old) = (herd.group(b"n"), to);
+    herd.change_map(|draft| {
+        let group = &mut draft.spreads[0].groups[usize::from(group.number)];
+        let next = group.others[0].node;
+        let before = group.primary.replace(next).expect("it had one");
+        group.others[0].node = before;
+    });
+    herd.tell_map();
+    let to = herd.primary(b"n");
+    assert_ne!(to, old);
+    let number = herd.begin_as(to, b"n", &add, 1 << 40);
+    herd.settle();
+    let done = herd.told(number).expect("ended").expect("done");
+    assert_eq!((done.version, text(done.answer)), answers[0]);
+    herd.pass(5);
+    herd.check_equal();
+}
+
+#[test]
+fn what_is_over_is_removed_everywhere_by_who_decides() {
+    let mut herd = Herd::new(3, 3);
+    let expires_ms = herd.cx(1).now.unix_ms + 1_000;
+    for i in 0..40u32 {
+        let name = i.to_le_bytes();
+        let put = Put {
+            expires_ms: Some(expires_ms + u64::from(i % 2) * 100_000),
+            ..Put::of(herd_core::op::Given::Small(b"v", None))
+        };
+        assert!(herd.ask(&name, &Op::new(Action::Put(put), MOST)).is_ok());
+    }
+    herd.pass(60);
+    (1..=3).for_each(|number| assert_eq!(herd.items(number).0.len(), 40));
+    herd.pass(20_000);
+    herd.check_equal();
+    (1..=3).for_each(|number| assert_eq!(herd.items(number).0.len(), 20));
+}
+
+#[test]
+fn a_flush_ends_all_before_it_at_each_member() {
+    let mut herd = Herd::new(3, 3);
+    (0..60u32).for_each(|i| drop(put(&mut herd, &i.to_le_bytes(), b"v")));
+    herd.change_map(|draft| draft.collections[0].generation += 1);
+    // One has the map before the others.
+    let first = herd.primary(b"n");
+    herd.tell_map_to(first);
+    herd.settle();
+    put(&mut herd, b"n", b"new");
+    herd.tell_map();
+    herd.pass(5);
+    herd.check_equal();
+    (1..=3).for_each(|number| assert_eq!(herd.items(number).0.len(), 1));
+}
