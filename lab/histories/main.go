@@ -27,6 +27,8 @@ type Verdict struct {
 	// UnknownOperations had no answer and may have had their effect at any time.
 	UnknownOperations int     `json:"unknown_operations"`
 	Seconds           float64 `json:"seconds"`
+	// Why tells, for each key that is illegal, a request that no order explains.
+	Why []string `json:"why"`
 	// Pages show why the keys that are illegal are so.
 	Pages []string `json:"pages"`
 }
@@ -81,7 +83,7 @@ type found struct {
 func check(records []Record, patience time.Duration, page func(string) string) (Verdict, error) {
 	began := time.Now()
 	keys, operations, unknown := partition(records)
-	verdict := Verdict{Verdict: "ok", Keys: []string{}, Pages: []string{}, Operations: len(records), UnknownOperations: unknown}
+	verdict := Verdict{Verdict: "ok", Keys: []string{}, Pages: []string{}, Why: []string{}, Operations: len(records), UnknownOperations: unknown}
 	results := make(chan found, len(keys))
 	for _, key := range keys {
 		go func(key string) {
@@ -100,6 +102,7 @@ func check(records []Record, patience time.Duration, page func(string) string) (
 			}
 		case porcupine.Illegal:
 			verdict.Verdict = "illegal"
+			verdict.Why = append(verdict.Why, one.key+": "+stuck(one.info, operations[one.key]))
 			path := page(one.key)
 			if err := porcupine.VisualizePath(*modelOf(one.key), one.info, path); err != nil {
 				return verdict, err
@@ -110,4 +113,35 @@ func check(records []Record, patience time.Duration, page func(string) string) (
 	}
 	verdict.Seconds = time.Since(began).Seconds()
 	return verdict, nil
+}
+
+// stuck describes the request that was answered first of those which the longest order found does not hold.
+func stuck(info porcupine.LinearizationInfo, operations []porcupine.Operation) string {
+	longest := map[string]bool{}
+	for _, orders := range info.PartialLinearizationsOperations() {
+		for _, order := range orders {
+			if len(order) > len(longest) {
+				longest = map[string]bool{}
+				for _, operation := range order {
+					longest[name(operation)] = true
+				}
+			}
+		}
+	}
+	var first *porcupine.Operation
+	for i := range operations {
+		if !longest[name(operations[i])] && (first == nil || operations[i].Return < first.Return) {
+			first = &operations[i]
+		}
+	}
+	if first == nil {
+		return "no order"
+	}
+	text := describe(first.Input.(Input), first.Output.(*Result))
+	return fmt.Sprintf("client %d, asked at %d ns: %s", first.ClientId, first.Call, text)
+}
+
+// name tells operations of one key apart.
+func name(operation porcupine.Operation) string {
+	return fmt.Sprint(operation.ClientId, " ", operation.Call, " ", operation.Return)
 }

@@ -21,7 +21,7 @@ pub(super) const RATE: Rate = Rate::GBIT_1;
 /// Hosts for nodes and clients.
 pub(super) struct Hosts {
     pub(super) net: Network,
-    clients: HostId,
+    pub(super) clients: HostId,
     pub(super) nodes: Vec<HostId>,
 }
 

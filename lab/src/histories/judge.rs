@@ -37,6 +37,8 @@ pub(super) struct Verdict {
     /// Those that are not ok.
     pub(super) keys: Vec<String>,
     pub(super) seconds: f64,
+    /// Of each that is illegal, a request that no order explains.
+    pub(super) why: Vec<String>,
     /// Why keys are illegal, drawn.
     pub(super) pages: Vec<String>,
 }

@@ -9,7 +9,9 @@ mod door;
 mod herd;
 mod judge;
 mod nemesis;
+mod plain_door;
 mod record;
+mod wire_door;
 mod work;
 
 use std::collections::BTreeMap;
@@ -127,16 +129,15 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(good)
 }
 
-/// Hosts for the herd, inside namespaces of our own, so that nothing outlives this run; where they cannot be had, or
-/// for one node, which has no links, everything is on loopback. Called first, while there is one thread.
+/// Hosts for the herd, inside namespaces of our own, so that nothing outlives this run; where they cannot be had,
+/// everything is on loopback, and ends with this process too. Called first, while there is one thread.
 fn own_network(nodes: usize) -> Result<Option<Hosts>> {
-    let inside = sandbox::enter(false);
-    match inside.and_then(|()| if nodes > 1 { Hosts::build(nodes).map(Some) } else { Ok(None) }) {
+    match sandbox::enter(false).and_then(|()| Hosts::build(nodes)) {
         Err(error) if error.is_lacking() => {
             println!("SKIPPED links that are cut, slow or broken: {error}");
             Ok(None)
         }
-        built => built,
+        built => built.map(Some),
     }
 }
 
@@ -168,7 +169,7 @@ impl History<'_> {
         let disturbed = self.number % 2 == 1 && !self.options.faults.is_empty();
         let plan = Plan {
             nodes: herd.addresses(),
-            prefix: format!("{}/{}/", self.seed, self.number),
+            prefix: format!("{}.{}.", self.seed, self.number),
             clients: usize::from(self.options.clients),
             operations: self.options.operations,
             span: if disturbed { SPAN } else { Duration::ZERO },
@@ -220,7 +221,7 @@ impl History<'_> {
             Word::Ok => (),
             Word::Illegal => {
                 totals.illegal += 1;
-                return Ok(format!("ILLEGAL {}", named()));
+                return Ok(format!("ILLEGAL {}\n  {}", named(), verdict.why.join("\n  ")));
             }
             Word::Unknown => {
                 totals.undecided += 1;

@@ -25,9 +25,9 @@ pub(super) enum Fault {
     Cut,
     /// A node's link has 1 Mbit/s.
     Slow,
-    /// Two nodes do not hear each other; clients reach both.
+    /// A node and another one, or the clients, do not hear each other; all others hear both.
     Part,
-    /// Connections between two nodes are reset again and again.
+    /// Connections between such two are reset again and again.
     Reset,
 }
 
@@ -35,13 +35,9 @@ impl Fault {
     /// All of them.
     pub(super) const ALL: [Self; 5] = [Self::Pause, Self::Cut, Self::Slow, Self::Part, Self::Reset];
 
-    /// What it needs beside nodes: a network of our own, and another node.
+    /// All but the first need a network of our own.
     fn can_befall(self, herd: &Herd) -> bool {
-        match self {
-            Self::Pause => true,
-            Self::Cut | Self::Slow => herd.hosts.is_some(),
-            Self::Part | Self::Reset => herd.hosts.is_some() && herd.nodes.len() > 1,
-        }
+        self == Self::Pause || herd.hosts.is_some()
     }
 }
 
@@ -66,7 +62,8 @@ pub(super) fn run(herd: &Herd, wanted: &[Fault], seed: u64, over: &AtomicBool) -
         let fault = faults[random.below(faults.len() as u64) as usize];
         let range = if random.below(2) == 0 { MOMENT_MS } else { LONG_MS };
         let node = random.below(herd.nodes.len() as u64) as usize;
-        let other = (node + 1 + random.below((herd.nodes.len() as u64).max(2) - 1) as usize) % herd.nodes.len();
+        // Counted from it on; the last one of all are the clients.
+        let other = (node + 1 + random.below(herd.nodes.len() as u64) as usize) % (herd.nodes.len() + 1);
         let time_ms = range.0 + random.below(range.1 - range.0);
         *counts.entry(fault).or_default() += 1;
         befall(herd, fault, (node, other), time_ms, over)?;
@@ -97,15 +94,15 @@ fn befall(herd: &Herd, fault: Fault, (node, other): (usize, usize), time_ms: u64
             net.limit(nodes[node], RATE)
         }
         Fault::Part => {
-            let Hosts { net, nodes, .. } = hosts()?;
-            net.part(nodes[node], nodes[other], false)?;
+            let Hosts { net, nodes, clients } = hosts()?;
+            net.part(nodes[node], *nodes.get(other).unwrap_or(clients), false)?;
             rest(time_ms, over);
             net.join(nodes[node])
         }
         Fault::Reset => {
-            let Hosts { net, nodes, .. } = hosts()?;
+            let Hosts { net, nodes, clients } = hosts()?;
             for _ in 0..RESETS {
-                net.part(nodes[node], nodes[other], true)?;
+                net.part(nodes[node], *nodes.get(other).unwrap_or(clients), true)?;
                 rest(time_ms / (2 * RESETS), over);
                 net.join(nodes[node])?;
                 rest(time_ms / (2 * RESETS), over);

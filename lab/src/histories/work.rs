@@ -10,8 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
-use crate::histories::door::{Door, Request, Token};
+use crate::histories::door::{Door, Kind, Request};
 use crate::histories::record::{Arg, Op, Outcome, Record, Status};
+use crate::histories::wire_door::Token;
 use crate::sys;
 use crate::values::Random;
 
@@ -89,6 +90,7 @@ pub(super) fn last_reads(plan: &Plan) -> Result<Vec<Record>> {
 struct Client<'a> {
     plan: &'a Plan,
     number: usize,
+    kind: Kind,
     /// How often it had no answer: from then on it counts as another client, whose requests do not overlap.
     lives: usize,
     random: Random,
@@ -106,6 +108,7 @@ impl<'a> Client<'a> {
         Self {
             plan,
             number,
+            kind: Kind::of(number),
             lives: 0,
             random: Random::new(plan.seed.wrapping_mul(1_009).wrapping_add(number as u64)),
             doors: plan.nodes.iter().map(|_| None).collect(),
@@ -120,9 +123,9 @@ impl<'a> Client<'a> {
     fn step(&mut self) {
         let node = self.random.below(self.plan.nodes.len() as u64) as usize;
         match self.random.below(10) {
-            0..6 => self.on_object(node),
             6..8 => self.on_guarded(node),
-            _ => self.on_lock(node),
+            8.. if self.kind.has(Op::Lock) => self.on_lock(node),
+            _ => self.on_object(node),
         }
         let each = self.plan.span.as_micros() as u64 * self.plan.clients as u64 / self.plan.operations.max(1) as u64;
         if each > 0 {
@@ -143,6 +146,7 @@ impl<'a> Client<'a> {
             90..95 => Op::Take,
             _ => Op::Remove,
         };
+        let op = self.offered(op);
         let version = if op == Op::Cas { version } else { 0 };
         let arg = Arg { value: self.value(op), version, ..Arg::default() };
         self.ask(node, op, &key, arg, None);
@@ -159,6 +163,7 @@ impl<'a> Client<'a> {
             88..94 => Op::Take,
             _ => Op::Remove,
         };
+        let op = self.offered(op);
         let grant = token.map_or(0, |token| token.grant);
         let arg = Arg { value: self.value(op), grant, ..Arg::default() };
         self.ask(node, op, &format!("guarded-{number}"), arg, token);
@@ -179,6 +184,15 @@ impl<'a> Client<'a> {
         self.ask(node, op, &format!("lock-{number}"), arg, token);
     }
 
+    /// The operation, or the next best where its door does not have it.
+    fn offered(&self, op: Op) -> Op {
+        match op {
+            Op::Append if !self.kind.has(op) => Op::Put,
+            Op::Take if !self.kind.has(op) => Op::Remove,
+            _ => op,
+        }
+    }
+
     /// A value that nobody has written before, for an operation that writes one.
     fn value(&mut self, op: Op) -> String {
         if !matches!(op, Op::Put | Op::Cas | Op::Add | Op::Append) {
@@ -197,7 +211,7 @@ impl<'a> Client<'a> {
 
     /// Asks a node; false if there is no answer. Where no connection can be had nothing was asked.
     fn ask(&mut self, node: usize, op: Op, key: &str, arg: Arg, token: Option<Token>) -> bool {
-        let mut door = match self.doors[node].take().map_or_else(|| Door::open(self.plan.nodes[node]), Ok) {
+        let mut door = match self.doors[node].take().map_or_else(|| Door::open(self.kind, self.plan.nodes[node]), Ok) {
             Ok(door) => door,
             Err(_) => {
                 thread::sleep(REST);
@@ -209,7 +223,13 @@ impl<'a> Client<'a> {
         let asked = door.ask(&request);
         let return_ns = sys::monotonic_ns();
         let client = self.number + self.lives * (self.plan.clients + 1);
-        let (outcome, given) = asked.unwrap_or((Outcome::Unknown, None));
+        let (mut outcome, given) = asked.unwrap_or((Outcome::Unknown, None));
+        // An object that learns a token has another version, but keeps the CAS value that memcached's clients see.
+        if let (Outcome::Answered(answer), Kind::Memcached, true) =
+            (&mut outcome, self.kind, key.starts_with("guarded"))
+        {
+            answer.version = 0;
+        }
         let answered = matches!(outcome, Outcome::Answered(_));
         match &outcome {
             // A connection that did not answer in time may still do so: it is of no more use.

@@ -347,10 +347,16 @@ impl Network {
     /// each other is answered as if nobody were there, so that connections break at once.
     pub(crate) fn part(&self, host: HostId, other: HostId, reset: bool) -> Result<()> {
         let other = self.hosts[other.0].address;
-        let refuse = if reset { "meta l4proto tcp reject with tcp reset" } else { "drop" };
+        // Resets themselves must get through, both ways.
+        let (within, without) = if reset {
+            let refuse = "meta l4proto tcp reject with tcp reset";
+            (format!("tcp flags & rst == rst accept\nip saddr {other} {refuse}"), String::new())
+        } else {
+            (format!("ip saddr {other} drop"), format!("ip daddr {other} drop"))
+        };
         let rules = format!(
-            "table ip apart {{\nchain in {{ type filter hook input priority 0; ip saddr {other} {refuse}\n}}\n\
-             chain out {{ type filter hook output priority 0; ip daddr {other} {refuse}\n}}\n}}\n"
+            "table ip apart {{\nchain in {{ type filter hook input priority 0;\n{within}\n}}\n\
+             chain out {{ type filter hook output priority 0;\n{without}\n}}\n}}\n"
         );
         self.hosts[host.0].namespace.batch("nft", &rules)
     }
