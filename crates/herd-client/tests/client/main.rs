@@ -7,5 +7,6 @@ mod memory;
 #[cfg(feature = "async")]
 mod nonblocking;
 mod patience;
+mod routes;
 mod server;
 mod speed;

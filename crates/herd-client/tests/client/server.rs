@@ -2,15 +2,17 @@
 //! the rules, and fails in the ways a test asks for. Two threads for each connection: one reads, one writes.
 
 use herd_core::entry::{Fence, Found, Head, Memcached, Token, Value};
+use herd_core::key::{self, CollectionId, HashKey, ObjectId};
 use herd_core::limits::{BLOCK_BYTES, WIRE_FIRST_CREDIT_BYTES, WIRE_FRAME_BODY_MAX_BYTES};
 use herd_core::method::Method;
 use herd_core::op::{self, Action, Answer, Change, Circumstances, Decided, Given, NewValue, Op, Put, There};
+use herd_core::place::Map;
 use herd_core::wire::*;
 use herd_core::{Chunks, Error, ErrorKind};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -81,13 +83,51 @@ struct Object {
 
 type Objects = BTreeMap<(u64, Vec<u8>), Object>;
 
+/// The key of the name hash.
+pub(crate) const KEY: HashKey = HashKey([5; 16]);
+
+/// A node's place in a herd.
+#[derive(Clone)]
+pub(crate) struct Place {
+    map: Arc<Map>,
+    me: u32,
+}
+
+impl Place {
+    fn is_meant(&self, meant: Meant) -> bool {
+        (self.map.herd, self.me) == (meant.herd, meant.node.0.get())
+    }
+
+    /// Whether this node decides on the object of a request.
+    fn decides(&self, collection: u64, name: &[u8]) -> bool {
+        let id = CollectionId(collection);
+        let indexed = self.map.collections.iter().any(|it| it.id == id && it.spec.indexed);
+        let object = match if indexed { key::index(name) } else { None } {
+            Some(index) => ObjectId::at(&KEY, id, index),
+            None => ObjectId::of(&KEY, id, name),
+        };
+        let primary = self.map.group_of(id, object).and_then(|(_, group)| group.primary);
+        primary.is_some_and(|node| node.0.get() == self.me)
+    }
+}
+
 /// State of the node.
 #[derive(Default)]
 pub(crate) struct Node {
-    objects: Mutex<Objects>,
-    collections: Mutex<HashMap<String, (u64, String)>>,
-    changed: Condvar,
-    versions: AtomicU64,
+    // What nodes of one herd share, as if each asked the one that has it.
+    objects: Arc<Mutex<Objects>>,
+    collections: Arc<Mutex<HashMap<String, (u64, String)>>>,
+    changed: Arc<Condvar>,
+    versions: Arc<AtomicU64>,
+    /// Its place in a herd.
+    pub(crate) place: Mutex<Option<Place>>,
+    /// Requests about objects on which another node decides.
+    pub(crate) handed_on: AtomicUsize,
+    /// Requests for the map.
+    pub(crate) asks: AtomicUsize,
+    stopped: AtomicBool,
+    /// Hellos that meant another node.
+    pub(crate) refused: AtomicUsize,
     connections: Mutex<Vec<TcpStream>>,
     /// Connections accepted so far.
     pub(crate) accepted: AtomicUsize,
@@ -100,7 +140,7 @@ pub(crate) struct Node {
     /// See [`Faults`].
     pub(crate) faults: Faults,
     /// What objects removed under a token left behind.
-    left: Mutex<BTreeMap<(u64, Vec<u8>), Fence>>,
+    left: Arc<Mutex<BTreeMap<(u64, Vec<u8>), Fence>>>,
     /// Largest object; 0: no limit.
     pub(crate) object_max_bytes: AtomicU64,
 }
@@ -115,11 +155,36 @@ impl Server {
     pub(crate) fn start() -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
-        let node = Arc::new(Node::default());
+        Self::serve(listener, address, Node::default())
+    }
+
+    /// So many nodes that share all objects; the map is told by [`Server::set_map`].
+    pub(crate) fn start_herd(nodes: usize) -> Vec<Server> {
+        let first = Server::start();
+        let share = |_| {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+            let address = listener.local_addr().expect("bound");
+            let Node { objects, collections, changed, versions, left, .. } = &*first.node;
+            let (objects, collections, changed) = (objects.clone(), collections.clone(), changed.clone());
+            let (versions, left) = (versions.clone(), left.clone());
+            let node = Node { objects, collections, changed, versions, left, ..Node::default() };
+            Self::serve(listener, address, node)
+        };
+        let others: Vec<Server> = (1..nodes).map(share).collect();
+        std::iter::once(first).chain(others).collect()
+    }
+
+    /// Has the node go by a map, in which it is `me`.
+    pub(crate) fn set_map(&self, map: &Arc<Map>, me: u32) {
+        *self.node.place.lock().expect("no panic before") = Some(Place { map: map.clone(), me });
+    }
+
+    fn serve(listener: TcpListener, address: SocketAddr, node: Node) -> Server {
+        let node = Arc::new(node);
         let serving = node.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                if Arc::strong_count(&serving) == 1 {
+                if Arc::strong_count(&serving) == 1 || serving.stopped.load(SeqCst) {
                     break;
                 }
                 serving.accepted.fetch_add(1, SeqCst);
@@ -138,6 +203,14 @@ impl Server {
             .expect("no panic before")
             .drain(..)
             .for_each(|stream| _ = stream.shutdown(Shutdown::Both));
+    }
+
+    /// Ends it: nobody listens at its address any more.
+    pub(crate) fn stop(self) {
+        self.node.stopped.store(true, SeqCst);
+        while TcpStream::connect(self.address).is_ok() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     pub(crate) fn name(&self) -> String {
@@ -326,6 +399,14 @@ impl Reader {
             match parse_frame(&buffer[start..end]) {
                 Ok(Some(frame)) => {
                     let bytes = frame.bytes();
+                    if self.is_for_another(&frame) {
+                        self.node.refused.fetch_add(1, SeqCst);
+                        let mut out = Vec::new();
+                        let goodbye = Header { code: 4, ..Header::new(Kind::Goodbye) };
+                        encode_frame(&mut out, goodbye, &Fields::failed("another node"), b"").expect("encodes");
+                        stream.write_all(&out).ok();
+                        return;
+                    }
                     if !self.take(&frame) {
                         return;
                     }
@@ -347,6 +428,47 @@ impl Reader {
         }
     }
 
+    /// Whether it is a hello that means another node.
+    fn is_for_another(&self, frame: &Frame<'_>) -> bool {
+        let meant = match frame.header().kind {
+            Kind::Hello => Meant::told(&frame.fields().expect("a hello")).expect("well formed"),
+            _ => None,
+        };
+        meant.is_some_and(|meant| self.place().is_none_or(|place| !place.is_meant(meant)))
+    }
+
+    fn place(&self) -> Option<Place> {
+        self.node.place.lock().expect("no panic before").clone()
+    }
+
+    /// Answers who asks for the map.
+    fn tell_map(&self, header: &Header, fields: &Fields<'_>) {
+        self.node.asks.fetch_add(1, SeqCst);
+        let mut out = Vec::new();
+        match self.place() {
+            None => {
+                let reply = Header::reply_to(header, Status::Ok);
+                encode_frame(&mut out, reply, &Fields::default(), b"").expect("encodes");
+            }
+            Some(Place { map, .. }) => {
+                let mark = MapMark::of(&map, true);
+                let theirs = MapMark::told(header, fields).expect("well formed");
+                let bytes = if theirs.is_none_or(|theirs| theirs < mark) { map.encode() } else { Vec::new() };
+                Routes { mark, key: KEY }.encode(&mut out, header, &bytes).expect("encodes");
+            }
+        }
+        self.push(&out);
+    }
+
+    /// Notes whether the request is for an object on which this node decides.
+    fn judge(&self, header: &Header, fields: &Fields<'_>) {
+        let on_object = matches!(header.verb(), Some(Verb::Get | Verb::Put | Verb::Remove | Verb::Execute));
+        let Some(place) = self.place().filter(|_| on_object && header.collection != 1) else { return };
+        if let (Ok(id), Some(name)) = (self.collection(header, fields), fields.name) {
+            self.node.handed_on.fetch_add(usize::from(!place.decides(id, name)), SeqCst);
+        }
+    }
+
     fn breach(&self, text: String) {
         self.node.breaches.lock().expect("no panic before").push(text);
     }
@@ -360,7 +482,8 @@ impl Reader {
                 if fields.highest_version != Some(1) || fields.features.is_none() {
                     self.breach("a hello without its fields".into());
                 }
-                let welcome = Fields { session: Some(0x00AB_CDEF), node: Some("test 0"), ..fields };
+                let between = None;
+                let welcome = Fields { session: Some(0x00AB_CDEF), node: Some("test 0"), between, ..fields };
                 let mut out = Vec::new();
                 encode_frame(&mut out, Header::new(Kind::Welcome), &welcome, b"").expect("encodes");
                 self.push(&out);
@@ -393,7 +516,13 @@ impl Reader {
 
     fn request(&mut self, frame: &Frame<'_>) -> bool {
         let header = frame.header();
+        let fields = frame.fields().expect("good fields");
+        if header.verb == VERB_MAP {
+            self.tell_map(header, &fields);
+            return true;
+        }
         self.node.requests.fetch_add(1, SeqCst);
+        self.judge(header, &fields);
         let faults = &self.node.faults;
         if one_of(&faults.close) {
             return false;
@@ -420,6 +549,8 @@ impl Reader {
         let mut state = self.shared.state.lock().expect("no panic before");
         let credit = WIRE_FIRST_CREDIT_BYTES.saturating_add(state.credits.remove(&header.id).unwrap_or(0));
         let (id, offset) = (header.id, header.offset);
+        let epoch = self.place().map_or(0, |place| place.map.epoch);
+        let header = Header { epoch, ..header };
         state.bodies.push_back(Reply {
             first: Some((header, owned)),
             id,
