@@ -505,3 +505,26 @@ fn where_no_given_node_answers_others_of_the_map_do() {
     assert_eq!(listing, ["d:1", "f:1"]);
     assert_eq!(all(Request::system("status")), ["a:7700"], "which tells of itself alone");
 }
+
+#[test]
+fn what_a_source_has_beyond_the_first_frame_waits_until_the_node_is_known_to_be_the_one_that_is_meant() {
+    let map = herd(&["a:7700", "d:1|e:1", "f:1"]);
+    for (node, waits) in [(0, true), (1, true), (2, false)] {
+        let pool = Pool::<Silent>::new("a", Config::default(), 1).expect("addresses");
+        if node < 2 {
+            let Routes { mark, key } = routes(&map);
+            pool.learn(Some((mark, key.0)), &map.encode());
+        }
+        let name = name_of(&map, node);
+        let request = Request::put_stream(&name, &PutOptions::default()).expect("valid");
+        let sink = (Sink::Memory(0), Vec::new());
+        let mut exchange = Exchange::new(&pool, (0, 10_000), request, Given::Stream(None), sink);
+        assert!(matches!(exchange.next(0), Need::Source(Fill::Full)));
+        let bytes = exchange.room().len();
+        exchange.supply(0, Ok(Supply { bytes, ended: false }));
+        assert!(matches!(exchange.next(0), Need::Connect(..)));
+        exchange.connected(0, Ok(Silent::default()));
+        assert_eq!(matches!(exchange.next(0), Need::Wait { .. }), waits, "node {node}");
+        assert!(exchange.socket().0.borrow().len() > bytes, "the first frame is sent");
+    }
+}
