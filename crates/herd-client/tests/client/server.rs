@@ -82,6 +82,7 @@ struct Object {
 }
 
 type Objects = BTreeMap<(u64, Vec<u8>), Object>;
+type Fences = BTreeMap<(u64, Vec<u8>), Fence>;
 
 /// The key of the name hash.
 pub(crate) const KEY: HashKey = HashKey([5; 16]);
@@ -140,7 +141,7 @@ pub(crate) struct Node {
     /// See [`Faults`].
     pub(crate) faults: Faults,
     /// What objects removed under a token left behind.
-    left: Arc<Mutex<BTreeMap<(u64, Vec<u8>), Fence>>>,
+    left: Arc<Mutex<Fences>>,
     /// Largest object; 0: no limit.
     pub(crate) object_max_bytes: AtomicU64,
 }
