@@ -252,8 +252,8 @@ pub const PART_OPS_MAX: usize = LINK_OPS_MAX;
 /// 10 Gbit/s carry in some 12 ms: several groups share the links of two nodes.
 pub const PART_BYTES_MAX: u64 = LINK_BYTES_MAX / 4;
 
-/// Bytes of a long value that a member of a replica group is sent before it has told what has come: what 10 Gbit/s carry
-/// in some 3 ms, and all that one group has a link hold of a value.
+/// Bytes of a long value that a member of a replica group is sent before it has told what has come: what 10 Gbit/s
+/// carry in some 3 ms, and all that one group has a link hold of a value.
 pub const GROUP_AHEAD_BYTES: u64 = 4 << 20;
 
 /// How long what is committed waits to be told to a member, for a message that goes there anyway.

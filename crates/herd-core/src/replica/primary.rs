@@ -22,8 +22,8 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         self.next(&key);
     }
 
-    /// Operations that were to be decided come next instead, in this order: called before [`Part::begin`] tells what the
-    /// others came to.
+    /// Operations that were to be decided come next instead, in this order: called before [`Part::begin`] tells what
+    /// the others came to.
     pub fn put_back(&mut self, key: &K, ops: Vec<O>) {
         if !ops.is_empty() {
             self.ops += ops.len();

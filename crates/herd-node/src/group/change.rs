@@ -1,7 +1,7 @@
 //! What a group's members tell each other of an object: its key, and a change of it, owned and cheap to clone.
 //!
-//! The value of a change is up to 4 KiB of bytes, or a body of the store, which every member's message shares. On a link
-//! it lies in the frame of its message up to 64 KiB; above, it went before (`outbox.rs`).
+//! The value of a change is up to 4 KiB of bytes, or a body of the store, which every member's message shares. On a
+//! link it lies in the frame of its message up to 64 KiB; above, it went before (`outbox.rs`).
 
 use crate::apply::{Kept, Snapshot};
 use herd_core::entry::{Fence, Memcached};

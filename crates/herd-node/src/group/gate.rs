@@ -76,8 +76,8 @@ impl Gates {
         self.get(id) & OPEN != 0
     }
 
-    /// What the node is to a slot: where a part of its group is, or was, it goes on to decide, also alone, as writes may
-    /// be under way there.
+    /// What the node is to a slot: where a part of its group is, or was, it goes on to decide, also alone, as writes
+    /// may be under way there.
     pub(crate) fn seat(&self, spread: &Spread, slot: usize, seat: Seat) -> Seat {
         let id = GroupId { spread: spread.id, number: spread.slots[slot] };
         match seat {

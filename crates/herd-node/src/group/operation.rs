@@ -3,8 +3,8 @@
 //! An operation that waits is the head of the request that it would be between nodes (`wire::encode_op`), and the value
 //! that came with it. All that wait for an object are decided in order, each on what those before it came to, and share
 //! one write of the result; each change has a version of its own, as clients compare versions, and the write has that
-//! of the last. What each is told is made when it is decided, and told when the write is done: also a "no", which may be
-//! due to one of the others.
+//! of the last. What each is told is made when it is decided, and told when the write is done: also a "no", which may
+//! be due to one of the others.
 
 use super::change::{Becomes, Edit, Held, Key, Object};
 use super::copies::Copies;

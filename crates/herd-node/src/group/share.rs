@@ -1,5 +1,5 @@
-//! A part of a group, and what is around it on its loop: what it keeps, what it says to each member, and what comes with
-//! time. Its effects are carried out here, in order, before anything else comes to it.
+//! A part of a group, and what is around it on its loop: what it keeps, what it says to each member, and what comes
+//! with time. Its effects are carried out here, in order, before anything else comes to it.
 
 use super::change::{Becomes, Edit, Key};
 use super::copies::{Copies, Kept};

@@ -10,6 +10,7 @@ use herd_core::key::CollectionId;
 use herd_core::limits::SLOTS;
 use herd_core::op::{Given, Op};
 use herd_core::place::{Collection, Draft, GroupId, Kind, Life, Map, Standing};
+use herd_core::replica::Want;
 use herd_core::replica::window::RequestId;
 use herd_core::wire::{Asked, encode_op, value_of};
 use herd_store::{Body, SlotCursor, SlotItem};
@@ -37,9 +38,17 @@ fn first_map(nodes: u32, copies: u8) -> Map {
 
 impl Herd {
     pub(super) fn new(nodes: u32, copies: u8) -> Self {
+        Self::with(nodes, copies, |_| 64 << 20)
+    }
+
+    /// Of nodes that have so much memory.
+    pub(super) fn with(nodes: u32, copies: u8, memory_bytes: impl Fn(u32) -> u64) -> Self {
         let map = Arc::new(first_map(nodes, copies));
         let mut herd = Self { world: World::new(nodes as usize), map, asked: 0, told: BTreeMap::new() };
-        (1..=nodes).for_each(|number| herd.world.start(number));
+        for number in 1..=nodes {
+            herd.world.memory_bytes = memory_bytes(number);
+            herd.world.start(number);
+        }
         herd.tell_map();
         herd
     }
@@ -80,7 +89,23 @@ impl Herd {
         self.hear();
     }
 
-    fn hear(&mut self) {
+    /// Both ends of a cable are told that the connection is lost.
+    pub(super) fn break_link(&mut self, cable: usize) {
+        let (ends, cable) = self.world.unplug(cable);
+        for (end, peer) in ends.into_iter().zip(cable.into_ends()) {
+            peer.reset();
+            self.world.note(end, &peer);
+        }
+    }
+
+    /// What primaries asked of the warden since.
+    pub(super) fn wants(&mut self) -> Vec<(GroupId, Want)> {
+        let running = self.running();
+        let take = |number: u32| std::mem::take(&mut *self.world.machine(number).told.wants.lock().expect("no panic"));
+        running.into_iter().flat_map(take).collect()
+    }
+
+    pub(super) fn hear(&mut self) {
         for number in self.running() {
             for (origin, told) in self.cx(number).parts.take_told() {
                 if let Origin::Asker { number, .. } = origin {
@@ -147,13 +172,18 @@ impl Herd {
 
     /// A value as an operation takes it.
     pub(super) fn given<'v>(&mut self, name: &[u8], bytes: &'v [u8]) -> Given<'v, Arc<Body>> {
+        self.try_given(name, bytes).expect("there is room")
+    }
+
+    /// As [`Herd::given`]; `None`: there is no room for it.
+    pub(super) fn try_given<'v>(&mut self, name: &[u8], bytes: &'v [u8]) -> Option<Given<'v, Arc<Body>>> {
         if bytes.len() <= herd_core::limits::INLINE_MAX_BYTES {
-            return Given::Small(bytes, None);
+            return Some(Given::Small(bytes, None));
         }
         let to = self.primary(name);
         let cx = self.cx(to);
-        let body = cx.shared.store.body_of(&cx.shared.default, name, &[bytes], cx.now).expect("there is room");
-        Given::Large(Arc::new(body))
+        let body = cx.shared.store.body_of(&cx.shared.default, name, &[bytes], cx.now).ok()?;
+        Some(Given::Large(Arc::new(body)))
     }
 
     /// Version and value of an object as it is committed at a node.

@@ -5,7 +5,8 @@ use crate::link::{Came, Ends, Hub, Membership, NoLink, Note, Owner};
 use crate::service::NodeService;
 use crate::{Config, Environment, shared};
 use herd_core::limits::TICK_MS;
-use herd_core::place::{Draft, HerdId, Kind, Map, Node, NodeId, NodeState};
+use herd_core::place::{Draft, GroupId, HerdId, Kind, Map, Node, NodeId, NodeState};
+use herd_core::replica::Want;
 use herd_core::wire::{Fields, Header, LinkError, LinkErrorKind, MapMark, Secret, encode_frame};
 use herd_net::{Cable, Engine, LoopStats, Peer, Pipes, System};
 use std::net::SocketAddr;
@@ -53,6 +54,7 @@ pub(crate) struct Told {
     pub(crate) came: Mutex<Vec<Came>>,
     pub(crate) has: Mutex<Vec<(u32, u64, MapMark)>>,
     pub(crate) refused: Mutex<Vec<(u32, LinkErrorKind)>>,
+    pub(crate) wants: Mutex<Vec<(GroupId, Want)>>,
 }
 
 impl Told {
@@ -82,6 +84,10 @@ impl Owner for Told {
 
     fn refused(&self, node: NodeId, error: &LinkError) {
         self.refused.lock().expect("no panic").push((node.0.get(), error.kind));
+    }
+
+    fn wants(&self, group: GroupId, want: Want) {
+        self.wants.lock().expect("no panic").push((group, want));
     }
 }
 
@@ -146,6 +152,8 @@ pub(crate) struct World {
     /// Nothing is carried, and who is dialed does not answer.
     pub(crate) cut: bool,
     pub(crate) dialed: usize,
+    /// Memory of nodes that are started from now on.
+    pub(crate) memory_bytes: u64,
     ticked_ms: u64,
 }
 
@@ -154,7 +162,17 @@ impl World {
     pub(crate) fn new(nodes: usize) -> Self {
         let machines = (0..nodes).map(|_| None).collect();
         let (cables, alone, outside) = (Vec::new(), Vec::new(), Vec::new());
-        Self { clock: Pipes::default(), machines, cables, alone, outside, cut: false, dialed: 0, ticked_ms: 0 }
+        Self {
+            clock: Pipes::default(),
+            machines,
+            cables,
+            alone,
+            outside,
+            cut: false,
+            dialed: 0,
+            memory_bytes: 64 << 20,
+            ticked_ms: 0,
+        }
     }
 
     /// Nodes that run and have the map of all, the first of them the warden's.
@@ -178,7 +196,7 @@ impl World {
     pub(crate) fn start_as(&mut self, number: u32, me: Membership) {
         let told = Arc::new(Told::default());
         let hub = Hub::new(me, told.clone());
-        let config = Config { memory_bytes: 64 << 20, threads: 1, ..Config::default() };
+        let config = Config { memory_bytes: self.memory_bytes, threads: 1, ..Config::default() };
         let environment = Environment { unix_ms: 1_800_000_000_000, random: [7; 16] };
         let shared = Arc::new(shared(config, &environment).expect("a node's state"));
         shared.hub.set(hub.clone()).unwrap_or_else(|_| panic!("it has none yet"));
@@ -328,7 +346,7 @@ impl World {
             let alarms = self.machines.iter().flatten().map(|machine| machine.engine.alarm_ms());
             let now_ms = self.now_ms();
             let next_ms = alarms.min().unwrap_or(u64::MAX).max(now_ms + 1).min(self.ticked_ms + TICK_MS).min(end_ms);
-            self.clock.pass((next_ms - now_ms) * 1_000_000);
+            self.clock.pass(next_ms.saturating_sub(now_ms) * 1_000_000);
             if next_ms >= self.ticked_ms + TICK_MS {
                 self.ticked_ms = next_ms;
                 self.machines.iter_mut().flatten().for_each(|machine| {
