@@ -347,6 +347,9 @@ pub const WARDEN_BATCH_MAX: usize = 16;
 /// How long a request waits for all nodes to have a map: as long as clients wait for what has no deadline of its own.
 pub const WARDEN_PATIENCE_MS: u64 = 10_000;
 
+/// How long the answer that a collection is there waits for all nodes to know it. Maps reach nodes within some 10 ms.
+pub const WARDEN_SEEN_MS: u64 = 2_000;
+
 /// How often the warden looks at its clock.
 pub const WARDEN_TICK_MS: u64 = 100;
 
@@ -357,6 +360,35 @@ pub const WARDEN_STOP_MS: u64 = 1_000;
 /// take seconds for a sync.
 pub const WARDEN_START_MS: u64 = 30_000;
 
+/// How long a node tries to join in all, before it says that nobody answers: nodes that are started together may come
+/// in any order, and a machine takes seconds to begin.
+pub const JOIN_PATIENCE_MS: u64 = 10_000;
+
+/// How long one address of a join is dialed: two lost packets of a handshake, which come again after 1 and 3 s.
+pub const JOIN_DIAL_MS: u64 = 3_500;
+
+/// How soon the addresses of a join are tried again.
+pub const JOIN_REDIAL_MS: u64 = 200;
+
+/// Nodes that a join asks one after the other, each of which names the next as the warden's.
+pub const JOIN_HOPS_MAX: usize = 5;
+
+/// How long a connection waits for leave to hold the herd's first object. Those by HTTP end 5 s after they began.
+pub const HOLD_PATIENCE_MS: u64 = 4_000;
+
+/// How long a loop waits for what it asked of the warden: a little over what that lets it wait for nodes.
+pub const PETITION_PATIENCE_MS: u64 = WARDEN_PATIENCE_MS + 1_000;
+
+/// How soon leave to hold objects is asked for again after it was refused.
+pub const HOLD_AGAIN_MS: u64 = 500;
+
+/// How often a node tells its warden which maps others have, and looks at what else is late.
+pub const MEMBER_TICK_MS: u64 = 200;
+
+/// Lines for the log that wait to be written: each kind of trouble of a link is told once.
+pub const MEMBER_LINES_MAX: usize = 64;
+
+const _: () = assert!(HOLD_PATIENCE_MS < SNIFF_TIMEOUT_MS);
 const _: () = assert!((LINK_OPS_MAX * (ERROR_TEXT_MAX_BYTES + 128)) < (8 << 20));
 const _: () = assert!(WIRE_FRAME_BODY_MAX_BYTES.is_multiple_of(BLOCK_BYTES));
 const _: () = assert!(NAME_MAX_BYTES + ATTRIBUTES_MAX_BYTES + GROUP_ANSWERS_MAX_BYTES + 160 < WIRE_HEAD_MAX_BYTES);

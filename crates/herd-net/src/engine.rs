@@ -367,7 +367,7 @@ impl<S: Service, M: System> Engine<S, M> {
         let mut out = Output::resumed(&mut buf, &mut reply, ticket.conn, conn.queue.small_bytes());
         let is_there = self.service.resume(&mut conn.session, ticket, &mut out);
         reply.push(&buf);
-        if !reply.is_empty() {
+        if !reply.is_empty() || reply.passes {
             conn.queue.fill(ticket.serial, reply);
             if conn.tell_held(&mut self.service) { self.stand_in_line(at) } else { self.close(at, Why::Shed) }
         }

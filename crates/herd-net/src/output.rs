@@ -48,6 +48,8 @@ pub(crate) struct Queue<B> {
     small_bytes: usize,
     /// Memory of the buffers they lie in.
     held_bytes: usize,
+    /// Of a deferred reply: its gap is to be closed.
+    pub(crate) passes: bool,
 }
 
 /// What is sent with one call.
@@ -104,6 +106,11 @@ impl<'a, B: Chunks> Output<'a, B> {
         Some(Ticket { conn: self.conn, serial: self.queue.serial })
     }
 
+    /// Of a deferred reply: nothing is said in its gap, and what was put off behind it is served.
+    pub fn pass(&mut self) {
+        self.queue.passes = true;
+    }
+
     /// Bytes queued or written that are not sent yet, bodies not counted.
     pub fn pending_bytes(&self) -> usize {
         self.before_bytes + self.buf.len() + self.queue.small_bytes()
@@ -122,7 +129,7 @@ impl<'a, B: Chunks> Output<'a, B> {
 
 impl<B: Chunks> Queue<B> {
     pub(crate) fn new() -> Self {
-        Self { parts: VecDeque::new(), waiting: 0, serial: 0, small_bytes: 0, held_bytes: 0 }
+        Self { parts: VecDeque::new(), waiting: 0, serial: 0, small_bytes: 0, held_bytes: 0, passes: false }
     }
 
     /// The queue a deferred reply is made in: the place of `serial`.
@@ -192,7 +199,11 @@ impl<B: Chunks> Queue<B> {
         };
         self.waiting -= 1;
         let mut parts = reply.parts.into_iter().map(|part| Part { serial, ..part });
-        self.parts[at] = parts.next().expect("a reply is not empty");
+        let Some(first) = parts.next() else {
+            self.parts.remove(at);
+            return;
+        };
+        self.parts[at] = first;
         parts.enumerate().for_each(|(i, part)| self.parts.insert(at + 1 + i, part));
     }
 
@@ -335,6 +346,20 @@ mod tests {
         queue.fill(ticket.serial, reply);
         assert_eq!(drain(&mut queue, 10), b"bc");
         assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn a_gap_that_is_passed_holds_nothing_back() {
+        let (mut buf, mut queue) = (Vec::new(), Queue::new());
+        let mut out = Output::new(&mut buf, &mut queue, 1);
+        let ticket = out.defer().expect("few are waiting");
+        out.buf.extend(b"c");
+        queue.push(&buf);
+        let (mut none, mut reply) = (Vec::new(), Queue::resumed(ticket.serial));
+        Output::resumed(&mut none, &mut reply, 1, 0).pass();
+        assert!(reply.passes && reply.is_empty());
+        queue.fill(ticket.serial, reply);
+        assert_eq!((drain(&mut queue, 10), queue.waiting), (b"c".to_vec(), 0));
     }
 
     #[test]

@@ -2,8 +2,10 @@
 
 use crate::config::Config;
 use crate::debug_time::DebugTime;
+use crate::gate::Gate;
 use crate::group::{Gates, Parts};
 use crate::link::{Ends, Hub};
+use crate::member::{Member, Petitions};
 use crate::metrics::{Batch, DoorName, Metrics, VerbName};
 use crate::place::Place;
 use crate::watch::{Waiter, Watch};
@@ -49,6 +51,11 @@ pub(crate) struct Shared {
     pub(crate) place: OnceLock<Place>,
     /// Which replica groups it decides for.
     pub(crate) gates: Gates,
+    /// What it is in the herd that its warden, or the nodes it joined, told it of; a node without is given its maps by
+    /// whoever drives it.
+    pub(crate) member: OnceLock<Arc<Member>>,
+    /// The herd may hold objects: until then whoever brings one waits (`gate.rs`).
+    pub(crate) held: AtomicBool,
     /// Addresses it listens on, once it does.
     pub(crate) addrs: OnceLock<Vec<SocketAddr>>,
     /// Sessions of the wire so far.
@@ -86,6 +93,12 @@ pub(crate) struct Context {
     pub(crate) links: Ends,
     /// This loop's parts of replica groups.
     pub(crate) parts: Parts,
+    /// The herd may hold objects, as was seen when this batch began.
+    pub(crate) held: bool,
+    /// Connections that wait for that.
+    pub(crate) gate: Gate,
+    /// What this loop has asked of the warden.
+    pub(crate) petitions: Petitions,
 }
 
 impl Context {
@@ -104,6 +117,9 @@ impl Context {
             dear: Cell::new(false),
             links,
             parts: Parts::default(),
+            held: false,
+            gate: Gate::default(),
+            petitions: Petitions::default(),
         };
         context.begin(0);
         context
@@ -113,6 +129,7 @@ impl Context {
     #[inline]
     pub(crate) fn begin(&mut self, now_ns: u64) {
         self.began_ns = now_ns;
+        self.held = self.shared.held.load(Relaxed);
         self.now = self.shared.now_at(now_ns);
         self.epoch = self.shared.place.get().map_or(0, Place::epoch_told);
     }
@@ -240,7 +257,13 @@ impl Context {
     /// Takes the waits of this loop that are to look again.
     #[inline]
     pub(crate) fn take_woken(&mut self, tickets: &mut Vec<Ticket>) {
+        self.look_at_gate(tickets);
         tickets.append(self.woken.get_mut());
+    }
+
+    /// Who waits with this ticket here looks again.
+    pub(crate) fn wake_later(&mut self, ticket: Ticket) {
+        self.woken.get_mut().push(ticket);
     }
 
     /// A listing goes on when it is its turn.
@@ -261,6 +284,8 @@ impl Context {
 
     /// Tickets whose time has come; all, once the node stops.
     pub(crate) fn due(&mut self, due: &mut Vec<Ticket>) {
+        self.sweep_petitions();
+        self.tick_gate();
         let stopping = self.shared.stopping.load(Relaxed);
         self.shared.watch.due(self.number, if stopping { u64::MAX } else { self.now.unix_ms }, due);
         if self.number == 0 {

@@ -3,8 +3,8 @@
 use crate::context::{Context, Output};
 use crate::metrics::{DoorName, VerbName};
 use crate::{http, link, memcached, wire};
-use herd_core::ErrorKind;
 use herd_core::door::{self, Door};
+use herd_core::{Error, ErrorKind};
 use herd_net::{Next, Step, Ticket};
 use std::io::IoSliceMut;
 
@@ -49,6 +49,18 @@ impl Session {
                 None
             }
         }
+    }
+
+    /// Answers all that was said with an error, and has the connection closed.
+    #[cold]
+    pub(crate) fn refuse(&self, cx: &Context, error: &Error, input: &[u8], out: &mut Output<'_>) -> Step {
+        match self {
+            Session::New | Session::Link(_) => {}
+            Session::Memcached(_) => memcached::fail(cx, error, out),
+            Session::Http(_) => http::fail_all(cx, error, out),
+            Session::Wire(_) => wire::fail_all(cx, error, out),
+        }
+        Step { used: input.len(), next: Next::Close }
     }
 
     /// Its door, as counted.

@@ -14,11 +14,13 @@ mod doors;
 #[cfg(test)]
 mod drive;
 mod environment;
+mod gate;
 mod group;
 mod held;
 mod http;
 mod inside;
 mod link;
+mod member;
 mod memcached;
 mod metrics;
 pub mod place;
@@ -34,7 +36,8 @@ pub use config::Config;
 pub use defect::abort_on_panic;
 pub use environment::Environment;
 pub use inside::{Inside, Unsettled};
-pub use link::{Came, Hub, Membership, Owner};
+pub use link::{Came, Hub, Membership, Owner, Warden};
+pub use member::{Entry, JoinError, StartError, Tell};
 
 use context::Shared;
 use debug_time::DebugTime;
@@ -42,11 +45,12 @@ use herd_core::collection::Spec;
 use herd_core::key::HashKey;
 use herd_core::limits::NODE_NAME_MAX_BYTES;
 use herd_net::{EventLoop, LoopHandle, listen};
-use herd_store::Store;
+use herd_store::{Store, check_memory};
+use member::{Duty, Founded, InHerd, Own};
 use metrics::Metrics;
 use service::NodeService;
 use std::io::{self, Read};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -62,7 +66,11 @@ pub struct Node {
     addrs: Vec<SocketAddr>,
     loops: LoopHandle,
     threads: Vec<JoinHandle<io::Result<()>>>,
+    duty: Option<Duty>,
 }
+
+/// Copies of an object that nodes of this version can keep.
+pub const REPLICAS_BUILT: u8 = 1;
 
 impl Node {
     /// Starts a node; it serves when this returns. Errors: an address can't be had, memory is too little.
@@ -76,13 +84,40 @@ impl Node {
     }
 
     fn start_with(config: Config, hub: Option<Arc<Hub>>) -> io::Result<Self> {
-        let listeners = config.listen.iter().map(|addr| listen(*addr)).collect::<io::Result<Vec<_>>>()?;
-        let addrs = listeners.iter().map(|listener| listener.local_addr()).collect::<io::Result<Vec<_>>>()?;
+        let (listeners, addrs) = bind(&config)?;
         let (start, environment) = (Instant::now(), machine()?);
         let shared = Arc::new(shared(config, &environment)?);
         if let Some(hub) = hub {
             shared.hub.set(hub).ok();
         }
+        Self::run(shared, listeners, addrs, start)
+    }
+
+    /// Starts a node that begins a herd, goes on with the one it was in, or joins one; it serves when this returns.
+    pub fn start_in_herd(config: Config, entry: &Entry) -> Result<Self, StartError> {
+        check(&config)?;
+        let (listeners, addrs) = bind(&config)?;
+        let (start, environment) = (Instant::now(), machine()?);
+        let (name, memory_bytes) = (config.name.as_str(), config.memory_bytes);
+        let own = Own { name, memory_bytes, evict: config.evict, unix_ms: environment.unix_ms, listens: &addrs };
+        let InHerd { member, founded, map, held, warden, newcomer } = member::enter(entry, &own)?;
+        let config = Config { evict: founded.default.class == "cache", ..config };
+        let shared = Arc::new(shared_as(config, &environment, founded)?);
+        shared.held.store(false, Relaxed);
+        shared.member.set(member.clone()).ok();
+        member.hub.get().into_iter().for_each(|hub| drop(shared.hub.set(hub.clone())));
+        member.first(&shared, &map, held).map_err(|error| io::Error::other(error.text))?;
+        let node = Self::run(shared.clone(), listeners, addrs, start)?;
+        let duty = Duty::begin(member, shared, warden, newcomer, entry.tell.clone())?;
+        Ok(Self { duty: Some(duty), ..node })
+    }
+
+    fn run(
+        shared: Arc<Shared>,
+        listeners: Vec<TcpListener>,
+        addrs: Vec<SocketAddr>,
+        start: Instant,
+    ) -> io::Result<Self> {
         let services = (0..shared.config.threads).map(|n| NodeService::new(shared.clone(), n)).collect();
         let (handle, group) = EventLoop::group(listeners, services, shared.config.connections_max, start)?;
         shared.loops.set(handle.clone()).ok();
@@ -92,7 +127,7 @@ impl Node {
             std::thread::Builder::new().name(format!("loop-{n}")).spawn(move || event_loop.run())
         };
         let threads = group.into_iter().enumerate().map(spawn).collect::<io::Result<Vec<_>>>()?;
-        Ok(Self { shared, addrs, loops: handle, threads })
+        Ok(Self { shared, addrs, loops: handle, threads, duty: None })
     }
 
     /// The addresses it listens on.
@@ -125,25 +160,43 @@ impl Node {
         for thread in self.threads {
             thread.join().map_err(|_| io::Error::other("an event loop panicked"))??;
         }
-        Ok(())
+        self.duty.map_or(Ok(()), Duty::stop)
     }
 }
 
-fn shared(config: Config, environment: &Environment) -> io::Result<Shared> {
+/// What can be refused before the herd hears of a node.
+fn check(config: &Config) -> io::Result<()> {
     if config.name.len() > NODE_NAME_MAX_BYTES {
         let text = format!("the node's name is over {NODE_NAME_MAX_BYTES} bytes");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
+    check_memory(config.memory_bytes)
+}
+
+/// Takes the addresses to listen on; gives those that came of it.
+fn bind(config: &Config) -> io::Result<(Vec<TcpListener>, Vec<SocketAddr>)> {
+    let listeners = config.listen.iter().map(|addr| listen(*addr)).collect::<io::Result<Vec<_>>>()?;
+    let addrs = listeners.iter().map(|listener| listener.local_addr()).collect::<io::Result<Vec<_>>>()?;
+    Ok((listeners, addrs))
+}
+
+/// What all loops share, of a node that is a herd of its own.
+fn shared(config: Config, environment: &Environment) -> io::Result<Shared> {
+    let default = Spec::of(if config.evict { "cache" } else { "ram:1" });
+    let (hash_key, versions_ms) = (HashKey(environment.random), environment.unix_ms);
+    shared_as(config, environment, Founded { hash_key, versions_ms, default })
+}
+
+fn shared_as(config: Config, environment: &Environment, founded: Founded) -> io::Result<Shared> {
+    check(&config)?;
     let store = Store::new(&herd_store::Config {
         memory_bytes: config.memory_bytes,
         threads: config.threads,
         object_max_bytes: config.object_max_bytes,
-        hash_key: HashKey(environment.random),
-        start_ms: environment.unix_ms,
+        hash_key: founded.hash_key,
+        start_ms: founded.versions_ms,
     })?;
-    let class = if config.evict { "cache" } else { "ram:1" };
-    let spec = Spec::of(class);
-    let default = store.create("default", spec).map_err(|error| io::Error::other(error.text))?;
+    let default = store.create("default", founded.default).map_err(|error| io::Error::other(error.text))?;
     let watch = Watch::new(store.clone());
     Ok(Shared {
         store,
@@ -158,6 +211,8 @@ fn shared(config: Config, environment: &Environment) -> io::Result<Shared> {
         watch,
         place: OnceLock::new(),
         gates: group::Gates::default(),
+        member: OnceLock::new(),
+        held: AtomicBool::new(true),
         addrs: OnceLock::new(),
         sessions: AtomicU32::new(0),
         hub: OnceLock::new(),

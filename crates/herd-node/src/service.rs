@@ -2,7 +2,7 @@
 
 use crate::context::{Context, Output, Shared};
 use crate::doors::Session;
-use crate::{group, link};
+use crate::{gate, group, link};
 use herd_core::{door, wire};
 use herd_net::{Due, Service, Step, Ticket};
 use herd_store::{Body, Foreseen};
@@ -65,6 +65,9 @@ impl Service for NodeService {
             }
         }
         self.cx.door = session.name();
+        if !self.cx.held && gate::may_change(session, input) {
+            return self.cx.put_off(out).unwrap_or_else(|error| session.refuse(&self.cx, &error, input, out));
+        }
         match session {
             Session::New => unreachable!("its door was told above"),
             Session::Memcached(session) => session.serve(&mut self.cx, input, out),
@@ -104,6 +107,10 @@ impl Service for NodeService {
 
     fn resume(&mut self, session: &mut Session, ticket: Ticket, out: &mut Output<'_>) -> bool {
         self.cx.door = session.name();
+        if self.cx.passes_gate(ticket) {
+            out.pass();
+            return true;
+        }
         session.resume(&mut self.cx, ticket, out)
     }
 

@@ -70,6 +70,15 @@ const SLOT_STEP: u64 = (1 << 22) / SLOTS as u64;
 /// Least memory a store works with.
 pub const MEMORY_MIN_BYTES: u64 = 8 << 20;
 
+/// An error where a store of so much memory can't be made.
+pub fn check_memory(bytes: u64) -> std::io::Result<()> {
+    if bytes >= MEMORY_MIN_BYTES {
+        return Ok(());
+    }
+    let text = format!("memory of {} is too little: give at least 8 MiB", size::show(bytes));
+    Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, text))
+}
+
 /// The time, as the caller's clock has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
@@ -127,10 +136,7 @@ pub struct Store {
 impl Store {
     /// An empty store.
     pub fn new(config: &Config) -> std::io::Result<Arc<Self>> {
-        if config.memory_bytes < MEMORY_MIN_BYTES {
-            let text = format!("memory of {} is too little: give at least 8 MiB", size::show(config.memory_bytes));
-            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, text));
-        }
+        check_memory(config.memory_bytes)?;
         let shards = shard_count(config);
         let (arena, owners) = Arena::new(config.memory_bytes, shards as u16, RESERVE_PAGES)?;
         let arena = Arc::new(arena);

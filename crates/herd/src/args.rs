@@ -1,7 +1,9 @@
 //! The words of the command line, with their help.
 
 use crate::exit::{Failure, USAGE};
-use crate::values::{Suggested, content_type, count, lease, listen, number, range, size, some_size, span, token, wait};
+use crate::values::{
+    Suggested, address, content_type, count, lease, listen, number, range, size, some_size, span, token, wait,
+};
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use herd_client::Token;
@@ -97,14 +99,36 @@ impl HerdArgs {
 #[command(after_help = "Examples:
   herd node
   herd node --listen 127.0.0.1:0 --memory 2g --threads 2
-  herd node --listen 10.0.0.5:7700 --plain        without TLS, on a network you trust")]
+  herd node --listen 10.0.0.5:7700 --plain        without TLS, on a network you trust
+  herd node --data /var/lib/herd --join one:7700  one more node of the herd in which node one is
+
+HERD_SECRET, 32 hex digits that all nodes of a herd are given, lets nodes beyond loopback be of one herd.")]
 pub(crate) struct NodeArgs {
     /// Address to listen on; port 0 takes a free one; may be given again
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7700", value_parser = listen)]
     pub(crate) listen: Vec<SocketAddr>,
+    /// Join the herd of these nodes, tried in turn; without it a herd of its own begins, or goes on
+    #[arg(long, value_name = "HOST:PORT,..", value_delimiter = ',', value_parser = address)]
+    pub(crate) join: Vec<String>,
+    /// Where other nodes reach this one, best first [default: where it listens]
+    #[arg(long, value_name = "HOST:PORT,..", value_delimiter = ',', value_parser = address)]
+    pub(crate) advertise: Vec<String>,
     /// Name of this node [default: the host's name]
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     pub(crate) name: Option<String>,
+    /// Machine it runs on: copies lie on different ones [default: the host's name]
+    #[arg(long, value_name = "LABEL", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) host: Option<String>,
+    /// Rack of that machine
+    #[arg(long, value_name = "LABEL", default_value = "")]
+    pub(crate) rack: String,
+    /// Copies of each object in collection 'default', told to the first node of a herd
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u8).range(1..=9))]
+    pub(crate) replicas: Option<u8>,
+    /// Directory for who it is in its herd, and, of a herd's first node, for the herd's map [default: one by its name
+    /// in the user's state directory, once a second node joins]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
     /// Memory for objects, overhead included [default: half of the machine's or cgroup's]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) memory: Option<u64>,
@@ -460,19 +484,7 @@ pub(crate) fn not_in_version(words: &[OsString]) -> Option<Failure> {
         "top", "drain", "detach", "up", "down", "bench", "volume", "mount", "umount", "share", "site", "segment",
         "web", "control", "backup", "restore", "fsck", "ca", "group",
     ];
-    const NODE_OPTIONS: [&str; 11] = [
-        "--join",
-        "--advertise",
-        "--host",
-        "--rack",
-        "--replicas",
-        "--dial-ports",
-        "--site",
-        "--tier",
-        "--data",
-        "--control",
-        "--config",
-    ];
+    const NODE_OPTIONS: [&str; 5] = ["--dial-ports", "--site", "--tier", "--control", "--config"];
     let words: Vec<_> = words.iter().skip(1).map(|word| word.to_string_lossy()).collect();
     let words: Vec<&str> = words.iter().map(|word| &**word).take_while(|word| *word != "--").collect();
     let find = |options: &[&str]| {
@@ -507,8 +519,8 @@ mod tests {
             "herd group ls",
             "herd up --nodes 3",
             "herd status --wait",
-            "herd node --host a",
-            "herd node --replicas=3",
+            "herd node --site a",
+            "herd node --control=etcd://a:1",
             "herd node --listen unix:/run/herd",
             "herd node --listen=unix:/x",
             "herd collection create c --home a",

@@ -24,7 +24,7 @@ pub(crate) const NOT_SO: u8 = 1;
 /// Bad usage, or a local file fails.
 pub(crate) const USAGE: u8 = 2;
 /// The herd can't be reached, or refuses.
-const REFUSED: u8 = 3;
+pub(crate) const REFUSED: u8 = 3;
 /// It may have been done.
 const UNKNOWN: u8 = 4;
 

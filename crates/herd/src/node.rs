@@ -1,12 +1,15 @@
 //! `herd node`: checks, starts, waits for a signal, stops.
 
 use crate::args::{Level, NodeArgs};
-use crate::exit::{Failure, Outcome, USAGE};
+use crate::exit::{Failure, Outcome, REFUSED, USAGE};
 use crate::values::date;
 use crate::{machine, out};
 use herd_core::limits::CONNECTIONS_MAX;
+use herd_core::place::plan::GROWS_TO;
 use herd_core::size;
-use herd_node::{Config, Node};
+use herd_core::warden::Hex;
+use herd_core::wire::Secret;
+use herd_node::{Config, Entry, Node, REPLICAS_BUILT, StartError, control};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::sync::Arc;
@@ -28,8 +31,9 @@ pub(crate) fn run(args: &NodeArgs) -> Outcome {
         signal_hook::flag::register(signal, stop.clone()).map_err(Failure::local("signals"))?;
     }
     let (start, memory_bytes) = (start_line(&config), config.memory_bytes);
-    let node = Node::start(config).map_err(|error| Failure::new(USAGE, hint(args, &error)))?;
     let log = Log { level: args.log };
+    let entry = entry(args, &config, &log)?;
+    let node = Node::start_in_herd(config, &entry).map_err(|error| not_started(args, &error))?;
     let addrs: Vec<String> = node.addrs().iter().map(ToString::to_string).collect();
     log.info(&format!("{start}, on {}", addrs.join(", ")));
     if let Some(text) = too_much(memory_bytes, machine::memory_bytes()) {
@@ -46,6 +50,7 @@ pub(crate) fn run(args: &NodeArgs) -> Outcome {
 }
 
 /// What a node tells while it runs: lines on stderr with time and level.
+#[derive(Clone, Copy)]
 struct Log {
     level: Level,
 }
@@ -118,6 +123,68 @@ fn config(args: &NodeArgs) -> Result<Config, Failure> {
         connections_max: connections_max(raise_descriptors(), threads)?,
         build: format!("herd {}", crate::BUILD),
     })
+}
+
+/// What it is told of the herd.
+fn entry(args: &NodeArgs, config: &Config, log: &Log) -> Result<Entry, Failure> {
+    let private = config.listen.iter().all(|addr| addr.ip().is_loopback());
+    let secret = match (secret()?, private) {
+        // Who reaches it is on this machine.
+        (None, true) => Some(Secret([0; 16])),
+        (secret, _) => secret,
+    };
+    if secret.is_none() && !args.join.is_empty() {
+        let text = "a node that listens beyond loopback joins with the herd's secret alone: set HERD_SECRET, 32 hex \
+                    digits, to that of the other nodes";
+        return Err(Failure::new(USAGE, text));
+    }
+    if secret.is_none() {
+        log.info("no HERD_SECRET: it serves clients, and no other node can join it");
+    }
+    let host = args.host.clone().unwrap_or_else(machine::name);
+    let log = *log;
+    Ok(Entry {
+        join: args.join.clone(),
+        place: control::place(args.data.as_deref(), &config.name, |name| std::env::var_os(name)),
+        lasts: args.data.is_some(),
+        advertise: args.advertise.clone(),
+        machine: machine::name(),
+        host,
+        rack: args.rack.clone(),
+        copies: copies(args.replicas)?,
+        secret,
+        tell: Arc::new(move |text| log.warn(text)),
+    })
+}
+
+/// The secret that the nodes of the herd share.
+fn secret() -> Result<Option<Secret>, Failure> {
+    let Some(text) = std::env::var_os("HERD_SECRET").filter(|text| !text.is_empty()) else { return Ok(None) };
+    let bad = || Failure::new(USAGE, "HERD_SECRET is not 32 hex digits: make one with `openssl rand -hex 16`");
+    let hex = text.to_str().and_then(|text| Hex::try_from(text.to_owned()).ok()).ok_or_else(bad)?;
+    Ok(Some(Secret(hex.0)))
+}
+
+/// Copies that a herd keeps which begins here; `None`: more with more nodes.
+fn copies(asked: Option<u8>) -> Result<Option<u8>, Failure> {
+    match asked {
+        Some(copies) if copies > REPLICAS_BUILT => {
+            let text = format!("'node --replicas {copies}' is not in this version, which keeps {REPLICAS_BUILT}");
+            Err(Failure::new(USAGE, text))
+        }
+        None if REPLICAS_BUILT < GROWS_TO as u8 => Ok(Some(REPLICAS_BUILT)),
+        asked => Ok(asked),
+    }
+}
+
+/// Why a node does not start, and what to do.
+fn not_started(args: &NodeArgs, error: &StartError) -> Failure {
+    let code = if error.is_usage() { USAGE } else { REFUSED };
+    match error {
+        StartError::Machine(error) => Failure::new(code, hint(args, error)),
+        StartError::Begin(error) => Failure::new(code, format!("node: {error}")),
+        StartError::Join(error) => Failure::new(code, format!("node --join: {error}")),
+    }
 }
 
 /// Connections that so many descriptors allow.

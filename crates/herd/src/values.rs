@@ -4,7 +4,7 @@ use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Arg, Command};
 use herd_client::Token;
 use herd_core::door::http::civil;
-use herd_core::limits::{LOCK_LEASE_MAX_MS, LOCK_LEASE_MIN_MS};
+use herd_core::limits::{LOCK_LEASE_MAX_MS, LOCK_LEASE_MIN_MS, MAP_TEXT_MAX_BYTES};
 use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -97,6 +97,15 @@ pub(crate) fn range(text: &str) -> Result<(u64, Option<u64>), String> {
 }
 
 /// Where to listen: `ADDR:PORT`, `localhost:PORT`, `:PORT` for all addresses.
+/// Where a node is, as other nodes are told it: looked up where it is used.
+pub(crate) fn address(text: &str) -> Result<String, String> {
+    let bad = || "write an address as HOST:PORT".to_string();
+    let (host, port) = text.rsplit_once(':').ok_or_else(bad)?;
+    let port: u16 = port.parse().map_err(|_| bad())?;
+    let fits = !host.is_empty() && port > 0 && text.len() <= MAP_TEXT_MAX_BYTES;
+    if fits && text.bytes().all(|byte| byte.is_ascii_graphic()) { Ok(text.to_owned()) } else { Err(bad()) }
+}
+
 pub(crate) fn listen(text: &str) -> Result<SocketAddr, String> {
     let bad = || "write an address as 127.0.0.1:7700".to_string();
     if let Ok(addr) = text.parse() {

@@ -27,7 +27,7 @@ use std::fmt;
 use std::hash::Hasher;
 
 /// Copies a growing spread group keeps once there are as many nodes.
-pub(crate) const GROWS_TO: usize = 3;
+pub const GROWS_TO: usize = 3;
 
 /// Memory is weighed in MiB: a herd's nodes do not differ by less, and products stay far below 128 bits.
 const WEIGHT_BYTES_LOG2: u32 = 20;

@@ -1,7 +1,7 @@
 //! What is asked of the warden, and what it answers.
 
 use crate::collection::Spec;
-use crate::error::{Error, quote};
+use crate::error::{Error, ErrorKind, quote};
 use crate::key::CollectionId;
 use crate::limits::NODES_MAX;
 use crate::place::{HerdId, MapError, NodeId};
@@ -203,6 +203,27 @@ impl From<MapError> for Refusal {
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         Refusal::Collection(error)
+    }
+}
+
+/// As a door tells it to a client.
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        let kind = match refusal {
+            Refusal::Collection(error) => return error,
+            Refusal::Busy => ErrorKind::Busy,
+            // A deadline passed, and what was asked may have been done.
+            Refusal::Unknown => ErrorKind::Timeout,
+            Refusal::NotWarden(_) | Refusal::Missing(_) | Refusal::Store(_) => ErrorKind::Unreachable,
+            Refusal::NoNumber(_) | Refusal::TooManyNodes | Refusal::Map(_) => ErrorKind::Full,
+            Refusal::OtherHerd { .. }
+            | Refusal::OldProtocol { .. }
+            | Refusal::NameTaken(_)
+            | Refusal::NoPlace
+            | Refusal::NotEvicting
+            | Refusal::NoAddress => ErrorKind::NotAllowed,
+        };
+        Error::new(kind, refusal.to_string())
     }
 }
 

@@ -70,12 +70,11 @@ impl State {
         if there.spec == create.spec && copies && lies {
             return Ok(there.id);
         }
-        let (name, copies) = (quote(create.name.as_bytes()), spread.map_or(0, |spread| spread.copies));
-        let (spec, spread) = (&there.spec, there.id.spread_group());
-        let text = format!(
-            "collection '{name}' exists with {spec}, {copies} copies in spread group {spread}: take another name, or \
-             remove it"
-        );
+        let (name, spec) = (quote(create.name.as_bytes()), &there.spec);
+        // Of what was not asked for nothing is told.
+        let copies = create.copies.and(spread).map_or(String::new(), |spread| format!(", copies {}", spread.copies));
+        let lies = create.spread.map_or(String::new(), |_| format!(", in spread group {}", there.id.spread_group()));
+        let text = format!("collection '{name}' exists with {spec}{copies}{lies}: take another name, or remove it");
         Err(Error::new(ErrorKind::Exists, text).into())
     }
 

@@ -22,7 +22,8 @@
 //! * Groups are planned anew with each join while the herd holds no object. A primary that is to hold the first one
 //!   asks ([`Ask::Hold`]), and is told when every node that is up has the map: then no plan of before is obeyed
 //!   anywhere.
-//! * That objects of a collection are gone is answered when every node that is up has the map that says so.
+//! * That objects of a collection are gone is answered when every node that is up has the map that says so. So is that
+//!   there is a new one, but not for longer than [`WARDEN_SEEN_MS`]: it is there by then, whoever has not heard of it.
 //! * A store that holds less than nodes were told is not gone on from: its numbers would be given a second time.
 //!
 //! * [`ask`]: requests, answers, refusals.
@@ -49,7 +50,9 @@ pub use hex::Hex;
 pub use order::{Call, Order, Reply};
 
 use crate::control::{ControlError, Entry, Office, Outcome, Range, Term};
-use crate::limits::{OFFICE_LEASE_MS, OFFICE_RENEW_MS, WARDEN_ASKS_MAX, WARDEN_BATCH_MAX, WARDEN_PATIENCE_MS};
+use crate::limits::{
+    OFFICE_LEASE_MS, OFFICE_RENEW_MS, WARDEN_ASKS_MAX, WARDEN_BATCH_MAX, WARDEN_PATIENCE_MS, WARDEN_SEEN_MS,
+};
 use crate::place::{HerdId, Map, NodeId};
 use flight::Flight;
 use layout::{Kept, Stamp};
@@ -481,7 +484,11 @@ impl Warden {
         for (ticket, answer) in answers {
             match answer {
                 Ok(answer @ (Answer::Flushed { .. } | Answer::Destroyed)) => {
-                    self.waits.push(Wait { ticket, until_ms, map, answer });
+                    self.waits.push(Wait { ticket, until_ms, map, answer, is_sure: false });
+                }
+                Ok(answer @ Answer::Created(_)) => {
+                    let until_ms = self.now_ms + WARDEN_SEEN_MS;
+                    self.waits.push(Wait { ticket, until_ms, map, answer, is_sure: true });
                 }
                 answer => self.answer(ticket, answer),
             }

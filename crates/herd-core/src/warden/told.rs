@@ -16,6 +16,8 @@ pub(super) struct Wait {
     pub(super) map: (u32, u64),
     /// What is answered then.
     pub(super) answer: Answer,
+    /// It is so even where nodes have not the map in time.
+    pub(super) is_sure: bool,
 }
 
 impl Warden {
@@ -65,7 +67,7 @@ impl Warden {
     pub(super) fn give_up(&mut self) {
         let now_ms = self.now_ms;
         for wait in self.waits.extract_if(.., |wait| wait.until_ms <= now_ms).collect::<Vec<_>>() {
-            self.answer(wait.ticket, Err(Refusal::Unknown));
+            self.answer(wait.ticket, if wait.is_sure { Ok(wait.answer) } else { Err(Refusal::Unknown) });
         }
         let holds: Vec<_> = self.holds.extract_if(.., |(_, until_ms)| *until_ms <= now_ms).collect();
         if !holds.is_empty() {

@@ -26,6 +26,7 @@ mod join;
 mod link;
 mod list;
 mod map;
+mod petition;
 mod route;
 #[cfg(test)]
 mod tests;
@@ -47,6 +48,7 @@ pub use join::{Admitting, Greeting, Joining, decode_joined, encode_joined, wants
 pub use link::{Beat, Beats, LinkId, Links, Load, Nonces, VERB_BEAT};
 pub use list::{LIST_ENTRY_OVERHEAD_BYTES, ListEntries, ListEntry};
 pub use map::{MapMark, MapSent, VERB_MAP};
+pub use petition::{VERB_WARDEN, answer_of, ask_of, encode_answer, encode_ask};
 pub use route::{Meant, Routes};
 
 use crate::checksum::crc32c;

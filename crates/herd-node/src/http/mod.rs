@@ -242,6 +242,12 @@ fn fail_as(cx: &Context, form: Form, verb: VerbName, error: &Error, size_bytes: 
     proto::put_error(out.buf, error, &About { connection, head_only, date: Some(&date(cx)), size_bytes });
 }
 
+/// Answers whatever was asked with an error; the connection is closed then.
+#[cold]
+pub(crate) fn fail_all(cx: &Context, error: &Error, out: &mut Output<'_>) {
+    fail_as(cx, Form { connection: Connection::Close, head_only: false }, VerbName::Put, error, None, out);
+}
+
 /// Answers with a text.
 fn answer_text(cx: &Context, form: Form, text: &[u8], content_type: &str, out: &mut Output<'_>) {
     let response = Response {

@@ -3,6 +3,7 @@
 use super::group::Change;
 use super::hub::{self, View};
 use super::peers::{Peers, Target};
+use super::petition::Answers;
 use super::push::{Pushed, Staged};
 use super::{Hub, LinkLost, NoLink, Note, verbs};
 use crate::context::Context;
@@ -33,6 +34,8 @@ pub(crate) struct Ends {
     pub(super) ready: Vec<Ticket>,
     /// Links that came and went.
     pub(super) changes: Vec<Change>,
+    /// What the warden has answered to requests that came over these links.
+    pub(super) answers: Arc<Answers>,
     /// A map of several frames that is coming.
     pub(super) staged: Option<Staged>,
     /// Why nodes were refused, as the owner was told.
@@ -140,6 +143,7 @@ impl Ends {
             due_ms: u64::MAX,
             ready: Vec::new(),
             changes: Vec::new(),
+            answers: Arc::default(),
             staged: None,
             refused: BTreeMap::new(),
             #[cfg(test)]
@@ -159,6 +163,9 @@ impl Ends {
     /// Gives the tickets of ends that have something to say.
     #[inline]
     pub(crate) fn take_ready(&mut self, tickets: &mut Vec<Ticket>) {
+        if self.answers.are_there() {
+            self.pass_on_answers();
+        }
         tickets.append(&mut self.ready);
     }
 
@@ -177,6 +184,19 @@ impl Ends {
         end.ask(request, note, encode)?;
         self.ready.push(end.ticket);
         Ok(())
+    }
+
+    /// Has an end say something more; whether it is there.
+    pub(super) fn say(&mut self, id: LinkId, encode: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let Some(end) = self.end(id) else { return false };
+        encode(&mut end.unsent);
+        let ticket = end.ticket;
+        self.ready.push(ticket);
+        true
+    }
+
+    pub(super) fn number(&self) -> usize {
+        self.number.into()
     }
 
     /// Appends what an end is to say; whether there was anything.

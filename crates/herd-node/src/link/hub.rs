@@ -1,5 +1,6 @@
 //! What all loops of a node share of its links: who the node is, which map it has, and whom they tell of what came.
 
+use super::Warden;
 use super::resolve::Names;
 use herd_core::place::{GroupId, HerdId, Map, NodeId, NodeState};
 use herd_core::replica::Want;
@@ -43,6 +44,11 @@ pub trait Owner: Send + Sync {
 
     /// A node, in that life, has this map: told when it has a link, and when that changed.
     fn has_map(&self, node: NodeId, incarnation: u64, mark: MapMark);
+
+    /// Where the warden is: for nodes that want in, and for what only it may do.
+    fn warden(&self) -> Warden {
+        Warden::None("this node knows of no warden".into())
+    }
 
     /// A link to a node was refused, by it or by this one; told again only when it is refused for another reason, or
     /// was up meanwhile.
@@ -141,6 +147,11 @@ impl Hub {
     /// The loops that are told of a new view; without them they find it by themselves, when they work.
     pub(crate) fn set_loops(&self, loops: LoopHandle) {
         self.loops.set(loops).ok();
+    }
+
+    /// The loops, once they are made.
+    pub(super) fn loops(&self) -> Option<LoopHandle> {
+        self.loops.get().cloned()
     }
 
     fn tell(&self) {

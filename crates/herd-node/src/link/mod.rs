@@ -10,15 +10,18 @@
 //! * `peers.rs`: whom a loop dials, when and where. Pure.
 //! * `ends.rs`: the ends of a loop's links, and what it asks on them.
 //! * `session.rs`: a connection that becomes a link; its frames.
+//! * `admit.rs`: a connection of a node that wants to be let in.
 //! * `verbs.rs`: what is asked and answered. `push.rs`: maps on their way.
 //! * `resolve.rs`: names of machines, which are looked up beside the loops.
 //!
 //! A node that has no map with others has no link, and nothing of this runs there.
 
+mod admit;
 mod ends;
 mod group;
 mod hub;
 mod peers;
+mod petition;
 mod push;
 mod resolve;
 mod session;
@@ -26,6 +29,7 @@ mod session;
 pub(crate) mod tests;
 mod verbs;
 
+pub use admit::Warden;
 pub(crate) use ends::Ends;
 pub(crate) use group::{Change, close};
 pub use hub::{Came, Hub, Membership, Owner};
@@ -38,6 +42,8 @@ pub(crate) enum Note {
     Beat,
     /// A map, of this edition.
     Map(u64),
+    /// A request to the warden, of this number.
+    Warden(u64),
     /// Of a test.
     #[cfg(test)]
     Probe(u64),

@@ -4,12 +4,14 @@
 //! |---|---|---|
 //! | new | a node's hello | accepting |
 //! | accepting | the other end's proof | up |
+//! | new | the hello of a node that wants in | joining: `admit.rs` |
 //! | dialing | the welcome of the node that was dialed, with its proof | up |
 //! | each | a goodbye, a refusal, a breach | over |
 //!
 //! What is up is served as long as no newer link has taken its place. Before, a connection costs one head; its frames
 //! have no body. Nothing from the other end reaches an assertion: what breaks the protocol ends the link.
 
+use super::admit::Admission;
 use super::ends::lose;
 use super::peers::Target;
 use super::verbs::{self, Reply};
@@ -20,7 +22,7 @@ use herd_core::ErrorKind;
 use herd_core::limits::LINK_UNSENT_MAX_BYTES;
 use herd_core::wire::{
     Accepting, Breach, Dialing, Fields, Frame, Header, Kind, LinkError, LinkErrorKind, LinkId, MAGIC, Peer, Side,
-    WireError, encode_frame, parse_frame, parse_frame_head, parse_header,
+    WireError, encode_frame, parse_frame, parse_frame_head, parse_header, wants_in,
 };
 use herd_net::{Call, Due, Next, Step, Ticket};
 
@@ -38,6 +40,8 @@ pub(crate) enum Session {
     Dialing { target: Target, dialing: Box<Dialing>, begun: u64 },
     /// The other end's proof is to come.
     Accepting { accepting: Box<Accepting>, begun: u64 },
+    /// The other end wants to be let into the herd.
+    Joining(Admission),
     /// A link; `part` of a long frame has come.
     Up { id: LinkId, part: Vec<u8> },
     /// What comes is dropped.
@@ -80,7 +84,7 @@ pub(crate) fn is_hello(input: &[u8]) -> Option<bool> {
     match input {
         [MAGIC] => None,
         [MAGIC, HELLO, ..] => match parse_frame_head(input) {
-            Ok(head) => Some(head?.fields().is_ok_and(|fields| fields.peer.is_some())),
+            Ok(head) => Some(head?.fields().is_ok_and(|fields| fields.peer.is_some() || wants_in(&fields))),
             Err(_) => Some(false),
         },
         _ => Some(false),
@@ -153,7 +157,10 @@ impl Session {
 
     /// Says what others of this loop had it say; false: nothing.
     pub(crate) fn resume(&mut self, cx: &mut Context, _ticket: Ticket, out: &mut Output<'_>) -> bool {
-        self.speak(cx, out)
+        match self {
+            Session::Joining(admission) => admission.resume(cx, out),
+            _ => self.speak(cx, out),
+        }
     }
 
     /// The connection is closed.
@@ -166,7 +173,7 @@ impl Session {
                 lose(cx, lost);
                 group::look(cx);
             }
-            Session::New | Session::Accepting { .. } | Session::Over => {}
+            Session::New | Session::Accepting { .. } | Session::Joining(_) | Session::Over => {}
         }
     }
 
@@ -233,7 +240,15 @@ impl Session {
             (Session::New, Kind::Hello) if frame.bytes() < input.len() => {
                 return Err(bad_hello("something was said before the welcome"));
             }
+            (Session::New, Kind::Hello) if wants_in(&fields) => {
+                *self = Session::Joining(Admission::begin(cx, &fields, out)?);
+            }
             (Session::New, Kind::Hello) => self.accept(cx, &fields, out)?,
+            (Session::Joining(_), Kind::Hello) => {
+                if let Session::Joining(admission) = std::mem::replace(self, Session::Over) {
+                    *self = Session::Joining(admission.proved(cx, &fields, out.ticket())?);
+                }
+            }
             (Session::Accepting { accepting, begun }, Kind::Hello) => {
                 let (peer, begun) = (accepting.proved(&fields)?, *begun);
                 self.up(cx, (&peer, begun), Side::Acceptor, out, now_ms)?;
@@ -319,7 +334,7 @@ impl Session {
         match self {
             Session::Dialing { target, .. } => Some(*target),
             Session::Up { id, .. } => Some(Target { node: id.node, link: id.link }),
-            Session::New | Session::Accepting { .. } | Session::Over => None,
+            Session::New | Session::Accepting { .. } | Session::Joining(_) | Session::Over => None,
         }
     }
 }

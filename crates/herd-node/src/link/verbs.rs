@@ -5,7 +5,8 @@ use super::{LinkLost, Note};
 use crate::context::{Context, Output};
 use crate::group;
 use herd_core::wire::{
-    Fields, Frame, Header, LinkId, MapMark, MapSent, Status, VERB_BEAT, VERB_GROUP, VERB_MAP, WireError, encode_frame,
+    Fields, Frame, Header, LinkId, MapMark, MapSent, Status, VERB_BEAT, VERB_GROUP, VERB_MAP, VERB_WARDEN, WireError,
+    encode_frame,
 };
 use herd_core::{Error, ErrorKind};
 
@@ -31,6 +32,7 @@ pub(super) fn asked(
     let answer = match header.verb {
         VERB_BEAT => mark(cx, id, header, fields).map(|()| Ok(true))?,
         VERB_GROUP => return group::came(cx, id, &frame.head, fields, body),
+        VERB_WARDEN => cx.links.petition(id, header, fields).map(|()| false),
         VERB_MAP => cx.links.receive(id, header, MapSent::decode(header, fields), body),
         verb if verb < VERB_BEAT => handed_on(cx, id, body, out).map(|()| true),
         _ => Err(not_in_version()),
@@ -83,6 +85,14 @@ pub(super) fn answered(cx: &mut Context, note: Note, reply: Result<Reply<'_>, Li
         (Note::Map(edition), Ok(reply)) => {
             cx.links.push_answered(reply.from, edition);
             mark(cx, reply.from, reply.header, &reply.fields)
+        }
+        (Note::Warden(number), Ok(reply)) => {
+            cx.warden_answered(number, Some((reply.header, &reply.fields)));
+            Ok(())
+        }
+        (Note::Warden(number), Err(LinkLost)) => {
+            cx.warden_answered(number, None);
+            Ok(())
         }
         (Note::Beat | Note::Map(_), Err(LinkLost)) => Ok(()),
         #[cfg(test)]

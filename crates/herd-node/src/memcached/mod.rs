@@ -39,6 +39,12 @@ enum State {
     SwallowLine,
 }
 
+/// Answers whatever was asked with an error; the connection is closed then.
+#[cold]
+pub(crate) fn fail(cx: &Context, error: &herd_core::Error, out: &mut Output<'_>) {
+    lines::answer_error(cx, VerbName::Put, error, false, out);
+}
+
 impl Session {
     /// Whether it is between lines.
     pub(crate) fn is_idle(&self) -> bool {

@@ -41,11 +41,19 @@ impl Handle {
     /// A node, this one too, tells which map it has, in this of its lives: with each beat.
     pub fn have(&self, node: NodeId, incarnation: u64, epoch: u32, revision: u64) {
         let mut state = self.0.lock();
+        let have = (incarnation, epoch, revision);
         if state.haves.len() < NODES_MAX || state.haves.contains_key(&node) {
             let known = state.haves.entry(node).or_default();
-            *known = (*known).max((incarnation, epoch, revision));
+            *known = (*known).max(have);
         }
-        // The warden looks at its next tick: nodes tell often, and nobody waits for one of them.
+        // Requests wait for nodes to have a map; what was told before can wait for the next tick.
+        let is_bounded = state.told.len() < NODES_MAX || state.told.contains_key(&node);
+        let is_news = is_bounded && state.told.insert(node, have) != Some(have);
+        state.told_news |= is_news;
+        drop(state);
+        if is_news {
+            self.0.changed.notify_all();
+        }
     }
 
     /// The map that was pushed last, and whether the herd may hold objects.
@@ -65,6 +73,9 @@ pub(super) struct Inbox {
 struct State {
     asks: VecDeque<(Ticket, Ask)>,
     haves: BTreeMap<NodeId, (u64, u32, u64)>,
+    /// What nodes told last, and whether it was something new.
+    told: BTreeMap<NodeId, (u64, u32, u64)>,
+    told_news: bool,
     /// Of all requests that were not answered.
     replies: BTreeMap<Ticket, Reply>,
     tickets: Ticket,
@@ -86,12 +97,13 @@ impl Inbox {
 
     /// What has come, or nothing after a tick; `None`: it is to stop.
     pub(super) fn wait(&self, tick: Duration) -> Option<Work> {
-        let idle = |state: &mut State| state.asks.is_empty() && !state.stopping;
+        let idle = |state: &mut State| state.asks.is_empty() && !state.told_news && !state.stopping;
         let waited = self.changed.wait_timeout_while(self.lock(), tick, idle);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if state.stopping {
             return None;
         }
+        state.told_news = false;
         let haves = std::mem::take(&mut state.haves).into_iter().collect();
         Some(Work { asks: std::mem::take(&mut state.asks), haves })
     }

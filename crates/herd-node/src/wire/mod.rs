@@ -5,6 +5,7 @@
 //! Bodies on their way in are in `receive.rs`, those on their way out in `send.rs`, the verbs in
 //! `verbs.rs` and, those that change an object, `write.rs`; what a client is told of the herd's map is in `map.rs`.
 
+mod asks;
 mod map;
 mod receive;
 mod send;
@@ -13,6 +14,7 @@ mod write;
 
 use crate::context::{Context, Output};
 use crate::metrics::{DoorName, VerbName};
+use asks::Asking;
 use herd_core::limits::{INLINE_MAX_BYTES, OUTPUT_HIGH_BYTES, WIRE_ARGUMENTS_MAX_BYTES, WIRE_OPEN_REQUESTS_MAX};
 use herd_core::wire::{self, Fields, Frame, FrameHead, Header, Kind, Status, VERB_MAP, Verb};
 use herd_core::{Error, ErrorKind};
@@ -53,11 +55,12 @@ struct Open {
     /// By the serial of their tickets.
     waits: BTreeMap<u32, Wait>,
     listings: BTreeMap<u32, Listing>,
+    asks: BTreeMap<u32, Asking>,
 }
 
 impl Open {
     fn requests(&self) -> usize {
-        self.incoming.len() + self.outgoing.len() + self.waits.len() + self.listings.len()
+        self.incoming.len() + self.outgoing.len() + self.waits.len() + self.listings.len() + self.asks.len()
     }
 }
 
@@ -71,7 +74,9 @@ impl Session {
 
     /// Whether replies are still to come: bodies that are being sent, waits and listings.
     pub(crate) fn owes(&self) -> bool {
-        self.open.as_ref().is_some_and(|open| open.outgoing.len() + open.waits.len() + open.listings.len() > 0)
+        self.open
+            .as_ref()
+            .is_some_and(|open| open.outgoing.len() + open.waits.len() + open.listings.len() + open.asks.len() > 0)
     }
 
     /// Serves what is there of `input`.
@@ -173,8 +178,8 @@ impl Session {
             Some(Verb::Get) => self.get(cx, header, fields, out),
             Some(Verb::Put) => write::put_small(cx, frame, fields, out),
             Some(Verb::Remove) => write::remove(cx, header, fields, out),
-            Some(Verb::Create) => verbs::create(cx, header, fields, out),
-            Some(Verb::Destroy) => verbs::destroy(cx, header, fields, out),
+            Some(Verb::Create) => self.create(cx, header, fields, out),
+            Some(Verb::Destroy) => self.destroy(cx, header, fields, out),
             Some(Verb::List) => self.list(cx, header, fields, out),
             Some(Verb::Execute) => self.execute(cx, frame, fields, out),
             None if header.verb == VERB_MAP => map::answer(cx, header, fields, out),
@@ -208,6 +213,7 @@ impl Session {
             open.outgoing.retain(|outgoing| outgoing.id() != id);
             open.waits.retain(|_, wait| wait.id() != id);
             open.listings.retain(|_, listing| listing.id() != id);
+            open.asks.retain(|_, asking| asking.id() != id);
         }
     }
 
@@ -301,6 +307,13 @@ fn refuse(cx: &Context, verb: VerbName, request: &Header, version: u64, error: &
     let mut header = cx.reply_to(request, Status::Error(error.kind));
     header.version = version;
     write_frame(header, &Fields::failed(&error.text), &[], out);
+}
+
+/// Ends the connection with an error that no single request is to blame for.
+#[cold]
+pub(crate) fn fail_all(cx: &Context, error: &Error, out: &mut Output<'_>) {
+    cx.count_error(DoorName::Wire, VerbName::Put, error.kind);
+    write_frame(Header::new(Kind::Goodbye), &Fields::failed(&error.text), &[], out);
 }
 
 /// A frame that can't be understood ends the connection: what follows it can't be told apart.

@@ -13,6 +13,7 @@ use herd_core::entry::Range;
 use herd_core::key::{CollectionId, name_is_valid};
 use herd_core::limits::{WAIT_MAX_MS, WIRE_LIST_PAGE_MAX};
 use herd_core::op::{Action, Op};
+use herd_core::warden::{Ask, Create};
 use herd_core::wire::{FLAG_HEAD_ONLY, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, ListEntry, Status};
 use herd_core::{Error, ErrorKind};
 use herd_net::Ticket;
@@ -213,6 +214,9 @@ impl Session {
 
     /// A wait of this ticket may be over, or a listing has its turn. False: there is neither any more.
     pub(crate) fn resume(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) -> bool {
+        if self.warden_answered(cx, ticket, out) {
+            return true;
+        }
         let Some(open) = &mut self.open else {
             return false;
         };
@@ -300,39 +304,51 @@ fn get_system(cx: &Context, header: &Header, name: &[u8], out: &mut Output<'_>) 
     Ok(())
 }
 
-pub(super) fn create(
-    cx: &mut Context,
-    header: &Header,
-    fields: &Fields<'_>,
-    out: &mut Output<'_>,
-) -> Result<(), Error> {
-    let bad = |text: String| Error::new(ErrorKind::BadRequest, text);
-    let name = fields.collection.ok_or_else(|| bad("the request names no collection".into()))?;
-    let json = fields.spec.ok_or_else(|| bad("the request has no specification".into()))?;
-    // The library's message quotes the client's own words, of any length and with control characters.
-    let wrong = |error: serde_json::Error| bad(format!("specification: {}", error.to_string().escape_debug()));
-    let spec: Spec = serde_json::from_str(json).map_err(wrong)?;
-    cx.shared.check_alone_with_all()?;
-    let collection = cx.shared.store.create(name, spec)?;
-    answer_done(cx, &collection, header, Ok(0), out);
-    Ok(())
-}
-
-pub(super) fn destroy(
-    cx: &mut Context,
-    header: &Header,
-    fields: &Fields<'_>,
-    out: &mut Output<'_>,
-) -> Result<(), Error> {
-    let collection = collection(cx, header, fields)?;
-    if collection.id() == CollectionId::DEFAULT {
-        return Err(Error::new(ErrorKind::NotAllowed, "collection 'default' can't be removed"));
+impl Session {
+    pub(super) fn create(
+        &mut self,
+        cx: &mut Context,
+        header: &Header,
+        fields: &Fields<'_>,
+        out: &mut Output<'_>,
+    ) -> Result<(), Error> {
+        let bad = |text: String| Error::new(ErrorKind::BadRequest, text);
+        let name = fields.collection.ok_or_else(|| bad("the request names no collection".into()))?;
+        let json = fields.spec.ok_or_else(|| bad("the request has no specification".into()))?;
+        // The library's message quotes the client's own words, of any length and with control characters.
+        let wrong = |error: serde_json::Error| bad(format!("specification: {}", error.to_string().escape_debug()));
+        let spec: Spec = serde_json::from_str(json).map_err(wrong)?;
+        if cx.shared.member.get().is_some() {
+            spec.check()?;
+            let create = Create { name: name.into(), spec, copies: None, spread: None };
+            return self.ask_warden(cx, header, Ask::Create(create), out);
+        }
+        cx.shared.check_alone_with_all()?;
+        let collection = cx.shared.store.create(name, spec)?;
+        answer_done(cx, &collection, header, Ok(0), out);
+        Ok(())
     }
-    cx.shared.check_alone(&collection)?;
-    cx.shared.store.destroy(&collection);
-    cx.emptied(collection.id());
-    answer_done(cx, &collection, header, Ok(0), out);
-    Ok(())
+
+    pub(super) fn destroy(
+        &mut self,
+        cx: &mut Context,
+        header: &Header,
+        fields: &Fields<'_>,
+        out: &mut Output<'_>,
+    ) -> Result<(), Error> {
+        let collection = collection(cx, header, fields)?;
+        if collection.id() == CollectionId::DEFAULT {
+            return Err(Error::new(ErrorKind::NotAllowed, "collection 'default' can't be removed"));
+        }
+        if cx.shared.member.get().is_some() {
+            return self.ask_warden(cx, header, Ask::Destroy { name: collection.name().into() }, out);
+        }
+        cx.shared.check_alone(&collection)?;
+        cx.shared.store.destroy(&collection);
+        cx.emptied(collection.id());
+        answer_done(cx, &collection, header, Ok(0), out);
+        Ok(())
+    }
 }
 
 /// A page of names that is being made.

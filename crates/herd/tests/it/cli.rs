@@ -45,7 +45,7 @@ fn exit_statuses_tell_what_happened() {
     assert_eq!(code(&node, &["frobnicate"]).0, Some(2));
     let (status, text) = code(&node, &["mount", "v", "/mnt"]);
     assert!(status == Some(2) && text.contains("not in this version"), "{text}");
-    let (status, text) = code(&node, &["node", "--join", "127.0.0.1:1"]);
+    let (status, text) = code(&node, &["node", "--replicas", "9"]);
     assert!(status == Some(2) && text.contains("not in this version"), "{text}");
     let (status, text) = code(&node, &["node", "--listen", "0.0.0.0:0"]);
     assert!(status == Some(2) && text.contains("--plain"), "{text}");

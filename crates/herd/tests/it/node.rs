@@ -20,6 +20,9 @@ impl Node {
         let mut child = herd()
             .args(["node", "--listen", "127.0.0.1:0", "--log", "error"])
             .args(args)
+            // No place of its own, unless a test gives it one: what a developer's nodes left there is none of its.
+            .env("XDG_STATE_HOME", "/dev/null/none")
+            .env_remove("STATE_DIRECTORY")
             .envs(env.iter().copied())
             .stdout(Stdio::piped())
             .spawn()

@@ -1,0 +1,138 @@
+//! What a node asks of the warden over a link (PROTOCOL.md §1.14): leave to hold objects, and changes of collections.
+//! Joins are asked otherwise ([`super::join`]): who joins has no link yet. Pure.
+//!
+//! Callers: link sessions of nodes.
+
+use super::fields::Fields;
+use super::header::{Header, Kind, Status};
+use super::{WireError, encode_frame};
+use crate::collection::Spec;
+use crate::error::{Error, ErrorKind};
+use crate::key::CollectionId;
+use crate::warden::{Answer, Ask, Create, Refusal};
+
+/// The verb by which nodes ask something of the warden.
+pub const VERB_WARDEN: u8 = 19;
+
+const HOLD: u16 = 1;
+const CREATE: u16 = 2;
+const DESTROY: u16 = 3;
+const FLUSH: u16 = 4;
+
+/// Appends the request with this id. Error: it is a join, which is not asked so, or its name is too long.
+pub fn encode_ask(out: &mut Vec<u8>, id: u64, ask: &Ask) -> Result<(), WireError> {
+    let json;
+    let none = Fields::default();
+    let (code, fields) = match ask {
+        Ask::Hold => (HOLD, none),
+        Ask::Create(create) => {
+            json = serde_json::to_string(&create.spec).expect("plain data");
+            (CREATE, Fields { collection: Some(&create.name), spec: Some(&json), ..none })
+        }
+        Ask::Destroy { name } => (DESTROY, Fields { collection: Some(name), ..none }),
+        Ask::Flush { name } => (FLUSH, Fields { collection: Some(name), ..none }),
+        Ask::Join(_) => return Err(WireError::BadField(super::fields::JOIN)),
+    };
+    let header = Header { verb: VERB_WARDEN, id, code, ..Header::new(Kind::Request) };
+    encode_frame(out, header, &fields, b"")
+}
+
+/// The request of a frame with verb [`VERB_WARDEN`].
+pub fn ask_of(header: &Header, fields: &Fields<'_>) -> Result<Ask, Error> {
+    let bad = |text: &str| Error::new(ErrorKind::BadRequest, text);
+    let name = || fields.collection.map(str::to_owned).ok_or_else(|| bad("the request names no collection"));
+    match header.code {
+        HOLD => Ok(Ask::Hold),
+        CREATE => {
+            let json = fields.spec.ok_or_else(|| bad("the request has no specification"))?;
+            let spec: Spec = serde_json::from_str(json).map_err(|_| bad("the specification can't be read"))?;
+            Ok(Ask::Create(Create { name: name()?, spec, copies: None, spread: None }))
+        }
+        DESTROY => Ok(Ask::Destroy { name: name()? }),
+        FLUSH => Ok(Ask::Flush { name: name()? }),
+        _ => Err(Error::new(ErrorKind::NotInVersion, "the warden of this version knows no such request")),
+    }
+}
+
+/// Appends what the warden answers to a request.
+pub fn encode_answer(out: &mut Vec<u8>, request: &Header, answer: &Result<Answer, Refusal>) -> Result<(), WireError> {
+    let ok = Header::reply_to(request, Status::Ok);
+    let header = match answer {
+        Ok(Answer::Created(id)) => Header { collection: id.0, ..ok },
+        Ok(Answer::Flushed { generation }) => Header { version: u64::from(*generation), ..ok },
+        Ok(Answer::Held | Answer::Destroyed | Answer::Joined(_)) => ok,
+        Err(refusal) => {
+            let error = Error::from(refusal.clone());
+            let header = Header::reply_to(request, Status::Error(error.kind));
+            return encode_frame(out, header, &Fields::failed(&error.text), b"");
+        }
+    };
+    encode_frame(out, header, &Fields::default(), b"")
+}
+
+/// What was answered to `ask`.
+pub fn answer_of(ask: &Ask, header: &Header, fields: &Fields<'_>) -> Result<Answer, Error> {
+    let unknown = || Error::new(ErrorKind::Unreachable, "the warden's answer can't be read: look before trying again");
+    match header.status() {
+        Some(Status::Ok) => {}
+        Some(Status::Error(kind)) => return Err(Error::new(kind, fields.error.unwrap_or("the warden refuses"))),
+        _ => return Err(unknown()),
+    }
+    match ask {
+        Ask::Hold => Ok(Answer::Held),
+        Ask::Create(_) => Ok(Answer::Created(CollectionId(header.collection))),
+        Ask::Destroy { .. } => Ok(Answer::Destroyed),
+        Ask::Flush { .. } => {
+            let generation = u32::try_from(header.version).map_err(|_| unknown())?;
+            Ok(Answer::Flushed { generation })
+        }
+        Ask::Join(_) => Err(unknown()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Frame, parse_frame};
+
+    fn parse(bytes: &[u8]) -> Frame<'_> {
+        parse_frame(bytes).expect("parses").expect("is whole")
+    }
+
+    fn asks() -> Vec<Ask> {
+        let (name, spec) = (String::from("photos"), Spec { ordered: true, ..Spec::of("cache") });
+        let create = Create { name: name.clone(), spec, copies: None, spread: None };
+        vec![Ask::Hold, Ask::Create(create), Ask::Destroy { name: name.clone() }, Ask::Flush { name }]
+    }
+
+    #[test]
+    fn what_is_asked_is_read_as_it_was_written() {
+        for ask in asks() {
+            let mut out = Vec::new();
+            encode_ask(&mut out, 7, &ask).expect("within the limits");
+            let frame = parse(&out);
+            assert_eq!((frame.header().verb, frame.header().id), (VERB_WARDEN, 7));
+            assert_eq!(ask_of(frame.header(), &frame.fields().expect("fields")), Ok(ask));
+        }
+        for (code, kind) in [(CREATE, ErrorKind::BadRequest), (9, ErrorKind::NotInVersion)] {
+            let header = Header { verb: VERB_WARDEN, code, ..Header::new(Kind::Request) };
+            assert_eq!(ask_of(&header, &Fields::default()).map_err(|error| error.kind), Err(kind));
+        }
+    }
+
+    #[test]
+    fn what_is_answered_is_read_as_it_was_written() {
+        let created = Answer::Created(CollectionId(0x1_0000_0009));
+        let answers = [Answer::Held, created, Answer::Destroyed, Answer::Flushed { generation: 7 }];
+        let request = Header { verb: VERB_WARDEN, id: 3, ..Header::new(Kind::Request) };
+        for (ask, answer) in asks().iter().zip(answers) {
+            for answer in [Ok(answer), Err(Refusal::Busy)] {
+                let mut out = Vec::new();
+                encode_answer(&mut out, &request, &answer).expect("within the limits");
+                let frame = parse(&out);
+                let told = answer_of(ask, frame.header(), &frame.fields().expect("fields"));
+                assert_eq!(told, answer.map_err(Error::from));
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What a loop asks of the warden, wherever that is: of its handle here, or over the loop's own link to its node
+//! (PROTOCOL.md §1.14). The answer is put in a [`Slot`], and who waits for it is resumed; a session that is gone leaves
+//! its slot to nobody.
+//!
+//! Each request ends: by the answer, by the loss of its link, or by time.
+
+use crate::context::Context;
+use crate::link::{NoLink, Note};
+use herd_core::limits::{PETITION_PATIENCE_MS, WARDEN_ASKS_MAX};
+use herd_core::warden::{Answer, Ask};
+use herd_core::wire::{Fields, Header, Kind, VERB_WARDEN, answer_of, encode_ask};
+use herd_core::{Error, ErrorKind};
+use herd_net::Ticket;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What the warden said.
+pub(crate) type Said = Result<Answer, Error>;
+
+/// Where it is put.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Slot(Arc<Mutex<Option<Said>>>);
+
+impl Slot {
+    /// Takes what was said, if it was.
+    pub(crate) fn take(&self) -> Option<Said> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Puts it there; the first word counts.
+    fn put(&self, said: Said) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(said);
+    }
+}
+
+/// A request that is not answered.
+struct Petition {
+    ask: Ask,
+    slot: Slot,
+    /// Who waits.
+    ticket: Option<Ticket>,
+    until_ms: u64,
+}
+
+/// Those of a loop.
+#[derive(Default)]
+pub(crate) struct Petitions {
+    open: BTreeMap<u64, Petition>,
+    last: u64,
+}
+
+impl Context {
+    /// Asks the warden; `ticket` is resumed when it has answered. Error: it can't be asked.
+    pub(crate) fn ask_warden(&mut self, ask: Ask, ticket: Option<Ticket>) -> Result<Slot, Error> {
+        // What does not fit a frame is refused before anything is open.
+        encode_ask(&mut Vec::new(), 0, &ask).map_err(|error| Error::new(ErrorKind::BadRequest, error.to_string()))?;
+        if self.petitions.open.len() >= WARDEN_ASKS_MAX {
+            return Err(Error::new(ErrorKind::Busy, "too many changes of the herd are waiting: try again"));
+        }
+        let nobody = || Error::new(ErrorKind::Unreachable, "this node is in no herd");
+        let member = self.shared.member.get().cloned().ok_or_else(nobody)?;
+        let (number, slot) = (self.petitions.last + 1, Slot::default());
+        match &member.warden {
+            Some(handle) => {
+                let (answered, shared, own) = (slot.clone(), Arc::downgrade(&self.shared), self.number);
+                handle.ask(ask.clone(), move |answer| {
+                    answered.put(answer.map_err(Error::from));
+                    // Nobody waits any more where the loops are gone.
+                    let loops = shared.upgrade().and_then(|shared| shared.loops.get().cloned());
+                    if let Some(remote) = loops.as_ref().and_then(|loops| loops.loops().get(own)) {
+                        remote.resume(ticket.as_slice());
+                    }
+                });
+            }
+            None => {
+                let request = Header { verb: VERB_WARDEN, ..Header::new(Kind::Request) };
+                let encode = |header: Header, out: &mut Vec<u8>| encode_ask(out, header.id, &ask);
+                self.links.ask(member.warden_node(), request, Note::Warden(number), encode).map_err(no_link)?;
+            }
+        }
+        self.petitions.last = number;
+        let until_ms = self.now_ms() + PETITION_PATIENCE_MS;
+        self.petitions.open.insert(number, Petition { ask, slot: slot.clone(), ticket, until_ms });
+        Ok(slot)
+    }
+
+    /// What came back over a link; `None`: it was lost.
+    pub(crate) fn warden_answered(&mut self, number: u64, reply: Option<(&Header, &Fields<'_>)>) {
+        let Some(petition) = self.petitions.open.remove(&number) else { return };
+        let said = reply.map_or_else(|| Err(unknown()), |(header, fields)| answer_of(&petition.ask, header, fields));
+        self.end(petition, said);
+    }
+
+    /// Ends what has taken too long.
+    pub(crate) fn sweep_petitions(&mut self) {
+        let now_ms = self.now_ms();
+        let late = |_: &u64, petition: &mut Petition| petition.until_ms <= now_ms;
+        let late: Vec<_> = self.petitions.open.extract_if(.., late).collect();
+        late.into_iter().for_each(|(_, petition)| self.end(petition, Err(unknown())));
+    }
+
+    fn end(&mut self, petition: Petition, said: Said) {
+        petition.slot.put(said);
+        petition.ticket.into_iter().for_each(|ticket| self.wake_later(ticket));
+    }
+}
+
+fn unknown() -> Error {
+    Error::new(ErrorKind::Timeout, "the warden did not answer in time: it may have been done, look before trying again")
+}
+
+fn no_link(error: NoLink) -> Error {
+    match error {
+        NoLink::Busy => Error::new(ErrorKind::Busy, "too much is on its way to the warden's node: try again"),
+        NoLink::Down => Error::new(ErrorKind::Unreachable, "the warden's node can't be reached: see that it runs"),
+    }
+}

@@ -1,0 +1,256 @@
+//! How a node that was told to join comes into the herd (PROTOCOL.md §1.9): the side that dials, before it has loops.
+//!
+//! It blocks, for [`JOIN_PATIENCE_MS`] in all at most. The addresses are tried in turn, and again while nobody answers:
+//! nodes that are started together may come in any order. A refusal is final. Caller: the start of a node.
+
+use herd_core::limits::{
+    JOIN_DIAL_MS, JOIN_HOPS_MAX, JOIN_PATIENCE_MS, JOIN_REDIAL_MS, MAP_MAX_BYTES, WIRE_FRAME_BODY_MAX_BYTES,
+};
+use herd_core::place::{Map, NodeId};
+use herd_core::warden::{Join, Joined};
+use herd_core::wire::{
+    Assembly, Fields, Frame, Header, Joining, Kind, LinkError, LinkErrorKind, Nonces, Secret, decode_joined,
+    parse_frame,
+};
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+/// Bytes read at once.
+const READ_BYTES: usize = 64 * 1024;
+
+/// What a node has been told when it is in.
+pub(super) struct Entered {
+    pub(super) joined: Joined,
+    pub(super) map: Map,
+    /// The warden's node.
+    pub(super) warden: NodeId,
+}
+
+/// Why a node is not in the herd.
+#[derive(Debug)]
+pub enum JoinError {
+    /// Nobody answers as a node.
+    Unreachable(String),
+    /// A node of the herd, or this one, refuses; what to do stands in it.
+    Refused(String),
+}
+
+impl fmt::Display for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            JoinError::Unreachable(text) | JoinError::Refused(text) => f.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for JoinError {}
+
+/// What came of one try.
+enum Tried {
+    /// Another node is the warden's: this is its address.
+    Elsewhere(String),
+    /// Nobody is there yet.
+    Nobody(String),
+    /// It is of no use to try again.
+    Final(JoinError),
+}
+
+impl From<LinkError> for Tried {
+    fn from(error: LinkError) -> Self {
+        match error.kind {
+            LinkErrorKind::AskWarden => Tried::Elsewhere(error.text),
+            _ => Tried::Final(JoinError::Refused(error.text)),
+        }
+    }
+}
+
+/// Asks the nodes at these addresses to be let in.
+pub(super) fn enter(addresses: &[String], join: &Join, secret: Secret, random: [u8; 16]) -> Result<Entered, JoinError> {
+    let (nonces, until) = (Nonces::new(random), Instant::now() + Duration::from_millis(JOIN_PATIENCE_MS));
+    let mut last = JoinError::Unreachable("--join names no address".into());
+    loop {
+        for address in addresses {
+            match follow(address, join, secret, &nonces, until) {
+                Ok(entered) => return Ok(entered),
+                Err(Tried::Nobody(text)) => last = JoinError::Unreachable(text),
+                Err(Tried::Elsewhere(to)) => last = JoinError::Unreachable(lost(&to)),
+                Err(Tried::Final(error)) => return Err(error),
+            }
+        }
+        if Instant::now() + Duration::from_millis(JOIN_REDIAL_MS) >= until {
+            return Err(last);
+        }
+        std::thread::sleep(Duration::from_millis(JOIN_REDIAL_MS));
+    }
+}
+
+fn lost(to: &str) -> String {
+    format!("one node names another as the warden's, the last of them {to}: see that the herd's first node runs")
+}
+
+/// Asks the node at an address, and whomever it names.
+fn follow(address: &str, join: &Join, secret: Secret, nonces: &Nonces, until: Instant) -> Result<Entered, Tried> {
+    let mut at = address.to_owned();
+    for _ in 0..JOIN_HOPS_MAX {
+        match ask(&at, join, Joining::new(join, nonces.next(), secret)?, until) {
+            Err(Tried::Elsewhere(to)) => at = to,
+            done => return done,
+        }
+    }
+    Err(Tried::Elsewhere(at))
+}
+
+/// One exchange.
+fn ask(address: &str, join: &Join, joining: Joining, until: Instant) -> Result<Entered, Tried> {
+    let socket = dial(address, until)?;
+    let mut talk = Talk { address, socket, input: Vec::new(), used: 0, until };
+    let mut out = Vec::new();
+    joining.hello(&mut out);
+    talk.say(&out)?;
+    out.clear();
+    let warden = talk.hear(|frame, fields| match frame.header().kind {
+        Kind::Welcome => Ok(joining.welcomed(fields, &mut out)?.node),
+        _ => Err(Tried::from(unexpected())),
+    })?;
+    talk.say(&out)?;
+    let (joined, mut assembly) = talk.hear(|frame, fields| Ok(decode_joined(frame.header(), fields)?))?;
+    while !talk.hear(|frame, _| take(&mut assembly, frame))? {}
+    let map = Map::decode(&assembly.into_bytes()).map_err(|error| talk.broken(&error.to_string()))?;
+    let is_there = map.node(joined.node).is_some_and(|node| node.incarnation == joined.incarnation);
+    if map.herd != joined.herd || !is_there || join.herd.is_some_and(|herd| herd != joined.herd) {
+        return Err(talk.broken("the map that it sent is not the one of its herd"));
+    }
+    Ok(Entered { joined, map, warden })
+}
+
+/// A frame of the map that comes behind the welcome.
+fn take(assembly: &mut Assembly, frame: &Frame<'_>) -> Result<bool, Tried> {
+    let broken = |_| Tried::from(unexpected());
+    match frame.header().kind {
+        Kind::Data => assembly.take(frame.header(), frame.body().map_err(broken)?).map_err(broken),
+        _ => Err(unexpected().into()),
+    }
+}
+
+fn unexpected() -> LinkError {
+    LinkError::new(LinkErrorKind::BadHello, "it answered what does not belong to a join")
+}
+
+/// A connection to what an address names, the first that can be had.
+fn dial(address: &str, until: Instant) -> Result<TcpStream, Tried> {
+    let nobody = |error: &dyn fmt::Display| Tried::Nobody(format!("no node answers at {address}: {error}"));
+    let found: Vec<SocketAddr> = address.to_socket_addrs().map_err(|error| nobody(&error))?.collect();
+    let mut last = nobody(&"the name has no address");
+    for to in found {
+        let left = until.saturating_duration_since(Instant::now()).min(Duration::from_millis(JOIN_DIAL_MS));
+        if left.is_zero() {
+            break;
+        }
+        match TcpStream::connect_timeout(&to, left) {
+            Ok(socket) => return Ok(socket),
+            Err(error) => last = nobody(&plain(&error)),
+        }
+    }
+    Err(last)
+}
+
+/// An error of the system without its number.
+fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
+}
+
+/// A connection on which frames are said and heard.
+struct Talk<'a> {
+    address: &'a str,
+    socket: TcpStream,
+    input: Vec<u8>,
+    used: usize,
+    until: Instant,
+}
+
+impl Talk<'_> {
+    fn broken(&self, text: &str) -> Tried {
+        let address = self.address;
+        Tried::Final(JoinError::Refused(format!("{address} does not answer as a node of this version: {text}")))
+    }
+
+    fn left(&self) -> Result<Duration, Tried> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        let late = || Tried::Nobody(format!("{} takes the connection and does not answer: look at it", self.address));
+        Some(left).filter(|left| !left.is_zero()).ok_or_else(late)
+    }
+
+    fn say(&mut self, bytes: &[u8]) -> Result<(), Tried> {
+        let left = self.left()?;
+        let said = self.socket.set_write_timeout(Some(left)).and_then(|()| self.socket.write_all(bytes));
+        said.map_err(|error| self.failed(&error))
+    }
+
+    fn failed(&self, error: &io::Error) -> Tried {
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                Tried::Nobody(format!("{} takes the connection and does not answer: look at it", self.address))
+            }
+            _ => Tried::Nobody(format!("{} broke the connection: {}", self.address, plain(error))),
+        }
+    }
+
+    /// The next frame, as `take` reads it; a goodbye is what it says.
+    fn hear<T>(&mut self, take: impl FnOnce(&Frame<'_>, &Fields<'_>) -> Result<T, Tried>) -> Result<T, Tried> {
+        loop {
+            let input = &self.input[self.used..];
+            if let Some(frame) = parse_frame(input).map_err(|error| self.broken(&error.to_string()))? {
+                let fields = frame.fields().map_err(|error| self.broken(&error.to_string()))?;
+                let taken = match frame.header().kind {
+                    Kind::Goodbye => Err(goodbye(frame.header(), &fields)),
+                    _ => take(&frame, &fields),
+                };
+                self.used += frame.bytes();
+                return taken.map_err(|tried| self.placed(tried));
+            }
+            self.read()?;
+        }
+    }
+
+    /// A refusal of the other side's making, with the address it came from.
+    fn placed(&self, tried: Tried) -> Tried {
+        match tried {
+            Tried::Final(JoinError::Refused(text)) => {
+                Tried::Final(JoinError::Refused(format!("{}: {text}", self.address)))
+            }
+            tried => tried,
+        }
+    }
+
+    fn read(&mut self) -> Result<(), Tried> {
+        self.input.drain(..self.used);
+        self.used = 0;
+        if self.input.len() > 2 * WIRE_FRAME_BODY_MAX_BYTES + MAP_MAX_BYTES.min(READ_BYTES) {
+            return Err(self.broken("a frame without an end"));
+        }
+        let left = self.left()?;
+        let at = self.input.len();
+        self.input.resize(at + READ_BYTES, 0);
+        let read = self.socket.set_read_timeout(Some(left)).and_then(|()| self.socket.read(&mut self.input[at..]));
+        self.input.truncate(at + *read.as_ref().unwrap_or(&0));
+        match read {
+            Ok(0) => Err(self.broken("it closed the connection")),
+            Ok(_) => Ok(()),
+            Err(error) => Err(self.failed(&error)),
+        }
+    }
+}
+
+/// What a goodbye says.
+fn goodbye(header: &Header, fields: &Fields<'_>) -> Tried {
+    match LinkError::of_goodbye(header, fields) {
+        Some(error) => error.into(),
+        None => {
+            let text = fields.error.unwrap_or("it said goodbye").chars().filter(|c| !c.is_control());
+            Tried::Final(JoinError::Refused(text.collect()))
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! A node as one of its herd: how it comes in, and how maps reach it.
+//!
+//! * [`Entry`]: what it is told at its start. [`start`] begins a herd or joins one, before the store of objects and the
+//!   loops are made: the herd's key of names and its map come first.
+//! * [`Member`]: what its loops share of that.
+//! * `mail.rs`: what loops and the warden have for the thread that takes maps: it alone may wait for the shards' locks.
+//! * `ask.rs`: what loops ask of the warden.
+//! * `join.rs`: the dialing side of a join.
+//!
+//! A map is taken by the store first, and then by the links, which tell others that the node has it: so whoever hears
+//! that may rely on it.
+
+mod ask;
+mod join;
+mod mail;
+mod start;
+
+pub(crate) use ask::{Petitions, Said, Slot};
+pub use join::JoinError;
+pub use start::{Entry, StartError};
+pub(crate) use start::{Founded, InHerd, Own, enter};
+
+use crate::context::Shared;
+use crate::link::{Came, Hub, Owner, Warden};
+use crate::warden::{Handle, Newcomer, Running};
+use herd_core::Error;
+use herd_core::limits::MEMBER_TICK_MS;
+use herd_core::place::{HerdId, Life, Map, NodeId};
+use herd_core::wire::{LinkError, MapMark};
+use mail::{Mail, Mailbox};
+use std::io;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Takes a line for the log.
+pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// What a node is in its herd.
+pub(crate) struct Member {
+    /// The herd.
+    pub(crate) herd: HerdId,
+    /// This node, in this life.
+    pub(crate) life: Life,
+    /// Its warden, if that is here.
+    pub(crate) warden: Option<Handle>,
+    /// Whose node it is.
+    warden_node: AtomicU32,
+    mailbox: Arc<Mailbox>,
+    /// Its links, if it may have any.
+    pub(crate) hub: OnceLock<Arc<Hub>>,
+    /// The map as the thread took it last.
+    map: Mutex<Option<Arc<Map>>>,
+}
+
+impl Member {
+    /// The node of the warden; this one, if the warden is here.
+    pub(crate) fn warden_node(&self) -> NodeId {
+        NonZeroU32::new(self.warden_node.load(Relaxed)).map_or(self.life.node, NodeId)
+    }
+
+    /// Takes the map that the node comes in with, before its loops are made.
+    pub(crate) fn first(&self, shared: &Shared, map: &Arc<Map>, held: bool) -> Result<(), Error> {
+        shared.take_map(self.life, map, held)?;
+        self.took(shared, map, held);
+        Ok(())
+    }
+
+    fn map(&self) -> Option<Arc<Map>> {
+        self.map.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Goes over to a map: the store, then the links. Whether it did.
+    fn take(&self, shared: &Shared, map: &Arc<Map>, held: bool) -> bool {
+        match shared.take_map(self.life, map, held) {
+            Ok(false) => return false,
+            Ok(true) => {}
+            Err(error) => {
+                self.mailbox.tell(format!("the herd's map can't be taken yet: {error}"));
+                return false;
+            }
+        }
+        self.took(shared, map, held);
+        true
+    }
+
+    /// The store goes by a map now: all others hear it.
+    fn took(&self, shared: &Shared, map: &Arc<Map>, held: bool) {
+        shared.held.store(held, Relaxed);
+        *self.map.lock().unwrap_or_else(PoisonError::into_inner) = Some(map.clone());
+        if let Some(hub) = self.hub.get() {
+            match self.warden {
+                Some(_) => hub.push(map.clone(), held),
+                None => hub.adopt(map.clone(), held),
+            }
+        }
+        self.tell_own(map);
+        // Those who wait for leave to hold objects look again.
+        shared.loops.get().into_iter().flat_map(|loops| loops.loops()).for_each(|remote| remote.resume(&[]));
+    }
+
+    /// The warden that is here hears which map its own node has.
+    fn tell_own(&self, map: &Map) {
+        if let Some(handle) = &self.warden {
+            handle.have(self.life.node, self.life.incarnation, map.epoch, map.revision);
+        }
+    }
+
+    /// Does what has come; what could not be done is done with the next.
+    fn work(&self, shared: &Shared, mail: &mut Mail) {
+        if let Some((map, held)) = mail.pushed.take()
+            && !self.take(shared, &map, held)
+            && self.map().is_none_or(|taken| !Arc::ptr_eq(&taken, &map))
+        {
+            mail.pushed = Some((map, held));
+        }
+        if let Some(came) = mail.came.take() {
+            self.receive(shared, &came);
+        }
+        if let Some(handle) = &self.warden {
+            self.map().into_iter().for_each(|map| self.tell_own(&map));
+            for (node, (incarnation, epoch, revision)) in &mail.haves {
+                handle.have(*node, *incarnation, *epoch, *revision);
+            }
+        }
+    }
+
+    /// Takes a map that came over a link. One that is the difference from another than the one at hand is dropped: its
+    /// sender hears which one the node has, and sends the whole.
+    fn receive(&self, shared: &Shared, came: &Came) {
+        let Some(at_hand) = self.map() else { return };
+        match came.sent.map(&came.bytes, &at_hand) {
+            Ok(map) if map.herd == self.herd => {
+                self.warden_node.store(came.from.0.get(), Relaxed);
+                self.take(shared, &Arc::new(map), came.sent.mark.held);
+            }
+            Ok(_) | Err(herd_core::place::MapError::OtherBase) => {}
+            Err(error) => self.mailbox.tell(format!("node {} sent a map that can't be read: {error}", came.from.0)),
+        }
+    }
+}
+
+/// Puts what links tell into the mailbox: the loops that tell it must not wait.
+struct Post {
+    mailbox: Arc<Mailbox>,
+    member: OnceLock<std::sync::Weak<Member>>,
+}
+
+impl Owner for Post {
+    fn map_came(&self, came: Came) {
+        self.mailbox.change(|mail| mail.came = Some(came));
+    }
+
+    fn has_map(&self, node: NodeId, incarnation: u64, mark: MapMark) {
+        self.mailbox.has(node, (incarnation, mark.epoch, mark.revision));
+    }
+
+    fn warden(&self) -> Warden {
+        let Some(member) = self.member.get().and_then(std::sync::Weak::upgrade) else {
+            return Warden::None("the node is only starting: try again".into());
+        };
+        if let Some(handle) = &member.warden {
+            return Warden::Here(handle.clone());
+        }
+        let address = member.map().and_then(|map| map.node(member.warden_node())?.addresses.first().cloned());
+        address.map_or_else(|| Warden::None("this node knows of no warden: ask another".into()), Warden::At)
+    }
+
+    fn refused(&self, node: NodeId, error: &LinkError) {
+        self.mailbox.tell(format!("no link to node {}: {error}", node.0));
+    }
+}
+
+/// The thread that takes maps, and the warden, if it is here.
+pub(crate) struct Duty {
+    mailbox: Arc<Mailbox>,
+    thread: JoinHandle<()>,
+    warden: Option<Running>,
+    /// The directory of a node that joined.
+    _newcomer: Option<Newcomer>,
+}
+
+impl Duty {
+    /// Begins to take maps.
+    pub(crate) fn begin(
+        member: Arc<Member>,
+        shared: Arc<Shared>,
+        warden: Option<Running>,
+        newcomer: Option<Newcomer>,
+        tell: Tell,
+    ) -> io::Result<Self> {
+        let mailbox = member.mailbox.clone();
+        let run = move || {
+            let mut mail = Mail::default();
+            while member.mailbox.wait(&mut mail, Duration::from_millis(MEMBER_TICK_MS)) {
+                member.work(&shared, &mut mail);
+                mail.lines.drain(..).for_each(|line| tell(&line));
+            }
+        };
+        let thread = std::thread::Builder::new().name("maps".into()).spawn(run)?;
+        Ok(Self { mailbox, thread, warden, _newcomer: newcomer })
+    }
+
+    /// Ends both. An error: the control store's disk does not answer.
+    pub(crate) fn stop(self) -> io::Result<()> {
+        self.mailbox.stop();
+        let ended = self.thread.join().map_err(|_| io::Error::other("the thread of maps panicked"));
+        let warden = self.warden.map_or(Ok(()), Running::stop);
+        ended.and(warden)
+    }
+}

@@ -1,0 +1,219 @@
+//! How a node comes into its herd: it begins one, goes on with the one in its directory, or joins one.
+
+use super::join::{Entered, JoinError, enter as dial};
+use super::mail::Mailbox;
+use super::{Member, Post, Tell};
+use crate::link::{Hub, Membership};
+use crate::warden::{BeginError, Drawn, Newcomer, Options, Outlets, Running, begin};
+use herd_core::collection::Spec;
+use herd_core::key::HashKey;
+use herd_core::place::{Life, Map, MapError, NodeId};
+use herd_core::warden::{Joined, Refusal};
+use herd_core::wire::Secret;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// What a node is told of the herd that it begins or joins.
+#[derive(Clone)]
+pub struct Entry {
+    /// Nodes to ask to be let in; empty: it begins a herd, or goes on with the one in its directory.
+    pub join: Vec<String>,
+    /// Its own directory, if it has any place.
+    pub place: Option<PathBuf>,
+    /// That directory was given to it.
+    pub lasts: bool,
+    /// Where others reach it; empty: where it listens.
+    pub advertise: Vec<String>,
+    /// The name of its machine, by which others reach it where it listens on all addresses.
+    pub machine: String,
+    /// What the machine is called where copies are laid out.
+    pub host: String,
+    /// The rack of that; empty: not told.
+    pub rack: String,
+    /// Copies that collection `default` keeps, in a herd that begins; `None`: more with more nodes.
+    pub copies: Option<u8>,
+    /// What the nodes of the herd know and nobody else; `None`: it has no links, and takes no joins.
+    pub secret: Option<Secret>,
+    /// Takes what an operator must know, line by line.
+    pub tell: Tell,
+}
+
+/// Why a node does not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// Of this machine: an address, memory, threads.
+    Machine(io::Error),
+    /// No herd begins, and none goes on.
+    Begin(BeginError),
+    /// It is not let into the herd.
+    Join(JoinError),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Machine(error) => error.fmt(f),
+            StartError::Begin(error) => error.fmt(f),
+            StartError::Join(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<io::Error> for StartError {
+    fn from(error: io::Error) -> Self {
+        StartError::Machine(error)
+    }
+}
+
+impl From<BeginError> for StartError {
+    fn from(error: BeginError) -> Self {
+        StartError::Begin(error)
+    }
+}
+
+impl StartError {
+    /// Whether what the node was told is contradicted by the herd: that is a matter of its command line.
+    pub fn is_usage(&self) -> bool {
+        let evicts = Refusal::NotEvicting.to_string();
+        match self {
+            StartError::Machine(_) | StartError::Begin(_) => true,
+            StartError::Join(JoinError::Unreachable(_)) => false,
+            StartError::Join(JoinError::Refused(text)) => text.ends_with(&evicts),
+        }
+    }
+}
+
+/// What a node's store is made with, as its herd has it.
+pub(crate) struct Founded {
+    /// Key of the name hash.
+    pub(crate) hash_key: HashKey,
+    /// Versions begin above those of starts before this moment, ms since 1970.
+    pub(crate) versions_ms: u64,
+    /// What collection `default` promises.
+    pub(crate) default: Spec,
+}
+
+/// A node that is in its herd, before it has a store.
+pub(crate) struct InHerd {
+    pub(crate) member: Arc<Member>,
+    pub(crate) founded: Founded,
+    pub(crate) map: Arc<Map>,
+    pub(crate) held: bool,
+    pub(crate) warden: Option<Running>,
+    /// Its directory, which is its own as long as this is there.
+    pub(crate) newcomer: Option<Newcomer>,
+}
+
+/// What a node is known by.
+pub(crate) struct Own<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) memory_bytes: u64,
+    pub(crate) evict: bool,
+    pub(crate) unix_ms: u64,
+    pub(crate) listens: &'a [SocketAddr],
+}
+
+/// Brings a node into its herd.
+pub(crate) fn enter(entry: &Entry, me: &Own<'_>) -> Result<InHerd, StartError> {
+    let (drawn, nonces) = (Drawn::new()?, Drawn::new()?);
+    let mailbox = Arc::new(Mailbox::default());
+    let options = options(entry, me);
+    if entry.join.is_empty() {
+        let (pushes, tells) = (mailbox.clone(), mailbox.clone());
+        let outlets = Outlets {
+            push: Box::new(move |map, held| pushes.change(|mail| mail.pushed = Some((map, held)))),
+            tell: Box::new(move |line| tells.tell(line.to_owned())),
+        };
+        let begun = begin(options, &drawn, outlets)?;
+        let versions_ms = if begun.first_version == 0 { 0 } else { me.unix_ms };
+        let known = Known { joined: &begun.joined, map: begun.map.clone(), versions_ms, mailbox };
+        let warden = begun.joined.node;
+        let (member, founded) = known.member(entry, nonces.process, Some(begun.warden.handle().clone()), warden)?;
+        return Ok(InHerd {
+            member,
+            founded,
+            map: begun.map,
+            held: begun.held,
+            warden: Some(begun.warden),
+            newcomer: None,
+        });
+    }
+    let newcomer = Newcomer::new(&options, &drawn)?;
+    let secret = entry.secret.ok_or_else(|| JoinError::Refused(NO_SECRET.into())).map_err(StartError::Join)?;
+    let Entered { joined, map, warden } =
+        dial(&entry.join, &newcomer.join, secret, nonces.herd).map_err(StartError::Join)?;
+    newcomer.joined(joined.herd).map_err(BeginError::Place)?;
+    let map = Arc::new(map);
+    let known = Known { joined: &joined, map: map.clone(), versions_ms: 0, mailbox };
+    let (member, founded) = known.member(entry, nonces.process, None, warden)?;
+    Ok(InHerd { member, founded, map, held: false, warden: None, newcomer: Some(newcomer) })
+}
+
+const NO_SECRET: &str = "a node that listens beyond loopback joins with the herd's secret alone: set HERD_SECRET";
+
+fn options(entry: &Entry, me: &Own<'_>) -> Options {
+    let own = me.listens.iter().map(|addr| match addr.ip().is_unspecified() {
+        true => format!("{}:{}", entry.machine, addr.port()),
+        false => addr.to_string(),
+    });
+    let addresses = if entry.advertise.is_empty() { own.collect() } else { entry.advertise.clone() };
+    Options {
+        place: entry.place.clone(),
+        lasts: entry.lasts,
+        name: me.name.to_owned(),
+        addresses,
+        host: entry.host.clone(),
+        rack: entry.rack.clone(),
+        memory_bytes: me.memory_bytes,
+        evict: me.evict,
+        copies: entry.copies,
+        unix_ms: me.unix_ms,
+    }
+}
+
+/// What is known of a herd once a node is in.
+struct Known<'a> {
+    joined: &'a Joined,
+    map: Arc<Map>,
+    versions_ms: u64,
+    mailbox: Arc<Mailbox>,
+}
+
+impl Known<'_> {
+    fn member(
+        self,
+        entry: &Entry,
+        random: [u8; 16],
+        handle: Option<crate::warden::Handle>,
+        warden: NodeId,
+    ) -> Result<(Arc<Member>, Founded), StartError> {
+        let Joined { herd, hash_key, node, incarnation } = self.joined.clone();
+        let no_default = || {
+            StartError::Begin(BeginError::Refused(Refusal::Map(MapError::Invalid("it has no collection 'default'", 0))))
+        };
+        let default = self.map.collection("default").map(|it| it.spec.clone()).ok_or_else(no_default)?;
+        let member = Arc::new(Member {
+            herd,
+            life: Life { node, incarnation },
+            warden: handle,
+            warden_node: AtomicU32::new(NonZeroU32::get(warden.0)),
+            mailbox: self.mailbox.clone(),
+            hub: OnceLock::new(),
+            map: Mutex::new(None),
+        });
+        if let Some(secret) = entry.secret {
+            let post = Post { mailbox: self.mailbox, member: OnceLock::new() };
+            post.member.set(Arc::downgrade(&member)).ok();
+            let me = Membership { herd, node, incarnation, secret, random };
+            member.hub.set(Hub::new(me, Arc::new(post))).ok();
+        }
+        Ok((member, Founded { hash_key: HashKey(hash_key), versions_ms: self.versions_ms, default }))
+    }
+}
