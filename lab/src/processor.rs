@@ -53,33 +53,6 @@ pub(crate) const STOLEN_MAX: f64 = 0.03;
 /// Tries of a run that was void.
 pub(crate) const ATTEMPTS: usize = 8;
 
-/// How often threads had to find memory themselves, because none was free, or not enough of it in one piece.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stalls(u64);
-
-impl Stalls {
-    /// Up to now.
-    pub(crate) fn now() -> Result<Self> {
-        let text = fs::read_to_string("/proc/vmstat").during(|| "read /proc/vmstat".into())?;
-        Ok(Self(stalls(&text)))
-    }
-
-    /// How many since `before`.
-    pub(crate) fn since(self, before: Self) -> u64 {
-        self.0.saturating_sub(before.0)
-    }
-}
-
-/// All lines `allocstall..` (one for each zone) and `compact_stall` of /proc/vmstat.
-fn stalls(text: &str) -> u64 {
-    let stall = |line: &str| {
-        let (name, count) = line.split_once(' ')?;
-        let is = name.starts_with("allocstall") || name == "compact_stall";
-        is.then(|| count.trim().parse::<u64>().ok()).flatten()
-    };
-    text.lines().filter_map(stall).sum()
-}
-
 /// Waits for a second in which little time is stolen, a minute at most: others' bursts last seconds.
 pub(crate) fn await_quiet(awake_pid: i32) -> Result<()> {
     for _ in 0..60 {
@@ -127,14 +100,6 @@ pub(crate) fn machine() -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn stalls_of_all_zones_count() {
-        let text = "nr_free_pages 7\nallocstall_dma 1\nallocstall_normal 20\nallocstall_movable 300\ncompact_stall 4000\n\
-                    compact_fail 9\n";
-        assert_eq!(stalls(text), 4_321);
-        assert_eq!(Stalls(9).since(Stalls(4)), 5);
-    }
 
     #[test]
     fn idle_and_waiting_are_idle() {

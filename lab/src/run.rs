@@ -97,20 +97,11 @@ pub(crate) struct Taken<T> {
 /// is void. An error is never tried again, nor is an answer that did not come: those are what the run was to find.
 /// `pause` waits until the others are quiet.
 pub(crate) fn take<T>(
-    pause: impl FnMut() -> Result<()>,
-    once: impl FnMut() -> Result<(T, Option<String>)>,
-) -> Taken<T> {
-    take_within(ATTEMPTS, pause, once)
-}
-
-/// The same, with so many tries.
-pub(crate) fn take_within<T>(
-    attempts: usize,
     mut pause: impl FnMut() -> Result<()>,
     mut once: impl FnMut() -> Result<(T, Option<String>)>,
 ) -> Taken<T> {
     let mut voids = Vec::new();
-    while voids.len() < attempts {
+    while voids.len() < ATTEMPTS {
         match once() {
             Ok((outcome, None)) => return Taken { outcome: Ok(outcome), voids },
             Ok((_, Some(reason))) => voids.push(reason),
@@ -120,7 +111,7 @@ pub(crate) fn take_within<T>(
             return Taken { outcome: Err(error), voids };
         }
     }
-    Taken { outcome: Err(Error::new(format!("void {attempts} times: this machine is too busy"))), voids }
+    Taken { outcome: Err(Error::new(format!("void {ATTEMPTS} times: this machine is too busy"))), voids }
 }
 
 #[cfg(test)]

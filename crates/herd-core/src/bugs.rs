@@ -36,11 +36,35 @@ pub enum Bug {
     UntoldWaiter,
     /// Who waits and was told once, too early, is not told again.
     ToldOnce,
+    /// A take-over forgets what is pending at home.
+    ForgottenPending,
+    /// A write is answered that fewer than k hold.
+    AckBelowK,
+    /// Acks of an epoch that is over are counted.
+    OldAck,
+    /// A take-over drops at members what it has committed itself.
+    DropCommitted,
+    /// A refusal is told before all members have dropped the write.
+    EarlyRefusal,
+    /// What is unread of an old link is served after something of the new one.
+    OldLink,
+    /// A take-over gives what it prepares again another version.
+    NewVersion,
+    /// A higher prepare commits what is pending.
+    HigherCommits,
+    /// A primary serves before its take-over is done.
+    EarlyOpen,
+    /// After a link broke only what is under way goes again; what was settled meanwhile stays pending.
+    LostSettle,
+    /// A write of the entry whose copy is under way is sent beside it.
+    BesideCopy,
+    /// What was committed while the entry's copy was under way is not sent after it.
+    BehindCopy,
 }
 
 impl Bug {
-    /// All of them.
-    pub const ALL: [Bug; 13] = [
+    /// Those that one node shows.
+    pub const ONE: [Bug; 13] = [
         Bug::ForgottenUnwatch,
         Bug::LockOrder,
         Bug::StaleGeneration,
@@ -54,6 +78,22 @@ impl Bug {
         Bug::NeverExpires,
         Bug::UntoldWaiter,
         Bug::ToldOnce,
+    ];
+
+    /// Those that only a herd shows.
+    pub const HERD: [Bug; 12] = [
+        Bug::ForgottenPending,
+        Bug::AckBelowK,
+        Bug::OldAck,
+        Bug::DropCommitted,
+        Bug::EarlyRefusal,
+        Bug::OldLink,
+        Bug::NewVersion,
+        Bug::HigherCommits,
+        Bug::EarlyOpen,
+        Bug::LostSettle,
+        Bug::BesideCopy,
+        Bug::BehindCopy,
     ];
 }
 

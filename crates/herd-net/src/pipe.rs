@@ -20,8 +20,8 @@ use std::rc::Rc;
 pub struct Pipes {
     now_ns: Rc<Cell<u64>>,
     look_ns: Rc<Cell<u64>>,
-    /// How much slower than the others' its clock goes, in thousandths; negative: faster.
-    lag: i64,
+    /// How much slower than the others' its clock goes, in thousandths.
+    lag: u64,
     dialed: Rc<RefCell<Vec<Dialed>>>,
     moved: Rc<RefCell<Vec<Moved>>>,
 }
@@ -114,9 +114,9 @@ impl Pipes {
         Pipes { dialed: Rc::default(), moved: Rc::default(), ..self.clone() }
     }
 
-    /// The system of another node, whose clock goes at so many thousandths of the rate of this one's.
-    pub fn another_at(&self, thousandths: u64) -> Pipes {
-        Pipes { lag: 1000 - thousandths as i64, ..self.another() }
+    /// The system of another node, whose clock goes slower by so many thousandths, at most 999.
+    pub fn another_slower(&self, thousandths: u64) -> Pipes {
+        Pipes { lag: thousandths.min(999), ..self.another() }
     }
 
     /// The connections that the loop handed over since the last time.
@@ -190,8 +190,7 @@ impl System for Pipes {
     }
 
     fn cpu_ns(&self) -> u64 {
-        let now_ns = self.now_ns.get();
-        now_ns.saturating_add_signed(-(now_ns as i64 / 1000 * self.lag))
+        (u128::from(self.now_ns.get()) * u128::from(1000 - self.lag) / 1000) as u64
     }
 
     fn dial(&self, to: SocketAddr, at: usize) -> io::Result<Pipe> {
@@ -348,6 +347,15 @@ impl Cable {
     /// The end at the first or the second node.
     pub fn end(&self, at: usize) -> &Peer {
         &self.ends[at]
+    }
+
+    /// Bytes that are under way: sent by one node, and not read by the other.
+    pub fn under_way(&self) -> usize {
+        let unread = |end: &Peer| {
+            let line = end.0.borrow();
+            line.to_node.bytes.len() + line.to_client.bytes.len()
+        };
+        self.held.iter().map(Vec::len).sum::<usize>() + self.ends.iter().map(unread).sum::<usize>()
     }
 
     /// The ends, of a cable that is taken away: what it held is lost.

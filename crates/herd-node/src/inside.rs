@@ -5,8 +5,10 @@ use crate::link::Hub;
 use crate::service::NodeService;
 use crate::{Config, Environment, shared};
 use herd_core::Error;
+use herd_core::limits::SLOTS;
 use herd_core::place::{Life, Map};
 use herd_net::Service;
+use herd_store::{Now, SlotCursor, SlotItem};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,6 +16,19 @@ use std::sync::atomic::Ordering::Relaxed;
 /// A look into a node that somebody else drives.
 pub struct Inside {
     shared: Arc<Shared>,
+}
+
+/// What a node has of an object, whether it decides on it or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Copy {
+    /// Its name.
+    pub name: Box<[u8]>,
+    /// Version that is committed; 0: none.
+    pub version: u64,
+    /// The value of that.
+    pub value: Vec<u8>,
+    /// Version of the write that is pending, if there is one.
+    pub pending: Option<u64>,
 }
 
 /// What a node holds that is given back when its clients have gone.
@@ -63,6 +78,31 @@ impl Inside {
     pub fn unsettled(&self) -> Unsettled {
         let (promised_bytes, held_bytes) = self.shared.store.unsettled();
         Unsettled { waiting: self.shared.watch.waiting(), promised_bytes, held_bytes }
+    }
+
+    /// What it has of collection `default`, by slot and name.
+    pub fn copies(&self) -> Vec<Copy> {
+        let (store, now, mut items) =
+            (&self.shared.store, Now { unix_ms: self.shared.start_unix_ms, ..Now::default() }, Vec::new());
+        for slot in 0..SLOTS {
+            let mut cursor = SlotCursor::new(self.shared.default.id().spread_group(), slot);
+            while !cursor.is_at_end() {
+                store.slot_turn(&mut cursor, &mut items, usize::MAX, now);
+            }
+        }
+        items.dedup_by(|a, b| a.key == b.key);
+        let copy = |item: SlotItem| {
+            let (name, mut value) = (item.key.name, Vec::new());
+            let entry = store.entry(&self.shared.default, &name, now);
+            let version = entry.found_committed().map_or(0, |found| {
+                found.value.copy(0, found.head.size_bytes, &mut value);
+                found.head.version
+            });
+            let pending = entry.pending().map(|pending| pending.version);
+            drop(entry);
+            Copy { name, version, value, pending }
+        };
+        items.into_iter().map(copy).collect()
     }
 
     /// Objects that were evicted so far, of collection `default`.

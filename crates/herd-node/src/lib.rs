@@ -35,7 +35,7 @@ mod wire;
 pub use config::Config;
 pub use defect::abort_on_panic;
 pub use environment::Environment;
-pub use inside::{Inside, Unsettled};
+pub use inside::{Copy, Inside, Unsettled};
 pub use link::{Came, Hub, Membership, Owner, Warden};
 pub use member::{Entry, JoinError, StartError, Tell};
 

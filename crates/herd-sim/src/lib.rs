@@ -34,8 +34,10 @@ const SEEDS_MAX: u64 = 400;
 #[cfg(herd_bugs)]
 pub fn bugs(mut found: impl FnMut(herd_core::bugs::Bug, Option<(u64, String)>)) {
     use herd_core::bugs::{Bug, plant};
-    for bug in Bug::ALL {
+    let cut = herd::Cut::default();
+    for bug in Bug::ONE.into_iter().chain(Bug::HERD) {
         plant(Some(bug));
+        let run = |seed| if Bug::HERD.contains(&bug) { herd::run(seed, &cut).map(drop) } else { run(seed) };
         let first = (0..SEEDS_MAX).find_map(|seed| run(seed).err().map(|error| (seed, error)));
         plant(None);
         found(bug, first);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "usage: herd-sim one|herd [--seed N | --seeds A..B] [--seconds S] [--jobs N]
-       herd-sim herd .. [--nodes N] [--ops N] [--without N,N,..]    a herd of so many nodes; a run that is cut";
+       herd-sim herd .. [--nodes N] [--copies N] [--ops N] [--without N,N,..]    a run as it is cut";
 
 struct Args {
     /// How whole herds are cut; none: one node each.
@@ -55,9 +55,10 @@ fn tell(seed: u64, cut: &Cut, error: &str) {
 fn words(cut: &Cut) -> String {
     let list = cut.without.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     let nodes = cut.nodes.map(|nodes| format!(" --nodes {nodes}"));
+    let copies = cut.copies.map(|copies| format!(" --copies {copies}"));
     let ops = cut.ops.map(|ops| format!(" --ops {ops}"));
     let without = (!list.is_empty()).then(|| format!(" --without {list}"));
-    [nodes, ops, without].into_iter().flatten().collect()
+    [nodes, copies, ops, without].into_iter().flatten().collect()
 }
 
 /// Whether each planted bug is found.
@@ -98,6 +99,9 @@ fn parse(words: &[String]) -> Option<Args> {
             "--seconds" => args.limit = Duration::from_secs(option[1].parse().ok()?),
             "--nodes" => {
                 args.herd.as_mut()?.nodes = Some(option[1].parse().ok().filter(|nodes| (2..=9).contains(nodes))?)
+            }
+            "--copies" => {
+                args.herd.as_mut()?.copies = Some(option[1].parse().ok().filter(|copies| (1..=9).contains(copies))?);
             }
             "--ops" => args.herd.as_mut()?.ops = Some(option[1].parse().ok()?),
             "--without" => {

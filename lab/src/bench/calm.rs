@@ -8,9 +8,6 @@
 //!
 //! What keeps the cores awake takes 4 ms at a time from a thread that never rests ([`crate::awake`]). A node is one for
 //! as long as a stroke lasts and for as long as it then gives memory back: so long its core is left to it alone.
-//!
-//! A turn is also long where the machine below a virtual one runs others, or where the kernel has to find memory first:
-//! a round with a window of that kind is void, and taken again a few times.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -24,10 +21,9 @@ use crate::hist::Latencies;
 use crate::peers::server::Server;
 use crate::peers::{Kind, Setup};
 use crate::proc;
-use crate::processor::{self, Processor, SERVER_CORE, Stalls};
+use crate::processor::{Processor, SERVER_CORE};
 use crate::proto::{Op, Proto};
 use crate::report::{Sample, Summary};
-use crate::run::take_within;
 use crate::spec::{Outcome, Spec};
 use crate::wire::DEFAULT_COLLECTION;
 
@@ -56,10 +52,6 @@ const TOUCH_RATE_PER_S: f64 = 4_000.0;
 const TOUCH_MS: u64 = 2_000;
 /// As many objects take long enough to load that the metric must forget it first.
 const MANY: u32 = 1_000_000;
-/// Tries of a round, which takes minutes.
-const TRIES: usize = 3;
-/// Share of a window's time, on all cores, that may be stolen: of the usual one 100 ms.
-const STOLEN_MAX: f64 = 0.01;
 /// The collection that is removed.
 const DOOMED: &str = "calm-doomed";
 const SMALL: &str = "calm-small";
@@ -110,18 +102,9 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
         return Err(Error::new("line calm is of a Herd: name it with --herd"));
     };
     for round in 0..bench.options.rounds {
-        let awake_pid = bench.awake.pid();
-        let taken = take_within(
-            TRIES,
-            || processor::await_quiet(awake_pid),
-            || {
-                let mut samples = Vec::new();
-                let disturbed = run_round(bench, &arm, round, &mut samples)?;
-                Ok((samples, disturbed))
-            },
-        );
-        let samples = bench.report.taken(&format!("[{LINE}] round {}", round + 1), ARM, taken)?;
-        samples.into_iter().flatten().try_for_each(|sample| bench.report.sample(sample))?;
+        if let Err(error) = run_round(bench, &arm, round) {
+            bench.report.failure(format!("[{LINE}] round {}: {error}", round + 1))?;
+        }
         println!("[{LINE}] round {} of {}", round + 1, bench.options.rounds);
     }
     bench.report.print_tables(LINE, &["p50_us", "p99_us", "p9999_ms", "added_ms", "stroke_ms", "longest_turn_ms"]);
@@ -136,8 +119,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// One round on a server of its own; gives what disturbed it, if anything did.
-fn run_round(bench: &mut Bench, arm: &Arm, round: usize, samples: &mut Vec<Sample>) -> Result<Option<String>> {
+fn run_round(bench: &mut Bench, arm: &Arm, round: usize) -> Result<()> {
     let server = arm.peer.start(&Setup { memory_mib: 4_096, ..Setup::default() })?;
     bench.started(&arm.name, &server)?;
     let mut asker = Asker::open(server.addr)?;
@@ -162,52 +144,23 @@ fn run_round(bench: &mut Bench, arm: &Arm, round: usize, samples: &mut Vec<Sampl
         mixed: true,
         ..server.small(Proto::Herd, Op::Get)
     };
-    let before = Weather::now(bench)?;
     let quiet = bench.engine(&spec)?;
-    let (quiet_ms, weather) = (p9999_ms(&quiet), Weather::now(bench)?);
-    samples.push(sample(QUIET, round, &quiet, &[("longest_turn_ms", longest_turn_ms(server.addr)?)])?);
-    if let Some(disturbed) = weather.disturbed_since(before, QUIET) {
-        return Ok(Some(disturbed));
-    }
+    let quiet_ms = p9999_ms(&quiet);
+    note(bench, QUIET, round, &quiet, &[("longest_turn_ms", longest_turn_ms(server.addr)?)])?;
     for stroke in Stroke::ALL {
         touch(bench, &server, if stroke == Stroke::Flush { &large[..1] } else { &large })?;
-        let before = Weather::now(bench)?;
+        let before = Processor::now(bench.awake.pid())?;
         let (outcome, stroke_ms) = beside(bench, &spec, &[server.pid()], || stroke.strike(server.addr, &mut asker))?;
-        let weather = Weather::now(bench)?;
+        let stolen = Processor::now(bench.awake.pid())?.since(before).stolen;
         let more = [
             ("added_ms", p9999_ms(&outcome) - quiet_ms),
             ("stroke_ms", stroke_ms),
             ("longest_turn_ms", longest_turn_ms(server.addr)?),
-            ("stolen", weather.processor.since(before.processor).stolen),
+            ("stolen", stolen),
         ];
-        samples.push(sample(stroke.group(), round, &outcome, &more)?);
-        if let Some(disturbed) = weather.disturbed_since(before, stroke.group()) {
-            return Ok(Some(disturbed));
-        }
+        note(bench, stroke.group(), round, &outcome, &more)?;
     }
-    Ok(None)
-}
-
-/// What others did to this machine up to some moment.
-#[derive(Clone, Copy)]
-struct Weather {
-    processor: Processor,
-    stalls: Stalls,
-}
-
-impl Weather {
-    fn now(bench: &Bench) -> Result<Self> {
-        Ok(Self { processor: Processor::now(bench.awake.pid())?, stalls: Stalls::now()? })
-    }
-
-    /// Why the window since `before` says nothing of the node, if it does not.
-    fn disturbed_since(self, before: Self, window: &str) -> Option<String> {
-        let (stolen, stalls) = (self.processor.since(before.processor).stolen, self.stalls.since(before.stalls));
-        let stole = stolen > STOLEN_MAX;
-        let what = stole.then(|| format!("{:.1} % of the time was stolen", 100.0 * stolen));
-        let what = what.or_else(|| (stalls > 0).then(|| format!("memory had to be reclaimed {stalls} times")))?;
-        Some(format!("{window}: {what}"))
-    }
+    Ok(())
 }
 
 /// Stores keys in a collection, by Herd's wire, and checks that each was stored.
@@ -263,11 +216,11 @@ fn await_rest(pids: &[i32], until: Instant) -> Result<()> {
     Ok(())
 }
 
-fn sample(group: &str, round: usize, outcome: &Outcome, more: &[(&'static str, f64)]) -> Result<Sample> {
+fn note(bench: &mut Bench, group: &str, round: usize, outcome: &Outcome, more: &[(&'static str, f64)]) -> Result<()> {
     let mut values: BTreeMap<&'static str, f64> = c::values(outcome)?;
     values.insert("p9999_ms", p9999_ms(outcome));
     values.extend(more.iter().copied());
-    Ok(Sample { line: LINE, group: group.into(), arm: ARM.into(), round, values })
+    bench.report.sample(Sample { line: LINE, group: group.into(), arm: ARM.into(), round, values })
 }
 
 fn p9999_ms(outcome: &Outcome) -> f64 {

@@ -249,8 +249,7 @@ pub(super) const ALLOWED: [Allowed; 30] = [
         is: |it| {
             let time = |word: &[u8]| word.starts_with(b"t") || word.starts_with(b"exp=");
             let sets = |flag| it.asked_before(|words| is(words, b"ma") && has_flag(words, flag));
-            let misses = it.herd_misses() || it.herd_misses_quietly();
-            (sets(b'T') && (it.differs_only_in(|_, _, other| time(other)) || misses))
+            (sets(b'T') && (it.differs_only_in(|_, _, other| time(other)) || it.herd_misses()))
                 || (sets(b'E') && it.is_about_tokens())
         },
     },
@@ -504,14 +503,6 @@ impl Difference {
         misses(&self.lines[1], &self.lines[0]) || self.names_differ()
     }
 
-    /// The same, where an `mg` was asked to keep silent about what it does not find.
-    fn herd_misses_quietly(&self) -> bool {
-        let found = self.memcached_says("VA ") || self.memcached_says("HD");
-        found
-            && self.herd_lines() < self.memcached_lines()
-            && self.asks(|words| is(words, b"mg") && has_flag(words, b'q'))
-    }
-
     /// Whether both have found something, but not of the same name.
     fn names_differ(&self) -> bool {
         self.same_head(&["VALUE"]) && self.places.contains(&1)
@@ -635,30 +626,6 @@ pub(super) fn rule(difference: &Difference) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A number gets longer and a time that is past, and is then asked for: memcached still has it, Herd does not.
-    fn aged(asked: &str, herd: &str, counted: &str) -> Option<&'static str> {
-        let line = |replies: &str| replies.split('\n').next().unwrap_or_default().as_bytes().to_vec();
-        let memcached = "VA 3\r\n100\r\nMN\r\n";
-        rule(&Difference {
-            request: asked.into(),
-            past: vec![b"set n 0 0 2\r\n99\r\n".to_vec(), counted.into()],
-            memcached: memcached.into(),
-            herd: herd.into(),
-            lines: [line(memcached), line(herd)],
-            ..Difference::default()
-        })
-    }
-
-    #[test]
-    fn a_quiet_miss_of_what_got_a_past_time_is_allowed_and_no_other() {
-        let (counted, allowed) = ("ma n T-1\r\n", Some("ma, T and E"));
-        assert_eq!(aged("mg n v q\r\nmn\r\n", "MN\r\n", counted), allowed);
-        assert_eq!(aged("mg n v\r\nmn\r\n", "EN\r\nMN\r\n", counted), allowed);
-        assert_eq!(aged("mg n v\r\nmn\r\n", "MN\r\n", counted), None, "a miss that nobody allowed to be silent");
-        assert_eq!(aged("mg n v q\r\nmn\r\n", "MN\r\n", "ma n D1\r\n"), None, "no time was set");
-        assert_eq!(aged("mg n v q\r\nmn\r\n", "VA 2\r\n99\r\nMN\r\n", counted), None, "another value");
-    }
 
     #[test]
     fn the_table_and_the_list_of_the_protocol_are_the_same() {

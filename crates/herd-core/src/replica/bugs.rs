@@ -1,6 +1,7 @@
 //! Bugs that are planted in tests, for the checker to find: a check that finds none of them checks nothing.
 //!
-//! Outside tests [`has`] is false when the code is compiled. Callers: where they are planted, and `check.rs`.
+//! Outside tests [`has`] is false when the code is compiled, but in a build with `--cfg herd_bugs`, where the simulator
+//! looks for some of them (`crate::bugs`). Callers: where they are planted, and `check.rs`.
 
 /// A bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,8 +68,30 @@ pub(crate) fn has(bug: Bug) -> bool {
 }
 
 /// Whether the bug is planted: never.
-#[cfg(not(test))]
+#[cfg(not(any(test, herd_bugs)))]
 #[inline(always)]
 pub(crate) const fn has(_: Bug) -> bool {
     false
+}
+
+/// Whether the bug is planted, for the simulator of whole herds to find.
+#[cfg(all(herd_bugs, not(test)))]
+pub(crate) fn has(bug: Bug) -> bool {
+    use crate::bugs::Bug as Planted;
+    let planted = match bug {
+        Bug::ForgottenPending => Planted::ForgottenPending,
+        Bug::AckBelowK => Planted::AckBelowK,
+        Bug::OldAck => Planted::OldAck,
+        Bug::DropCommitted => Planted::DropCommitted,
+        Bug::EarlyRefusal => Planted::EarlyRefusal,
+        Bug::OldLink => Planted::OldLink,
+        Bug::NewVersion => Planted::NewVersion,
+        Bug::HigherCommits => Planted::HigherCommits,
+        Bug::EarlyOpen => Planted::EarlyOpen,
+        Bug::LostSettle => Planted::LostSettle,
+        Bug::BesideCopy => Planted::BesideCopy,
+        Bug::BehindCopy => Planted::BehindCopy,
+        _ => return false,
+    };
+    crate::bugs::has(planted)
 }

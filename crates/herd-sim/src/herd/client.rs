@@ -7,7 +7,7 @@ use herd_core::entry::Token;
 use herd_core::limits::BLOCK_BYTES;
 use herd_core::method::lock::read_holders;
 use herd_net::Peer;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What all clients know together, and what they did.
 #[derive(Default)]
@@ -66,6 +66,8 @@ impl History {
 struct Open {
     key: usize,
     begin: u64,
+    /// It sends a value in several pieces.
+    is_large: bool,
     asked_ns: u64,
     /// How long its node had been paused.
     paused_ns: u64,
@@ -93,6 +95,11 @@ impl Client {
         self.open.is_empty()
     }
 
+    /// Whether a large value of its own is under way.
+    pub(super) fn has_large(&self) -> bool {
+        self.open.iter().any(|open| open.is_large)
+    }
+
     /// It has a connection.
     pub(super) fn connected(&mut self, link: (usize, usize, Peer), kind: u64, now_ms: u64) {
         (self.link, self.door) = (Some(link), Door::new(kind, now_ms));
@@ -100,6 +107,9 @@ impl Client {
 
     /// Asks for something.
     pub(super) fn ask(&mut self, plan: &mut Plan, history: &mut History, now_ns: u64, paused_ns: u64) {
+        if plan.random.chance(5) && self.look_at_all(plan, history, now_ns, paused_ns) {
+            return;
+        }
         let (key, family) = plan.key();
         let ask = plan.ask(family, history.seen.get(&key), self.grants.get(&key).copied());
         let ask = if self.door.takes(&ask) { ask } else { Ask::Get };
@@ -112,6 +122,26 @@ impl Client {
         if is_followed {
             self.send(history, (key, Ask::Get), Some(first), now_ns, paused_ns);
         }
+    }
+
+    /// Asks for many objects at once; whether its door has such a request.
+    fn look_at_all(&mut self, plan: &mut Plan, history: &mut History, asked_ns: u64, paused_ns: u64) -> bool {
+        if !matches!(self.door, Door::Memcached(_)) {
+            return false;
+        }
+        let keys: BTreeSet<usize> = (0..2 + plan.random.below(8)).map(|_| plan.key().0).collect();
+        let by = self.by(asked_ns);
+        let begun = keys.into_iter().map(|key| (key, history.begin(key, Ask::Get, None, by.clone())));
+        let opened: Vec<(usize, u64)> = begun.collect();
+        let asked: Vec<(u64, String)> = opened.iter().map(|(key, begin)| (*begin, name(*key))).collect();
+        let open = |(key, begin)| Open { key, begin, is_large: false, asked_ns, paused_ns };
+        self.open.extend(opened.into_iter().map(open));
+        self.door.get_all(&asked)
+    }
+
+    fn by(&self, asked_ns: u64) -> String {
+        let at = self.link.as_ref().map_or(0, |link| link.0);
+        format!("{} ms client {} at n{} by {}", asked_ns / 1_000_000, self.number, at + 1, self.door.name())
     }
 
     /// Asks for an object.
@@ -127,14 +157,14 @@ impl Client {
         asked_ns: u64,
         paused_ns: u64,
     ) -> u64 {
-        let at = self.link.as_ref().map_or(0, |link| link.0);
         if let Ask::Unlock { .. } = ask {
             self.grants.remove(&key);
         }
-        let by = format!("{} ms client {} at n{} by {}", asked_ns / 1_000_000, self.number, at + 1, self.door.name());
+        let by = self.by(asked_ns);
         let begin = history.begin(key, ask.clone(), after, by);
         self.door.ask(begin, &name(key), &ask, asked_ns / 1_000_000, &self.tokens);
-        self.open.push(Open { key, begin, asked_ns, paused_ns });
+        let is_large = matches!(&ask, Ask::Put { value, .. } if value.len() > BLOCK_BYTES);
+        self.open.push(Open { key, begin, is_large, asked_ns, paused_ns });
         begin
     }
 

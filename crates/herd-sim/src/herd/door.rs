@@ -1,7 +1,7 @@
 //! What a client says at a door for an [`Ask`], and what the node's answer means.
 //!
 //! An answer that tells nothing of the object (it can't be reached, it is full, busy) means that nothing was done: the
-//! node says so. "Timed out" alone leaves it open.
+//! node says so. "Timed out" and "unknown" alone leave it open.
 
 use super::check::{Answer, Ask, When};
 use herd_client::connection::{Body, Connection, Delivery, Event, Patience};
@@ -32,7 +32,8 @@ pub(super) enum Door {
 pub(super) struct Lines {
     out: Vec<u8>,
     input: Vec<u8>,
-    asked: VecDeque<(u64, Ask)>,
+    /// Numbers and names of the objects of each request, and what was asked.
+    asked: VecDeque<(Vec<(u64, String)>, Ask)>,
 }
 
 /// Herd's wire, by the client's own connection.
@@ -94,14 +95,23 @@ impl Door {
         match self {
             Door::Memcached(lines) => {
                 memcached(&mut lines.out, name, ask);
-                lines.asked.push_back((number, ask.clone()));
+                lines.asked.push_back((vec![(number, name.into())], ask.clone()));
             }
             Door::Http(lines) => {
                 http(&mut lines.out, name, ask);
-                lines.asked.push_back((number, ask.clone()));
+                lines.asked.push_back((vec![(number, name.into())], ask.clone()));
             }
             Door::Wire(wire) => wire.ask(number, name, ask, now_ms, tokens),
         }
+    }
+
+    /// Asks for several objects in one line; whether the door has such.
+    pub(super) fn get_all(&mut self, keys: &[(u64, String)]) -> bool {
+        let Door::Memcached(lines) = self else { return false };
+        let names: Vec<&str> = keys.iter().map(|(_, name)| &name[..]).collect();
+        lines.out.extend(format!("gets {}\r\n", names.join(" ")).bytes());
+        lines.asked.push_back((keys.to_vec(), Ask::Get));
+        true
     }
 
     /// Bytes to be sent.
@@ -139,16 +149,28 @@ impl Door {
 /// The answer at the front of the input, if it is whole: what it means, the version, and its length.
 type Answered = Result<Option<(Answer, Option<u64>, usize)>, String>;
 
+/// How a door's answers are read.
+type Reads = fn(&Ask, &[u8]) -> Answered;
+
 impl Lines {
-    fn hear(&mut self, bytes: &[u8], answer: fn(&Ask, &[u8]) -> Answered) -> Result<Vec<Heard>, String> {
+    fn hear(&mut self, bytes: &[u8], answer: Reads) -> Result<Vec<Heard>, String> {
         self.input.extend_from_slice(bytes);
         let mut heard = Vec::new();
         while !self.input.is_empty() {
-            let (number, ask) = self.asked.front().ok_or_else(|| format!("nobody asked: {}", text(&self.input)))?;
+            let (keys, ask) = self.asked.front_mut().ok_or_else(|| format!("nobody asked: {}", text(&self.input)))?;
             let Some((answer, version, used)) = answer(ask, &self.input)? else { break };
-            heard.push((*number, answer, version));
+            // A value of a line of keys: those before it are absent.
+            if self.input.starts_with(b"VALUE ") {
+                let name = text(self.input[6..].split(|byte| *byte == b' ').next().unwrap_or_default());
+                let at =
+                    keys.iter().position(|(_, key)| *key == name).ok_or_else(|| format!("{name} was not asked for"))?;
+                heard.extend(keys.drain(..at).map(|(number, _)| (number, Answer::Value(None), None)));
+                heard.push((keys.remove(0).0, answer, version));
+            } else {
+                heard.extend(keys.drain(..).map(|(number, _)| (number, answer.clone(), version)));
+                self.asked.pop_front();
+            }
             self.input.drain(..used);
-            self.asked.pop_front();
         }
         Ok(heard)
     }
@@ -197,12 +219,12 @@ fn memcached_answer(ask: &Ask, input: &[u8]) -> Answered {
         (Ask::Get, "END") => (Answer::Value(None), None),
         (Ask::Get, "VALUE") => {
             let size: usize = words.get(3).and_then(|word| word.parse().ok()).ok_or_else(|| text(said))?;
-            let Some(rest) = input.get(len..len + size + 7) else { return Ok(None) };
-            if !rest.ends_with(b"\r\nEND\r\n") {
-                return Err(format!("no end behind a value: {}", text(&rest[size..])));
+            let Some(rest) = input.get(len..len + size + 2) else { return Ok(None) };
+            if !rest.ends_with(b"\r\n") {
+                return Err(format!("no end of line behind a value: {}", text(&rest[size..])));
             }
             let version = words.get(4).and_then(|word| word.parse().ok());
-            return Ok(Some((Answer::Value(Some(rest[..size].to_vec())), version, len + size + 7)));
+            return Ok(Some((Answer::Value(Some(rest[..size].to_vec())), version, len + size + 2)));
         }
         (Ask::Put { .. } | Ask::Append { .. }, "HD") => (Answer::Done, cas()),
         (Ask::Put { when: When::Present, .. } | Ask::Append { .. }, "NS") => (Answer::Absent, None),
@@ -257,6 +279,7 @@ fn http_answer(ask: &Ask, input: &[u8]) -> Answered {
         }
     }
     let Some(body) = input.get(at..at + if status == 204 { 0 } else { length }) else { return Ok(None) };
+    let is_open = ["\"timeout\"", "\"outcome_unknown\""].iter().any(|kind| text(body).contains(kind));
     let answer = match (ask, status) {
         (Ask::Get, 200) => Answer::Value(Some(body.to_vec())),
         (Ask::Get, 404) => Answer::Value(None),
@@ -264,7 +287,7 @@ fn http_answer(ask: &Ask, input: &[u8]) -> Answered {
         (Ask::Put { .. }, 412) => Answer::Differs,
         (Ask::Remove, 204) => Answer::Done,
         (Ask::Remove, 404) => Answer::Absent,
-        (_, 500..) if text(body).contains("timeout") => Answer::Open,
+        (_, 500..) if is_open => Answer::Open,
         (_, 500..) => Answer::Nothing,
         _ => return Err(format!("status {status} to {ask:?}: {}", text(body))),
     };
@@ -396,7 +419,7 @@ impl Asked {
             },
             (Ask::Unlock { .. } | Ask::Put { .. }, Status::Error(ErrorKind::ConditionFailed)) => Answer::Differs,
             (Ask::Put { when: When::Value(_), .. } | Ask::Remove, Status::Error(ErrorKind::NotFound)) => Answer::Absent,
-            (_, Status::Error(ErrorKind::Timeout)) => Answer::Open,
+            (_, Status::Error(kind)) if kind == ErrorKind::Timeout || kind.name() == "outcome_unknown" => Answer::Open,
             (_, Status::Error(ErrorKind::Unreachable | ErrorKind::Busy | ErrorKind::Full)) => Answer::Nothing,
             _ => return Err(said()),
         };

@@ -3,7 +3,8 @@
 use herd_core::collection::Spec;
 use herd_core::key::CollectionId;
 use herd_core::limits::TICK_MS;
-use herd_core::place::{Collection, Draft, HerdId, Kind, Life, Map, Node, NodeId, NodeState};
+use herd_core::place::{Collection, Draft, GroupId, HerdId, Kind, Life, Map, Node, NodeId, NodeState};
+use herd_core::replica::Want;
 use herd_core::wire::{LinkError, MapMark, Secret};
 use herd_net::{Engine, LoopStats, Pipes, Service, System};
 use herd_node::{Came, Config, Environment, Hub, Inside, Membership, Owner};
@@ -53,6 +54,7 @@ pub(super) fn first_map(nodes: usize, copies: u8) -> Map {
 #[derive(Default)]
 pub(super) struct Told {
     came: Mutex<Vec<Came>>,
+    wants: Mutex<Vec<(GroupId, Want)>>,
 }
 
 impl Owner for Told {
@@ -63,6 +65,10 @@ impl Owner for Told {
     fn has_map(&self, _node: NodeId, _incarnation: u64, _mark: MapMark) {}
 
     fn refused(&self, _node: NodeId, _error: &LinkError) {}
+
+    fn wants(&self, group: GroupId, want: Want) {
+        self.wants.lock().expect("no panic").push((group, want));
+    }
 }
 
 /// A node that runs.
@@ -73,7 +79,7 @@ pub(super) struct Machine<S: Service> {
     hub: Arc<Hub>,
     told: Arc<Told>,
     pub(super) map: Option<Arc<Map>>,
-    me: Life,
+    pub(super) me: Life,
     ticked_ms: u64,
     /// It looked at the clock and did nothing yet.
     pub(super) began: bool,
@@ -118,6 +124,11 @@ impl<S: Service> Machine<S> {
                 self.take(&Arc::new(map));
             }
         }
+    }
+
+    /// What it asked of the warden since the last time.
+    pub(super) fn take_wants(&self) -> Vec<(GroupId, Want)> {
+        std::mem::take(&mut *self.told.wants.lock().expect("no panic"))
     }
 
     /// Looks at the clock, and ticks when it is time.

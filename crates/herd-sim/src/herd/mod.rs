@@ -1,6 +1,6 @@
 //! Whole herds: several real nodes with their links, clients at all of them, and faults, from a seed.
 //!
-//! * `plan.rs`: what the seed says. `machine.rs`: a node. `world.rs`: a run.
+//! * `plan.rs`: what the seed says. `machine.rs`: a node. `world.rs`: a run. `warden.rs`: its maps.
 //! * `client.rs`, `door.rs`: the load, by every door.
 //! * `check.rs`: whether what was answered can have happened.
 //!
@@ -13,6 +13,7 @@ mod client;
 mod door;
 mod machine;
 mod plan;
+mod warden;
 mod world;
 
 pub use plan::Cut;

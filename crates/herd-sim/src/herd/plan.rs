@@ -27,6 +27,8 @@ pub(super) enum Fault {
     Crash(usize, u64),
     /// The map gets a new epoch, which each node hears of at another time.
     Epoch(usize),
+    /// Others lead what a node led, which lives, and hears of it before them.
+    Depose(usize),
 }
 
 /// What is asked of an object.
@@ -45,12 +47,16 @@ pub(super) enum Family {
 pub(super) struct Plan {
     pub(super) random: Random,
     pub(super) nodes: usize,
+    /// Copies of each object.
+    pub(super) copies: u8,
+    /// A node with little memory.
+    pub(super) small: Option<usize>,
     pub(super) clients: usize,
     pub(super) ops: usize,
     /// With the number of operations after which each happens.
     pub(super) faults: Vec<(usize, Fault)>,
-    /// How fast each node's clock goes, in thousandths.
-    pub(super) rates: Vec<u64>,
+    /// How much slower than the fastest each node's clock goes, in thousandths.
+    pub(super) lags: Vec<u64>,
     /// Objects there are of each family.
     pub(super) keys: usize,
     /// Largest value.
@@ -65,6 +71,8 @@ pub(super) struct Plan {
 pub struct Cut {
     /// Nodes; else as the seed says.
     pub nodes: Option<usize>,
+    /// Copies of each object, at most as many as nodes; else as the seed says.
+    pub copies: Option<u8>,
     /// Operations; else as many as a run has.
     pub ops: Option<usize>,
     /// Numbers of the faults that do not happen.
@@ -76,9 +84,12 @@ impl Plan {
         let mut random = Random::new(seed ^ 0x4E_0DE5);
         let drawn = if random.chance(70) { 3 } else { 4 + random.below(2) as usize };
         let nodes = cut.nodes.unwrap_or(drawn);
+        let drawn = [1, 2, 3, 3][random.below(4) as usize];
+        let copies = cut.copies.unwrap_or(drawn).min(nodes as u8);
+        let small = random.chance(25).then(|| random.below(nodes as u64) as usize);
         let clients = 3 + random.below(5) as usize;
         let even = random.chance(50);
-        let rates = (0..nodes).map(|_| if even { 1000 } else { 700 + random.below(800) }).collect();
+        let lags = (0..nodes).map(|_| if even { 0 } else { random.below(500) }).collect();
         let count = 3 + random.below(6) as usize;
         let mut faults: Vec<(usize, Fault)> = (0..count)
             .map(|_| (20 + random.below(OPS as u64 - 60) as usize, Self::fault(&mut random, nodes)))
@@ -94,7 +105,7 @@ impl Plan {
         let look_ns = random.below(20_000);
         let ops = cut.ops.unwrap_or(OPS);
         let random = Random::new(seed);
-        Self { random, nodes, clients, ops, faults, rates, keys, value_bytes, look_ns, values: 0 }
+        Self { random, nodes, copies, small, clients, ops, faults, lags, keys, value_bytes, look_ns, values: 0 }
     }
 
     fn fault(random: &mut Random, nodes: usize) -> Fault {
@@ -109,6 +120,7 @@ impl Plan {
             9..11 => Fault::Pause(one, ms),
             11 => Fault::PauseInside(one, ms),
             12..14 => Fault::Crash(one, ms),
+            14 => Fault::Depose(one),
             _ => Fault::Epoch(one),
         }
     }

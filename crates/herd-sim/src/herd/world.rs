@@ -6,7 +6,9 @@ use super::check::{Answer, Ask, Op, Verdict, check};
 use super::client::{Client, History, name};
 use super::machine::{Machine, Make, first_map, node};
 use super::plan::{Cut, Fault, Plan};
-use herd_core::place::Map;
+use super::warden;
+use herd_core::place::{Draft, GroupId, Map, NodeId};
+use herd_core::replica::Want;
 use herd_net::{Cable, Peer, Pipes, Service, System};
 use herd_node::Unsettled;
 use std::collections::BTreeMap;
@@ -20,6 +22,10 @@ const STEPS_MAX: usize = 400_000;
 /// How long an operation may take at most, ms: the node's own bound and what moving it takes.
 const ANSWER_MAX_MS: u64 = 14_000;
 const MEMORY_BYTES: u64 = 64 << 20;
+/// That of a node which is soon full.
+const SMALL_MEMORY_BYTES: u64 = 8 << 20;
+/// How long the warden takes for what it does at most, ms.
+const WARDEN_MS: u64 = 3_000;
 
 /// One end of a cable: a machine, and the connection there.
 type At = (usize, usize);
@@ -33,6 +39,18 @@ struct Path {
     silent_ns: u64,
     /// Little is carried until then.
     slow_ns: u64,
+}
+
+/// What the warden is about to do.
+enum Task {
+    /// Takes a node that died out of its groups.
+    Remove(usize),
+    /// Brings one back that started anew, in that life of it.
+    BringBack(usize, u64),
+    /// Does what the primary of a group asked for in the view of that epoch.
+    Grant(GroupId, u32, Want),
+    /// Makes those backups who are joining.
+    Seat,
 }
 
 /// See the module.
@@ -55,7 +73,11 @@ pub(super) struct World<S: Service> {
     paths: BTreeMap<(usize, usize), Path>,
     clients: Vec<Client>,
     pub(super) history: History,
+    /// The first map, and the present one.
+    plan_of_all: Arc<Map>,
     map: Arc<Map>,
+    /// With the time from which on each may be done, ns.
+    tasks: Vec<(u64, Task)>,
     /// When a machine hears of the map, ns.
     news: Vec<u64>,
     /// Slots of the objects' names.
@@ -72,6 +94,7 @@ impl<S: Service> World<S> {
         clock.pass(1_000_000_000);
         clock.pass_at_each_look(plan.look_ns);
         let clients = (0..plan.clients).map(Client::new).collect();
+        let map = Arc::new(first_map(nodes, plan.copies));
         let mut world = Self {
             make,
             clock,
@@ -85,7 +108,9 @@ impl<S: Service> World<S> {
             paths: BTreeMap::new(),
             clients,
             history: History::default(),
-            map: Arc::new(first_map(nodes, 1)),
+            plan_of_all: map.clone(),
+            map,
+            tasks: Vec::new(),
             news: vec![0; nodes],
             slots: BTreeMap::new(),
             quiet: false,
@@ -122,8 +147,9 @@ impl<S: Service> World<S> {
     }
 
     fn start(&mut self, at: usize) {
-        let pipes = self.clock.another_at(self.plan.rates[at]);
-        let mut machine = Machine::start(self.make, at, self.lives[at], MEMORY_BYTES, pipes);
+        let pipes = self.clock.another_slower(self.plan.lags[at]);
+        let memory_bytes = if self.plan.small == Some(at) { SMALL_MEMORY_BYTES } else { MEMORY_BYTES };
+        let mut machine = Machine::start(self.make, at, self.lives[at], memory_bytes, pipes);
         machine.take(&self.map);
         self.machines[at] = Some(machine);
         self.paused[at].0 = 0;
@@ -146,6 +172,7 @@ impl<S: Service> World<S> {
         }
         self.hear_of_maps();
         self.restart();
+        self.reign();
         self.bury();
         let us = match self.plan.random.below(1000) {
             0..2 => 400_000,
@@ -159,8 +186,8 @@ impl<S: Service> World<S> {
         let (now_ns, history, paused) = (self.now_ns(), &self.history, &self.paused);
         for client in &self.clients {
             let Some((at, ..)) = &client.link else { continue };
-            let slowest = self.plan.rates[*at].min(1000);
-            client.check(history, now_ns, paused[*at].1, ANSWER_MAX_MS * 1_000_000 / slowest * 1000)?;
+            let most_ns = ANSWER_MAX_MS * 1_000_000 * 1000 / (1000 - self.plan.lags[*at]);
+            client.check(history, now_ns, paused[*at].1, most_ns)?;
         }
         Ok(())
     }
@@ -185,7 +212,10 @@ impl<S: Service> World<S> {
             }
         }
         machine.work();
-        machine.take_what_came();
+        self.hear_wants(at);
+        if let Some(machine) = &mut self.machines[at] {
+            machine.take_what_came();
+        }
     }
 
     fn path(&mut self, a: usize, b: usize) -> &mut Path {
@@ -324,24 +354,108 @@ impl<S: Service> World<S> {
                 self.count("epochs");
                 self.next_map(|draft| draft.nodes[at].memory_bytes += 1);
             }
+            Fault::Depose(at) => self.depose(at),
         }
+    }
+
+    /// Whether each machine runs.
+    fn living(&self) -> impl Fn(NodeId) -> bool + use<S> {
+        let living: Vec<bool> = self.machines.iter().map(Option::is_some).collect();
+        move |node| living[node.0.get() as usize - 1]
+    }
+
+    /// Others lead what a node led. It hears of it first, as no lease has to run out then.
+    fn depose(&mut self, at: usize) {
+        let leads = |map: &Map| map.groups_of(node(at)).filter(|(_, group)| group.primary == Some(node(at))).count();
+        let (living, before) = (self.living(), leads(&self.map));
+        if self.machines[at].is_none() || self.paused[at].0 > self.now_ns() {
+            return;
+        }
+        self.next_map(|draft| warden::depose(draft, node(at), living));
+        if leads(&self.map) < before {
+            self.count("take-overs from the living");
+            self.count_pendings("take-overs from the living, with writes pending");
+        }
+        if let Some(machine) = &mut self.machines[at] {
+            machine.take(&self.map);
+        }
+    }
+
+    /// Counts that some machine has writes pending, if so.
+    fn count_pendings(&mut self, what: &'static str) {
+        let pending = |machine: &Machine<S>| machine.inside.copies().iter().any(|copy| copy.pending.is_some());
+        if self.machines.iter().flatten().any(pending) {
+            self.count(what);
+        }
+    }
+
+    /// The warden does what it is about to.
+    fn reign(&mut self) {
+        let (now_ns, quiet) = (self.now_ns(), self.quiet);
+        let is_due = |(from_ns, _): &mut (u64, Task)| *from_ns <= now_ns || quiet;
+        let mut due: Vec<Task> = self.tasks.extract_if(.., is_due).map(|(_, task)| task).collect();
+        // What was asked in a view is done before the view changes.
+        due.sort_by_key(|task| !matches!(task, Task::Grant(..)));
+        if due.is_empty() {
+            return;
+        }
+        let (living, plan, lives) = (self.living(), self.plan_of_all.clone(), self.lives.clone());
+        let mut granted = false;
+        self.next_map(|draft| {
+            for task in due {
+                match task {
+                    Task::Remove(at) => warden::remove(draft, node(at), &living),
+                    Task::BringBack(at, life) if lives[at] == life && living(node(at)) => {
+                        warden::bring_back(draft, node(at), &plan);
+                    }
+                    Task::BringBack(..) => {}
+                    Task::Grant(group, epoch, want) => granted |= warden::grant(draft, group, epoch, want),
+                    Task::Seat => warden::seat_joined(draft),
+                }
+            }
+        });
+        if granted {
+            self.later(Task::Seat);
+        }
+    }
+
+    /// Takes what the node asks of the warden, where it leads by the present view.
+    fn hear_wants(&mut self, at: usize) {
+        let Some(machine) = &self.machines[at] else { return };
+        let (wants, known) = (machine.take_wants(), machine.map.clone());
+        for (id, want) in wants {
+            let epoch = known.as_ref().and_then(|map| map.group(id)).map(|group| group.epoch);
+            let present = self.map.group(id).filter(|group| group.primary == Some(node(at)));
+            let is_known = |task: &Task| matches!(task, Task::Grant(of, _, what) if (*of, *what) == (id, want));
+            if present.map(|group| group.epoch) == epoch && !self.tasks.iter().any(|(_, task)| is_known(task)) {
+                self.later(Task::Grant(id, epoch.expect("it has a view"), want));
+            }
+        }
+    }
+
+    fn later(&mut self, task: Task) {
+        let from_ns = self.now_ns() + self.plan.random.below(WARDEN_MS) * 1_000_000;
+        self.tasks.push((from_ns, task));
     }
 
     fn break_links(&mut self, a: usize, b: usize) {
         let mut unread = 0;
         for ([(one, _), (other, _)], cable) in &self.cables {
             if (*one, *other) == (a, b) || (*one, *other) == (b, a) {
+                unread += cable.under_way();
                 cable.cut();
-                unread += 1;
             }
         }
         if unread > 0 {
-            self.count("links lost");
+            self.count("links broken with unread bytes");
         }
     }
 
     /// A map that differs from the one before; each node hears of it some time later.
-    fn next_map(&mut self, change: impl FnOnce(&mut herd_core::place::Draft)) {
+    fn next_map(&mut self, change: impl FnOnce(&mut Draft)) {
+        if self.clients.iter().any(Client::has_large) {
+            self.count("epochs with a body under way");
+        }
         self.map = Arc::new(self.map.next(change).expect("a valid map"));
         let now_ns = self.now_ns();
         for at in 0..self.news.len() {
@@ -361,10 +475,16 @@ impl<S: Service> World<S> {
 
     /// The process dies; the kernel tells the others.
     fn crash(&mut self, at: usize, until_ns: u64) {
-        if self.machines[at].take().is_none() {
+        let copied = self.plan.copies > 1;
+        if self.machines[at].is_none() || (copied && !warden::may_go(&self.map, node(at), self.living())) {
             return;
         }
+        self.count_pendings("crashes with writes pending");
+        self.machines[at] = None;
         self.count("crashes");
+        if copied {
+            self.later(Task::Remove(at));
+        }
         self.restarts.insert(at, until_ns);
         let is_its = |(machine, _): At| machine == at;
         let (gone, kept): (Vec<_>, Vec<_>) =
@@ -412,8 +532,13 @@ impl<S: Service> World<S> {
             self.restarts.remove(&at);
             self.lives[at] += 1;
             let life = self.lives[at];
-            self.next_map(|draft| draft.nodes[at].incarnation = life);
+            let living = self.living();
+            self.next_map(|draft| {
+                warden::remove(draft, node(at), &living);
+                draft.nodes[at].incarnation = life;
+            });
             self.start(at);
+            self.later(Task::BringBack(at, life));
             for (key, begin) in self.losses.remove(&at).into_iter().flatten() {
                 let end = self.history.moment();
                 let ops = self.history.ops.get_mut(&key).into_iter().flatten();
@@ -453,10 +578,39 @@ impl<S: Service> World<S> {
         }
         self.plan.ops = 0;
         self.rest(1_000)?;
+        self.compare()?;
         for (at, machine) in self.machines.iter().enumerate() {
             let unsettled = machine.as_ref().expect("all run by now").inside.unsettled();
             if unsettled != Unsettled::default() {
                 return Err(format!("{unsettled:?} are left at n{} when all clients have gone", at + 1));
+            }
+        }
+        Ok(())
+    }
+
+    /// All members of a group have the same, and no write is pending.
+    fn compare(&self) -> Result<(), String> {
+        let (spread, mut of_slot) = (&self.map.spreads[0], BTreeMap::new());
+        for (at, machine) in self.machines.iter().enumerate() {
+            for copy in machine.as_ref().expect("all run by now").inside.copies() {
+                let inside = &machine.as_ref().expect("as above").inside;
+                let slot = inside.slot(&copy.name);
+                if spread.group_of(slot).members().any(|member| member == node(at)) {
+                    of_slot.entry((slot, copy.name.clone())).or_insert_with(Vec::new).push((at, copy));
+                }
+            }
+        }
+        for ((slot, _), copies) in of_slot {
+            let group = spread.group_of(slot);
+            let (first, whole) =
+                (&copies[0].1, group.copies() == copies.len() && group.others.len() + 1 == copies.len());
+            if !whole || copies.iter().any(|(_, copy)| copy != first || copy.pending.is_some()) {
+                let told = |(at, copy): &(usize, herd_node::Copy)| {
+                    let (version, pending) = (copy.version, copy.pending);
+                    format!("n{} has {} bytes, version {version}, pending {pending:?}; ", at + 1, copy.value.len())
+                };
+                let all: String = copies.iter().map(told).collect();
+                return Err(format!("copies of {} differ: {all}{group:?}", String::from_utf8_lossy(&first.name)));
             }
         }
         Ok(())

@@ -1,0 +1,87 @@
+//! The warden of a simulated herd: what the map says of groups when a node dies, comes back, or is taken the lead from.
+//!
+//! It is the test's own, so that views come in orders that no good warden makes soon; what it never does is to take for
+//! a copy what is none.
+
+use herd_core::place::{Draft, Group, GroupId, Map, Member, NodeId, Standing};
+use herd_core::replica::Want;
+
+/// Whether each group outlives the node: another one has all that was acknowledged.
+pub(super) fn may_go(map: &Map, node: NodeId, lives: impl Fn(NodeId) -> bool) -> bool {
+    let backed = |group: &Group| {
+        let backup = |member: &Member| member.standing == Standing::Backup && lives(member.node);
+        group.primary != Some(node) || group.others.is_empty() || group.others.iter().any(backup)
+    };
+    map.spreads.iter().flat_map(|spread| &spread.groups).all(backed)
+}
+
+/// Takes a node out of all groups that others are in too; those that it led are led by a backup that lives.
+pub(super) fn remove(draft: &mut Draft, node: NodeId, lives: &impl Fn(NodeId) -> bool) {
+    for group in groups(draft).filter(|group| !group.others.is_empty() || group.primary != Some(node)) {
+        if group.primary == Some(node) {
+            let backup = |member: &Member| member.standing == Standing::Backup && lives(member.node);
+            let Some(at) = group.others.iter().position(backup) else { continue };
+            group.primary = Some(group.others.remove(at).node);
+        }
+        group.others.retain(|member| member.node != node);
+        settle(group);
+    }
+}
+
+/// Brings a node back, with nothing, to the groups that it was meant for.
+pub(super) fn bring_back(draft: &mut Draft, node: NodeId, plan: &Map) {
+    let meant = plan.spreads.iter().flat_map(|spread| &spread.groups);
+    let meant: Vec<bool> = meant.map(|group| group.members().any(|member| member == node)).collect();
+    for (group, meant) in groups(draft).zip(meant) {
+        if meant && group.members().all(|member| member != node) {
+            group.others.push(Member { node, standing: Standing::Syncing, since: 0 });
+        }
+    }
+}
+
+/// Gives the lead of each group that the node leads to one of its backups; it stays as a backup.
+pub(super) fn depose(draft: &mut Draft, node: NodeId, lives: impl Fn(NodeId) -> bool) {
+    for group in groups(draft).filter(|group| group.primary == Some(node)) {
+        let backup = |member: &Member| member.standing == Standing::Backup && lives(member.node);
+        let Some(at) = group.others.iter().position(backup) else { continue };
+        group.primary = Some(group.others.remove(at).node);
+        group.others.push(Member { node, standing: Standing::Backup, since: 0 });
+        settle(group);
+    }
+}
+
+/// What the primary of a group asked for in a view, if that is the present one; whether there was anything to do.
+pub(super) fn grant(draft: &mut Draft, id: GroupId, epoch: u32, want: Want) -> bool {
+    let spread = draft.spreads.iter_mut().find(|spread| spread.id == id.spread);
+    let Some(group) = spread.and_then(|spread| spread.groups.get_mut(usize::from(id.number))) else { return false };
+    if group.epoch != epoch {
+        return false;
+    }
+    let (Want::Joining(node) | Want::Removed(node)) = want;
+    let Some(at) = group.others.iter().position(|member| member.node == node) else { return false };
+    match (want, group.others[at].standing) {
+        (Want::Joining(_), Standing::Syncing) => group.others[at].standing = Standing::Joining,
+        (Want::Removed(_), Standing::Syncing | Standing::Joining) => drop(group.others.remove(at)),
+        _ => return false,
+    }
+    true
+}
+
+/// Who is joining, and is waited for therefore, has all and is a backup.
+pub(super) fn seat_joined(draft: &mut Draft) {
+    for group in groups(draft) {
+        let joining = group.others.iter_mut().filter(|member| member.standing == Standing::Joining);
+        joining.for_each(|member| member.standing = Standing::Backup);
+        settle(group);
+    }
+}
+
+fn groups(draft: &mut Draft) -> impl Iterator<Item = &mut Group> {
+    draft.spreads.iter_mut().flat_map(|spread| &mut spread.groups)
+}
+
+/// Those who hold all that is acknowledged from now on.
+fn settle(group: &mut Group) {
+    let backups = group.others.iter().filter(|member| member.standing == Standing::Backup);
+    group.eligible = group.primary.into_iter().chain(backups.map(|member| member.node)).collect();
+}
