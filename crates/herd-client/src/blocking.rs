@@ -11,7 +11,7 @@ use crate::link::{Link, Sink, Socket};
 use crate::listing::{Item, PAGE_MAX_BYTES, Pager};
 use crate::reply::{Ack, Answer, Object, Reply, Stat};
 use crate::request::{PutOptions, Request};
-use crate::shell::{Common, Config};
+use crate::shell::{Common, Config, Dial};
 use herd_core::collection::Spec;
 use herd_core::entry::{Condition, Range, Token, Version};
 use herd_core::limits::BLOCK_BYTES;
@@ -198,19 +198,21 @@ impl Client {
         String::from_utf8(text).map_err(|_| Error::bad_reply("metrics are not text"))
     }
 
-    /// A connection for requests that do not wait for each other.
+    /// Connections for requests that do not wait for each other: to any node, and to the owners of the objects.
     pub fn pipeline(&self) -> Result<Pipeline<'_>> {
         let begun_ms = self.common.now_ms();
         let link = match self.common.pool.take(begun_ms, false) {
             Some(link) => link,
-            None => self.connect(begun_ms.saturating_add(self.common.patience_ms))?,
+            None => {
+                let dial = self.common.pool.dial(begun_ms, false);
+                self.connect(dial, begun_ms.saturating_add(self.common.patience_ms))?
+            }
         };
         Ok(Pipeline::new(self, link))
     }
 
-    /// A connection to the first node that answers.
-    fn connect(&self, deadline_ms: u64) -> Result<Link<TcpStream>> {
-        let mut dial = self.common.pool.dial(self.common.now_ms(), false);
+    /// A connection to the first address that answers.
+    fn connect(&self, mut dial: Dial, deadline_ms: u64) -> Result<Link<TcpStream>> {
         while let Some((node, within)) = dial.next(self.common.now_ms(), deadline_ms) {
             match connect(&self.common.pool.node(node), within) {
                 Ok(socket) => return Ok(Link::new(socket, node, self.common.now_ms(), dial.meant())),

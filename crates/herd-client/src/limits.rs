@@ -30,6 +30,9 @@ pub const STEP_ROUNDS: usize = 64;
 /// Output gathered by a pipeline before it is sent: one system call for some hundred requests.
 pub const PIPELINE_OUTPUT_BYTES: usize = 64 * 1024;
 
+/// Connections of one pipeline: to the node it began with, and to the owners of what it asks for.
+pub const PIPELINE_LANES_MAX: usize = 64;
+
 /// Names asked for in one page of a listing: at most about 1 MiB of names.
 pub const LIST_PAGE: u32 = 1_000;
 

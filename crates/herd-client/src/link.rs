@@ -245,6 +245,11 @@ impl<S: Socket> Link<S> {
         self.connection.is_foreign()
     }
 
+    /// Whether the node has answered the hello.
+    pub(crate) fn is_welcomed(&self) -> bool {
+        self.connection.is_welcomed()
+    }
+
     /// Whether what answers is a Herd node.
     pub(crate) fn is_known(&self) -> bool {
         self.connection.is_known()

@@ -30,6 +30,9 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// Largest value read into memory; larger ones must be streamed.
     pub value_max_bytes: u64,
+    /// Whether requests go straight to the owners of objects, where a node tells who they are; else only nodes that
+    /// were given are asked.
+    pub routed: bool,
 }
 
 impl Default for Config {
@@ -38,6 +41,7 @@ impl Default for Config {
             timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(2),
             value_max_bytes: OBJECT_MAX_BYTES,
+            routed: true,
         }
     }
 }
@@ -133,8 +137,9 @@ struct State<S> {
 /// The node that decides on an object.
 #[derive(Clone)]
 pub(crate) struct Owner {
-    chart: Arc<Chart>,
-    node: usize,
+    pub(crate) chart: Arc<Chart>,
+    /// Its place in the map.
+    pub(crate) node: usize,
 }
 
 /// Where a request is to go.
@@ -168,7 +173,8 @@ impl<S: Socket> Pool<S> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn chart(&self) -> Option<Arc<Chart>> {
+    /// The map, if there is one.
+    pub(crate) fn chart(&self) -> Option<Arc<Chart>> {
         if self.has_chart.load(Relaxed) { self.state().chart.clone() } else { None }
     }
 
@@ -188,8 +194,7 @@ impl<S: Socket> Pool<S> {
             Toward::Anyone => Course { owner: None, collection: None },
             Toward::Unmapped => Course { owner: None, collection: Some(CollectionId(0)) },
             Toward::Owner(node, collection) => {
-                let usable = self.state().usable(chart.places(node), now_ms).next().is_some();
-                let owner = usable.then_some(Owner { chart, node });
+                let owner = Some(Owner { chart, node }).filter(|owner| self.is_usable(now_ms, owner));
                 Course { owner, collection: Some(collection) }
             }
         }
@@ -220,6 +225,11 @@ impl<S: Socket> Pool<S> {
     fn dialing(&self, order: Vec<Stop>, until_ms: u64, chart: Option<Arc<Chart>>, is_of_owner: bool) -> Dial {
         let most_ms = millis(self.config.connect_timeout).max(1);
         Dial { order, tried: 0, node: 0, most_ms, until_ms, chart, is_of_owner, last: None }
+    }
+
+    /// Whether any address of the node is not left alone.
+    pub(crate) fn is_usable(&self, now_ms: u64, owner: &Owner) -> bool {
+        self.state().usable(owner.chart.places(owner.node), now_ms).next().is_some()
     }
 
     /// Begins to connect to the owner of an object; that takes no longer than a part of the time until `deadline_ms`.
@@ -312,7 +322,7 @@ impl<S: Socket> Pool<S> {
     /// Takes note of what a reply tells of the node's map, and of whether a collection was not as the map at hand has
     /// it.
     pub(crate) fn heard(&self, epoch: u32, is_stale: bool) {
-        if is_stale || epoch > self.epoch.load(Relaxed) {
+        if self.config.routed && (is_stale || epoch > self.epoch.load(Relaxed)) {
             self.epoch.fetch_max(epoch, Relaxed);
             let wants = self.state().asks.heard(epoch, is_stale);
             self.wants_map.store(wants, Relaxed);
@@ -335,7 +345,7 @@ impl<S: Socket> Pool<S> {
     }
 
     /// Takes the map that has come over a connection.
-    fn take_map(&self, link: &mut Link<S>) {
+    pub(crate) fn take_map(&self, link: &mut Link<S>) {
         if let Some(call) = link.take_map()
             && let Some(reply) = call.reply.clone().filter(Reply::is_ok)
         {

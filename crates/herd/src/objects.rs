@@ -233,7 +233,9 @@ pub(crate) fn ping(args: &PingArgs) -> Outcome {
 
 /// The shortest of some round trips.
 fn round_trip(node: &str, args: &PingArgs) -> Result<Duration, Failure> {
-    let client = Client::new(node, Config { timeout: args.herd.timeout, ..Config::default() })?;
+    // The node itself is asked, not the one that has the object.
+    let config = Config { timeout: args.herd.timeout, routed: false, ..Config::default() };
+    let client = Client::new(node, config)?;
     client.status()?;
     let mut best = Duration::MAX;
     for _ in 0..PINGS {

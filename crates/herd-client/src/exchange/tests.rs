@@ -254,7 +254,7 @@ fn run_in(world: World, knows: bool, request: Request<'_>, given: Given<'_>, sin
     let told = world.map.as_ref().filter(|_| knows).map(|map| (routes(map), map.encode()));
     let world = Rc::new(RefCell::new(world));
     let timeout = Duration::from_millis(TIMEOUT_MS);
-    let config = Config { timeout, connect_timeout: timeout / 2, value_max_bytes: 1 << 30 };
+    let config = Config { timeout, connect_timeout: timeout / 2, value_max_bytes: 1 << 30, routed: true };
     let nodes = ["a", "a,b", "a,b,c"][seed as usize % 3];
     let pool = Pool::new(nodes, config, seed).expect("addresses");
     if let Some((routes, bytes)) = told {

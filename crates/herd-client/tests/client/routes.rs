@@ -4,7 +4,7 @@
 use super::blocking::pattern;
 use super::server::{KEY, Server};
 use herd_client::blocking::Client;
-use herd_client::{Condition, Config, ErrorKind, PutOptions, Range, Spec};
+use herd_client::{Condition, Config, ErrorKind, PutOptions, Range, Request, Spec};
 use herd_core::key::{CollectionId, ObjectId};
 use herd_core::place::{Collection, Draft, Group, HerdId, Kind, Map, Node, NodeId, NodeState};
 use std::num::NonZeroU32;
@@ -277,4 +277,88 @@ fn the_async_client_goes_to_the_owners_too() {
     });
     assert!(sum(&servers, |node| &node.handed_on) <= 8, "of 80");
     assert_eq!(sum(&servers, |node| &node.asks), 1);
+}
+
+/// Sends so many puts ahead of their answers, in rounds, each to one of a few names; how many went wrong.
+fn pipelined(client: &Client, rounds: usize) -> usize {
+    let mut pipeline = client.pipeline().expect("connected");
+    let names: Vec<String> = (0..10).map(|i| format!("name{i}")).collect();
+    let mut failed = 0;
+    for round in 0..rounds {
+        let values: Vec<Vec<u8>> = (0..50).map(|i| format!("{round}.{i}").into_bytes()).collect();
+        let send = |(i, value): (usize, &Vec<u8>)| {
+            let request = Request::put(&names[i % 10], value, &PutOptions::default()).expect("valid");
+            pipeline.send(&request).expect("sent")
+        };
+        let tickets: Vec<_> = values.iter().enumerate().map(send).collect();
+        failed += tickets.into_iter().map(|ticket| pipeline.wait(ticket)).filter(Result::is_err).count();
+        for (i, name) in names.iter().enumerate().filter(|_| failed == 0) {
+            let request = Request::get(name).expect("valid");
+            let ticket = pipeline.send(&request).expect("sent");
+            let (_, value) = pipeline.wait(ticket).expect("get");
+            assert_eq!(value, values[40 + i], "the last one sent is the last one done");
+        }
+    }
+    failed
+}
+
+#[test]
+fn a_pipeline_has_a_lane_to_each_owner_and_keeps_the_order_of_one_object() {
+    let (servers, map) = herd();
+    let client = client(&servers[0]);
+    warm(&client);
+    let before = sum(&servers, |node| &node.handed_on);
+    assert_eq!(pipelined(&client, 5), 0);
+    assert_eq!(sum(&servers, |node| &node.handed_on), before);
+    assert_eq!(sum(&servers, |node| &node.accepted), 3, "idle connections serve it");
+    tell(&servers, &turned(&map));
+    assert_eq!(pipelined(&client, 5), 0);
+    std::thread::sleep(Duration::from_millis(1_100));
+    pipelined(&client, 2);
+    let before = sum(&servers, |node| &node.handed_on);
+    assert_eq!(pipelined(&client, 2), 0);
+    assert_eq!(sum(&servers, |node| &node.handed_on), before, "it goes by the new map");
+}
+
+#[test]
+fn a_pipeline_learns_the_map_while_it_is_used() {
+    let (servers, _) = herd();
+    let client = client(&servers[0]);
+    let mut pipeline = client.pipeline().expect("connected");
+    for i in 0..20 {
+        let before = sum(&servers, |node| &node.handed_on);
+        for j in 0..20 {
+            let name = format!("name{i}.{j}");
+            let ticket = pipeline.send(&Request::get(&name).expect("valid")).expect("sent");
+            assert_eq!(pipeline.wait(ticket).expect_err("absent").kind(), ErrorKind::NotFound);
+        }
+        if sum(&servers, |node| &node.handed_on) == before {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    panic!("it never went straight to the owners");
+}
+
+#[test]
+fn a_pipeline_sends_nothing_to_a_stranger_at_an_owners_address() {
+    let servers = Server::start_herd(2);
+    let stranger = Server::start();
+    let addresses = [servers[0].name(), stranger.name()];
+    tell(&servers, &Arc::new(map(&addresses)));
+    let client = client(&servers[0]);
+    (0..3).for_each(|_| put(&client, &name_at(0, 2)));
+    std::thread::sleep(Duration::from_millis(30));
+    put(&client, &name_at(0, 2));
+    assert_eq!(pipelined(&client, 3), 0);
+    assert_eq!((stranger.node.refused.load(SeqCst), stranger.node.requests.load(SeqCst)), (1, 0));
+}
+
+#[test]
+fn a_client_that_is_not_to_be_routed_asks_the_nodes_it_was_given_alone() {
+    let (servers, _) = herd();
+    let config = Config { routed: false, ..Config::default() };
+    let client = Client::new(&servers[0].name(), config).expect("an address");
+    (0..10).for_each(|i| work(&client, &format!("name{i}")));
+    assert_eq!((sum(&servers, |node| &node.asks), sum(&servers, |node| &node.accepted)), (0, 1));
 }
