@@ -37,11 +37,13 @@ pub enum ErrorKind {
     NotAllowed,
     /// The node that has the object, or some of what is asked for, can't be asked.
     Unreachable,
+    /// It may have been done, and nothing tells: who might have had the answer is out of reach.
+    OutcomeUnknown,
 }
 
 impl ErrorKind {
     /// All kinds, for tables of metrics.
-    pub const ALL: [ErrorKind; 15] = [
+    pub const ALL: [ErrorKind; 16] = [
         ErrorKind::NotFound,
         ErrorKind::ConditionFailed,
         ErrorKind::NoCollection,
@@ -57,6 +59,7 @@ impl ErrorKind {
         ErrorKind::BadRange,
         ErrorKind::NotAllowed,
         ErrorKind::Unreachable,
+        ErrorKind::OutcomeUnknown,
     ];
 
     /// The kind as a word, as metrics and JSON have it.
@@ -77,6 +80,7 @@ impl ErrorKind {
             ErrorKind::BadRange => "bad_range",
             ErrorKind::NotAllowed => "not_allowed",
             ErrorKind::Unreachable => "unreachable",
+            ErrorKind::OutcomeUnknown => "outcome_unknown",
         }
     }
 }

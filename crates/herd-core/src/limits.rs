@@ -243,6 +243,18 @@ pub const GROUP_ANSWERS_MAX_BYTES: usize = 2816;
 /// How often a request is handed on: to the node that the map names, and to others where the map has changed meanwhile.
 pub const FORWARD_HOPS_MAX: u8 = 4;
 
+/// How long a request that is handed on may take where its client says nothing: as long as clients wait.
+pub const FLIGHT_MS: u64 = 10_000;
+
+/// Without a link for so long, what was never sent fails: a link that was lost is there again within some 100 ms.
+pub const FLIGHT_LINK_MS: u64 = 1_000;
+
+/// How soon it is looked again whether there is a link, or a later map: about as long as a link takes to be made.
+pub const FLIGHT_AGAIN_MS: u64 = 10;
+
+/// memcached: keys of one line that are asked for together, where other nodes have some: some 100 KiB of requests.
+pub const FLIGHT_KEYS_MAX: usize = 256;
+
 /// Operations that one part of a replica group has in line and under way, and prepares on one link that are not
 /// settled; beyond it the answer is `busy`. Links never refuse what replicas say to each other, so the primary bounds
 /// it: as many as one link takes of other requests.

@@ -27,7 +27,7 @@ impl<B: Chunks> Sink<B> {
         let before_bytes = self.pending_bytes();
         make(&mut Output::resumed(&mut buf, &mut reply, ticket.conn, before_bytes));
         reply.push(&buf);
-        if !reply.is_empty() {
+        if !reply.is_empty() || reply.passes {
             self.settle();
             self.queue.fill(ticket.serial, reply);
         }

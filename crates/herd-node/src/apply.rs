@@ -5,11 +5,15 @@
 //! a snapshot and put together while the object is free; if it has changed meanwhile, that begins anew.
 //!
 //! What is not this node's alone is neither looked at nor changed here: its seat is read whenever the object was
-//! locked.
+//! locked, and [`Elsewhere`] says so. What is done at another node comes back as an [`Outcome`] too, so that a door
+//! has one way to write an answer.
 //!
 //! A get that changes nothing does not come here: `Store::get` hands the object to its door under the lock.
 
-use crate::context::{Context, away};
+use crate::context::Context;
+use crate::flight::{Cargo, Landed};
+use herd_core::checksum::crc32c;
+use herd_core::door::memcached::Clock;
 use herd_core::entry::{Fence, Found, Head, Value, Version};
 use herd_core::op::{
     Action, Answer, Change, Circumstances, Decided, New, NewValue, Op, Part, Put, There, decide, decide_put,
@@ -24,14 +28,59 @@ const TRIES: usize = 16;
 /// The version that an object has then, or its removal (0: none), and what a method answered.
 pub(crate) type Done = Result<(Version, Answer<Arc<Body>>), Error>;
 
-/// What became of an operation; its object is still locked.
+/// The object is not this node's alone to decide on: nothing was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Elsewhere;
+
+/// What became of an operation; an object that is here is still locked.
 pub(crate) struct Outcome<'e, 's> {
     /// What was there before.
     pub(crate) before: Option<Head>,
     /// The version of the object or of its removal (0: none), and what a method answered.
     pub(crate) done: Done,
     /// The object as it is now.
-    pub(crate) entry: &'e mut Entry<'s>,
+    pub(crate) at: At<'e, 's>,
+}
+
+/// Where an operation was done.
+pub(crate) enum At<'e, 's> {
+    /// Here.
+    Here(&'e mut Entry<'s>),
+    /// At another node.
+    There(&'e Landed),
+}
+
+impl Outcome<'_, '_> {
+    /// The object as it is now, if there is one; with its value where that was asked for.
+    #[inline]
+    pub(crate) fn found(&self) -> Option<herd_store::Found<'_>> {
+        match &self.at {
+            At::Here(entry) => entry.found(),
+            At::There(landed) => landed.found(),
+        }
+    }
+
+    /// The clocks by which its times count.
+    pub(crate) fn clock(&self, cx: &Context) -> Clock {
+        match &self.at {
+            At::Here(_) => cx.clock(),
+            At::There(landed) => landed.clock,
+        }
+    }
+
+    /// Counts a get; another node has counted those of its own.
+    pub(crate) fn count_get(&mut self, hit: bool) {
+        if let At::Here(entry) = &mut self.at {
+            entry.count_get(hit);
+        }
+    }
+
+    /// Counts a hit that is no use.
+    pub(crate) fn count_hit(&mut self) {
+        if let At::Here(entry) = &mut self.at {
+            entry.count_hit();
+        }
+    }
 }
 
 /// Carries out an operation; `finish` makes the answer while the object is locked.
@@ -42,27 +91,21 @@ pub(crate) fn apply<R>(
     name: &[u8],
     op: &Op<'_, Arc<Body>>,
     finish: impl FnOnce(Outcome<'_, '_>) -> R,
-) -> R {
+) -> Result<R, Elsewhere> {
     let Action::Put(new) = &op.action else { return apply_other(cx, c, name, op, finish) };
     if new.from.is_some() {
         return apply_other(cx, c, name, op, finish);
     }
     let mut entry = cx.shared.store.entry(c, name, cx.now);
     if entry.seat() != Seat::Alone {
-        return finish(refused(&mut entry, name));
+        return Err(Elsewhere);
     }
     let (before, done) = put_whole(&mut entry, op, new);
     // The entry is lent, not given: it is large, and this is the most frequent way.
     let (answer, changed) = conclude(&mut entry, op, before, done, true, finish);
     drop(entry);
     tell(cx, (c, name), changed);
-    answer
-}
-
-/// What becomes of any operation on an object that another node decides on.
-#[cold]
-fn refused<'e, 's>(entry: &'e mut Entry<'s>, name: &[u8]) -> Outcome<'e, 's> {
-    Outcome { before: None, done: Err(away(name)), entry }
+    Ok(answer)
 }
 
 /// A put of a whole object, in fewer steps than the others need: nothing is made of what is there.
@@ -81,10 +124,10 @@ fn apply_other<R>(
     name: &[u8],
     op: &Op<'_, Arc<Body>>,
     finish: impl FnOnce(Outcome<'_, '_>) -> R,
-) -> R {
-    let mut entry = cx.shared.store.entry(c, name, cx.now);
+) -> Result<R, Elsewhere> {
+    let entry = cx.shared.store.entry(c, name, cx.now);
     if entry.seat() != Seat::Alone {
-        return finish(refused(&mut entry, name));
+        return Err(Elsewhere);
     }
     let found = entry.found();
     if op.action.reads_value() && matches!(&found, Some(Found { value: Value::Body(_), .. })) {
@@ -97,7 +140,7 @@ fn apply_other<R>(
         drop(entry);
         return apply_unlocked(cx, c, name, op, finish);
     }
-    carry_out_and_conclude(cx, (c, name), op, before, decided, entry, finish)
+    Ok(carry_out_and_conclude(cx, (c, name), op, before, decided, entry, finish))
 }
 
 /// An object as it was, held by nobody.
@@ -132,6 +175,12 @@ impl Kept {
 }
 
 impl Snapshot {
+    /// Of what was found, without its value.
+    pub(crate) fn without_value(found: &Found<'_, Arc<Body>>) -> Self {
+        let value = Kept::Small(Vec::new(), 0);
+        Self { head: found.head, attributes: found.attributes.to_vec(), fence: found.fence, value }
+    }
+
     /// Of an object that was found.
     pub(crate) fn of(found: &Found<'_, Arc<Body>>) -> Self {
         let value = match found.value {
@@ -141,7 +190,28 @@ impl Snapshot {
         Self { head: found.head, attributes: found.attributes.to_vec(), fence: found.fence, value }
     }
 
-    /// As it would be found.
+    /// As another node tells of one.
+    pub(crate) fn made(head: Head, attributes: Vec<u8>, value: Cargo) -> Self {
+        let value = match value {
+            Cargo::Small(bytes) => {
+                let check = crc32c(&bytes);
+                Kept::Small(bytes, check)
+            }
+            Cargo::Large(body) => Kept::Large(body),
+        };
+        Self { head, attributes, fence: None, value }
+    }
+
+    /// Bytes of it, a large value aside.
+    pub(crate) fn bytes(&self) -> u64 {
+        let value = match &self.value {
+            Kept::Small(bytes, _) => bytes.len(),
+            Kept::Large(_) => 0,
+        };
+        (size_of::<Self>() + self.attributes.len() + value) as u64
+    }
+
+    /// As it is given to doors.
     pub(crate) fn found(&self) -> Found<'_, Arc<Body>> {
         let value = match &self.value {
             Kept::Small(bytes, crc) => Value::Inline(bytes, *crc),
@@ -159,35 +229,35 @@ fn apply_unlocked<R>(
     name: &[u8],
     op: &Op<'_, Arc<Body>>,
     finish: impl FnOnce(Outcome<'_, '_>) -> R,
-) -> R {
+) -> Result<R, Elsewhere> {
     let store = &cx.shared.store;
     cx.was_dear();
     for _ in 0..TRIES {
         let (snapshot, left, at) = {
-            let mut entry = store.entry(c, name, cx.now);
+            let entry = store.entry(c, name, cx.now);
             if entry.seat() != Seat::Alone {
-                return finish(refused(&mut entry, name));
+                return Err(Elsewhere);
             }
             (entry.found().as_ref().map(Snapshot::of), entry.left(), circumstances(cx, c, &entry))
         };
         let there = There { found: snapshot.as_ref().map(Snapshot::found), left };
         let decided = decide(op, &there, &at).and_then(|decided| built(cx, (c, name), decided, snapshot.as_ref()));
         let before = snapshot.as_ref().map(|snapshot| snapshot.head);
-        let mut entry = store.entry(c, name, cx.now);
+        let entry = store.entry(c, name, cx.now);
         if entry.seat() != Seat::Alone {
-            return finish(refused(&mut entry, name));
+            return Err(Elsewhere);
         }
         // Where there was nothing and is nothing, the slot tells whether there was something between: it may have been
         // a lock, whose grant must not be given again.
         let was = before.map(|head| head.version).ok_or(at.next_version);
         if entry.version().ok_or(entry.next_version()) == was && entry.left() == left {
-            return carry_out_and_conclude(cx, (c, name), op, before, decided, entry, finish);
+            return Ok(carry_out_and_conclude(cx, (c, name), op, before, decided, entry, finish));
         }
     }
     let mut entry = store.entry(c, name, cx.now);
     let text = "the object changed again and again while its new value was put together: try again";
     let before = entry.found().map(|found| found.head);
-    finish(Outcome { before, done: Err(Error::new(ErrorKind::Busy, text)), entry: &mut entry })
+    Ok(finish(Outcome { before, done: Err(Error::new(ErrorKind::Busy, text)), at: At::Here(&mut entry) }))
 }
 
 fn circumstances(cx: &Context, c: &Collection, entry: &Entry<'_>) -> Circumstances {
@@ -228,7 +298,7 @@ fn conclude<R>(
         let meant = !matches!(error.kind, ErrorKind::ConditionFailed | ErrorKind::NotAllowed);
         changed = op.else_remove && meant && entry.remove(None).is_some();
     }
-    (finish(Outcome { before, done, entry }), changed)
+    (finish(Outcome { before, done, at: At::Here(entry) }), changed)
 }
 
 /// Tells those who wait for an object that was let go.

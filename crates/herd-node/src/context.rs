@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::debug_time::DebugTime;
+use crate::flight::Flights;
 use crate::gate::Gate;
 use crate::group::{Gates, Parts};
 use crate::link::{Ends, Hub};
@@ -9,14 +10,17 @@ use crate::member::{Member, Petitions};
 use crate::metrics::{Batch, DoorName, Metrics, VerbName};
 use crate::place::Place;
 use crate::watch::{Waiter, Watch};
+use herd_core::door::memcached::Clock;
 use herd_core::key::CollectionId;
 use herd_core::place::{Life, Map};
+use herd_core::wire::MapMark;
 use herd_core::wire::{Header, Status};
 use herd_core::{Error, ErrorKind, quote};
 use herd_net::{LoopHandle, Ticket};
 use herd_store::{Body, Collection, Now, Seat, Store, Upload};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -99,11 +103,14 @@ pub(crate) struct Context {
     pub(crate) gate: Gate,
     /// What this loop has asked of the warden.
     pub(crate) petitions: Petitions,
+    /// Requests of this loop's connections that others answer.
+    pub(crate) flights: Flights,
 }
 
 impl Context {
     pub(crate) fn new(shared: Arc<Shared>, number: usize) -> Self {
         let links = Ends::new(shared.hub.get().cloned(), number, shared.config.threads);
+        let flights = Flights::new(shared.client_of(number));
         let mut context = Self {
             shared,
             number,
@@ -120,6 +127,7 @@ impl Context {
             held: false,
             gate: Gate::default(),
             petitions: Petitions::default(),
+            flights,
         };
         context.begin(0);
         context
@@ -155,6 +163,11 @@ impl Context {
         self.began_ns / 1_000_000
     }
 
+    /// The clocks as memcached's replies need them.
+    pub(crate) fn clock(&self) -> Clock {
+        Clock { now_ms: self.now.unix_ms, node_s: self.now.uptime_s }
+    }
+
     /// The clock that requests see was moved.
     pub(crate) fn look_again(&mut self) {
         self.now = self.shared.now_at(self.began_ns);
@@ -165,12 +178,13 @@ impl Context {
         self.dear.set(true);
     }
 
-    /// Room for a large value ([`Store::admit`]), where this node decides on its object. Who is refused for want of it
-    /// has had all of the memory looked through.
+    /// Room for a large value ([`Store::admit`]); where another node decides on its object, until it has gone there.
+    /// Who is refused for want of it has had all of the memory looked through.
     pub(crate) fn admit(&self, c: &Collection, name: &[u8], expected: Option<u64>) -> Result<Upload, Error> {
         let store = &self.shared.store;
         if !store.is_alone(c) && store.seat(c, name) != Seat::Alone {
-            return Err(away(name));
+            self.check_reachable(c, name)?;
+            return store.admit_passing(c, name, expected).inspect_err(|_| self.was_dear());
         }
         store.admit(c, name, expected).inspect_err(|_| self.was_dear())
     }
@@ -343,6 +357,20 @@ impl Shared {
             Error::new(ErrorKind::NoCollection, text)
         };
         self.store.collection(name.as_bytes()).ok_or_else(missing)
+    }
+
+    /// Which map it goes by.
+    pub(crate) fn map_mark(&self) -> MapMark {
+        let taken = self.place.get().and_then(Place::map);
+        taken.map_or_else(MapMark::default, |(map, held)| MapMark::of(&map, held))
+    }
+
+    /// The name under which a loop of this process hands requests on: no other, and no earlier process, has it.
+    fn client_of(&self, number: usize) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        let random = self.hub.get().map(|hub| hub.random());
+        (random, self.start_unix_ms, number).hash(&mut hasher);
+        hasher.finish()
     }
 
     /// The number of a new session of the wire; 23 bits, never 0.

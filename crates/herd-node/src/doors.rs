@@ -97,7 +97,8 @@ impl Session {
     /// A wait of this ticket may be over. False: there is none any more.
     pub(crate) fn resume(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) -> bool {
         match self {
-            Session::New | Session::Memcached(_) => false,
+            Session::New => false,
+            Session::Memcached(session) => session.resume(cx, ticket, out),
             Session::Http(session) => session.resume(cx, ticket, out),
             Session::Wire(session) => session.resume(cx, ticket, out),
             Session::Link(session) => session.resume(cx, ticket, out),
@@ -105,9 +106,32 @@ impl Session {
     }
 
     /// Everything queued was sent: gives the next piece.
-    pub(crate) fn more(&mut self, out: &mut Output<'_>) {
-        if let Session::Wire(session) = self {
-            session.more(out);
+    pub(crate) fn more(&mut self, cx: &mut Context, out: &mut Output<'_>) {
+        match self {
+            Session::Wire(session) => session.more(out),
+            Session::Link(session) => session.more(cx, out),
+            Session::New | Session::Memcached(_) | Session::Http(_) => {}
+        }
+    }
+
+    /// Whether there is more to send once everything queued was sent.
+    #[inline]
+    pub(crate) fn wants_more(&self, cx: &Context) -> bool {
+        match self {
+            Session::Wire(session) => session.wants_more(),
+            Session::Link(session) => session.wants_more(cx),
+            Session::New | Session::Memcached(_) | Session::Http(_) => false,
+        }
+    }
+
+    /// The number of its connection, if it has handed anything on.
+    pub(crate) fn flying(&self) -> Option<u64> {
+        match self {
+            Session::New => None,
+            Session::Memcached(session) => session.flying(),
+            Session::Http(session) => session.flying(),
+            Session::Wire(session) => session.flying(),
+            Session::Link(session) => session.flying(),
         }
     }
 

@@ -57,13 +57,20 @@ impl World {
     pub(crate) fn send(&mut self, peer: Peer, bytes: &[u8]) -> Vec<u8> {
         self.wire(peer).input.extend_from_slice(bytes);
         let mut said = Vec::new();
-        while self.turn(peer) {
-            said.extend(self.wire(peer).sink.take());
+        loop {
+            let left = self.wire(peer).input.len();
+            while self.turn(peer) {
+                said.extend(self.wire(peer).sink.take());
+            }
+            said.extend(self.hear(peer));
+            self.deliver();
+            said.extend(self.hear(peer));
+            let wire = self.wire(peer);
+            // What was put off is served once what it waited for is there.
+            if wire.closed || wire.input.is_empty() || wire.input.len() == left {
+                return said;
+            }
         }
-        said.extend(self.hear(peer));
-        self.deliver();
-        said.extend(self.hear(peer));
-        said
     }
 
     /// One step of a loop with these bytes, and what it answered.
@@ -163,7 +170,7 @@ impl World {
         service.served(self.now_ns);
         wire.input = input[step.used..].to_vec();
         apply(wire, step);
-        (step.next == Next::Again || step.used > 0 || wire.bulk > 0) && !wire.input.is_empty()
+        (step.used > 0 || wire.bulk > 0) && !wire.input.is_empty()
     }
 
     fn wire(&mut self, peer: Peer) -> &mut Wire {

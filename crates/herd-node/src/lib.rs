@@ -14,6 +14,7 @@ mod doors;
 #[cfg(test)]
 mod drive;
 mod environment;
+mod flight;
 mod gate;
 mod group;
 mod held;

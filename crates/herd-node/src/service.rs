@@ -120,16 +120,17 @@ impl Service for NodeService {
 
     #[inline]
     fn wants_more(&self, session: &Session) -> bool {
-        matches!(session, Session::Wire(session) if session.wants_more())
+        session.wants_more(&self.cx)
     }
 
     #[inline]
     fn owes(&self, session: &Session) -> bool {
-        matches!(session, Session::Wire(session) if session.owes())
+        matches!(session, Session::Wire(wire) if wire.owes())
+            || session.flying().is_some_and(|conn| self.cx.flights.of_connection(conn) > 0)
     }
 
     fn more(&mut self, session: &mut Session, out: &mut Output<'_>) {
-        session.more(out);
+        session.more(&mut self.cx, out);
     }
 
     fn tick(&mut self, due: &mut Vec<Ticket>) {
@@ -152,12 +153,13 @@ impl Service for NodeService {
 
     #[inline]
     fn alarm_ms(&self) -> u64 {
-        self.cx.links.alarm_ms().min(self.cx.parts_alarm_ms())
+        self.cx.links.alarm_ms().min(self.cx.parts_alarm_ms()).min(self.cx.flights.due_ms())
     }
 
     fn alarm(&mut self, now_ms: u64, due: &mut Due<Session>) {
         link::alarm(&mut self.cx, now_ms, due);
         group::alarm(&mut self.cx);
+        self.cx.flights_due();
     }
 
     fn connected(&mut self, session: &mut Session, out: &mut Output<'_>) {
@@ -187,6 +189,7 @@ impl Service for NodeService {
     }
 
     fn close(&mut self, session: Session) {
+        session.flying().into_iter().for_each(|conn| self.cx.forget_flights(conn));
         if let Session::Link(mut session) = session {
             session.close(&mut self.cx);
         }

@@ -39,6 +39,23 @@ impl Store {
         self.admit_with(c, name, expected, expected.unwrap_or(0))
     }
 
+    /// Admits a value that only passes here, on its way between a client and another node: no quota counts it.
+    /// Errors: as of [`Store::admit`], but `Quota`.
+    pub fn admit_passing(
+        self: &Arc<Self>,
+        c: &Collection,
+        name: &[u8],
+        expected: Option<u64>,
+    ) -> Result<Upload, Error> {
+        c.0.check_name(name)?;
+        self.check_size(expected.unwrap_or(0))?;
+        let lists = expected.filter(|n| *n > 0).map_or(0, |n| body::lists_bytes(n, n));
+        let promised = expected.unwrap_or(0) + lists;
+        self.promise(expected.unwrap_or(0), lists)?;
+        let writer = BodyWriter::new(self.arena.clone(), expected);
+        Ok(Upload { store: self.clone(), collection: c.clone(), promised, writer })
+    }
+
     /// Admits a value of `size_bytes` that shares its blocks with what is there, but for `changed_bytes` of it.
     pub fn admit_change(
         self: &Arc<Self>,

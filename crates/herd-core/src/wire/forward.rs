@@ -39,6 +39,7 @@ const SET_MODES: [SetMode; 5] = [SetMode::Set, SetMode::Add, SetMode::Append, Se
 // Bits of who asks.
 const AT_PRIMARY: u8 = 1;
 const ELSE_REMOVE: u8 = 2;
+const UNCOUNTED: u8 = 4;
 
 /// Who asks, of a request that is handed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +54,8 @@ pub struct Asked {
     pub at_primary: bool,
     /// See [`Op::else_remove`].
     pub else_remove: bool,
+    /// The read is not counted, nor noted as a use.
+    pub uncounted: bool,
 }
 
 impl Asked {
@@ -63,7 +66,9 @@ impl Asked {
     }
 
     fn put(&self, out: &mut Vec<u8>) {
-        let bits = if self.at_primary { AT_PRIMARY } else { 0 } | if self.else_remove { ELSE_REMOVE } else { 0 };
+        let bit = |is_set, bit| if is_set { bit } else { 0 };
+        let bits =
+            bit(self.at_primary, AT_PRIMARY) | bit(self.else_remove, ELSE_REMOVE) | bit(self.uncounted, UNCOUNTED);
         out.extend_from_slice(&self.id.client.to_le_bytes());
         out.extend_from_slice(&self.id.sequence.to_le_bytes());
         out.extend_from_slice(&self.age_ms.to_le_bytes());
@@ -196,8 +201,9 @@ impl<'a> Handed<'a> {
     fn read(rest: &mut Reader<'a>) -> Option<Self> {
         let id = RequestId { client: rest.u64()?, sequence: rest.u64()? };
         let (age_ms, max_bytes, bits) = (rest.u32()?, rest.u64()?, rest.u8()?);
-        let (at_primary, else_remove) = (bits & AT_PRIMARY != 0, bits & ELSE_REMOVE != 0);
-        let asked = Asked { id, age_ms, max_bytes, at_primary, else_remove };
+        let has = |bit| bits & bit != 0;
+        let (at_primary, else_remove, uncounted) = (has(AT_PRIMARY), has(ELSE_REMOVE), has(UNCOUNTED));
+        let asked = Asked { id, age_ms, max_bytes, at_primary, else_remove, uncounted };
         Some(Self { asked, command: command(rest)? })
     }
 

@@ -182,6 +182,7 @@ fn error_code(kind: ErrorKind) -> u16 {
         ErrorKind::BadRange => 13,
         ErrorKind::NotAllowed => 14,
         ErrorKind::Unreachable => 16,
+        ErrorKind::OutcomeUnknown => 17,
     }
 }
 

@@ -1,7 +1,7 @@
 //! GET and HEAD of an object: conditions, one range, and waiting for a newer version (`Prefer: wait`, RFC 7240).
 
 use super::{Session, date, fail, fail_as};
-use crate::context::{Context, Output, away, not_found};
+use crate::context::{Context, Output, not_found};
 use crate::metrics::VerbName;
 use crate::watch::Watched;
 use herd_core::attributes::Attributes;
@@ -37,7 +37,7 @@ impl Wait {
 }
 
 /// What was found and must be sent after the lock is gone.
-enum Taken {
+pub(super) enum Taken {
     Done,
     Large(Arc<Body>, u64, u64),
     Unsatisfiable(u64),
@@ -47,7 +47,7 @@ enum Taken {
 
 /// What an answer depends on besides the object.
 #[derive(Clone, Copy)]
-pub(super) struct Form {
+pub(crate) struct Form {
     pub(super) connection: Connection,
     pub(super) head_only: bool,
 }
@@ -62,7 +62,7 @@ impl Session {
     pub(super) fn get(
         &mut self,
         cx: &mut Context,
-        request: &Request<'_>,
+        (request, sent): (&Request<'_>, &[u8]),
         collection: &str,
         name: &[u8],
         out: &mut Output<'_>,
@@ -73,10 +73,11 @@ impl Session {
         };
         let form = Form::of(request);
         let taken = cx.shared.store.get(&found, name, cx.now, |object| {
-            answer(cx, &form, &found, object, |version, size| request.read.plan(version, size), out)
+            let plan = |version, size| request.read.plan(version, size);
+            answer(cx, &form, &found, object, (plan, cx.now.unix_ms), out)
         });
         match taken {
-            Got::Away { .. } => fail(cx, request, VerbName::Get, &away(name), None, out),
+            Got::Away { .. } => self.get_elsewhere(cx, request, sent, &found, name, out),
             Got::Miss => fail(cx, request, VerbName::Get, &not_found(collection, name), None, out),
             Got::Hit(Taken::NotModified(version)) => match request.read.wait() {
                 Some(wait) if wait.newer_than >= version && wait.wait_ms > 0 => {
@@ -91,7 +92,7 @@ impl Session {
         }
     }
 
-    fn wait(
+    pub(super) fn wait(
         &mut self,
         cx: &mut Context,
         collection: &Collection,
@@ -113,12 +114,41 @@ impl Session {
             return Ok(());
         }
         drop(entry);
-        answer_wait(cx, form, collection, name, newer_than, out);
+        self.end_wait(cx, None, (form, collection, name), (newer_than, until_ms), out);
         Ok(())
+    }
+
+    /// The object of a wait has come here: it goes on under the same ticket.
+    pub(super) fn wait_here(
+        &mut self,
+        cx: &mut Context,
+        ticket: Ticket,
+        (form, collection, name): (Form, &Collection, &[u8]),
+        (newer_than, until_ms): (Version, u64),
+        out: &mut Output<'_>,
+    ) {
+        let seat = cx.shared.check_serving().and_then(|()| cx.shared.watch.admit(name));
+        let seat = match seat {
+            Ok(seat) => seat,
+            Err(error) => return fail_as(cx, form, VerbName::Get, &error, None, out),
+        };
+        let entry = cx.shared.store.entry(collection, name, cx.now);
+        if let Some(head) = present(&entry).filter(|head| head.version == newer_than) {
+            let watched = seat.watch(collection, name, cx.waiter(ticket), head.or_expiry_ms(until_ms));
+            self.waits.insert(ticket.serial, Wait { watched, newer_than, until_ms, form });
+            return;
+        }
+        drop(entry);
+        self.end_wait(cx, Some(ticket), (form, collection, name), (newer_than, until_ms), out);
     }
 
     /// A wait may be over, or a listing has its turn. False: there is neither any more.
     pub(crate) fn resume(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) -> bool {
+        if self.conn.is_some()
+            && let Some(is_there) = self.landed(cx, ticket, out)
+        {
+            return is_there;
+        }
         if let Some(listing) = self.listings.remove(&ticket.serial) {
             self.list_turn(cx, listing, Some(ticket), out);
             return true;
@@ -132,7 +162,10 @@ impl Session {
         let Wait { watched, newer_than, until_ms, form } = self.waits.remove(&ticket.serial).expect("found above");
         match cx.shared.check_serving() {
             Err(error) if cx.now.unix_ms < until_ms => fail_as(cx, form, VerbName::Get, &error, None, out),
-            _ => answer_wait(cx, form, watched.collection(), watched.name(), newer_than, out),
+            _ => {
+                let of = (form, watched.collection(), watched.name());
+                self.end_wait(cx, Some(ticket), of, (newer_than, until_ms), out);
+            }
         }
         true
     }
@@ -143,34 +176,45 @@ fn present(entry: &Entry<'_>) -> Option<Head> {
     entry.found().filter(|_| entry.seat() == Seat::Alone).map(|found| found.head)
 }
 
-/// Answers a GET whose wait is over with what is there.
-fn answer_wait(
-    cx: &Context,
-    form: Form,
-    collection: &Collection,
-    name: &[u8],
-    newer_than: Version,
-    out: &mut Output<'_>,
-) {
-    let plan = |version, _| if version > newer_than { Plan::Whole } else { Plan::NotModified };
-    let taken =
-        cx.shared.store.get(collection, name, cx.now, |object| answer(cx, &form, collection, object, plan, out));
-    match taken {
-        Got::Hit(Taken::Large(body, from, to)) => out.bulk(body, from, to),
-        Got::Hit(Taken::NotModified(version)) => not_modified(cx, &form, collection, version, out),
-        Got::Hit(_) => {}
-        Got::Away { .. } => fail_as(cx, form, VerbName::Get, &away(name), None, out),
-        Got::Miss => fail_as(cx, form, VerbName::Get, &not_found(collection.name(), name), None, out),
+impl Session {
+    /// Answers a GET whose wait is over with what is there; where that is another node by now, the wait goes on there.
+    pub(super) fn end_wait(
+        &mut self,
+        cx: &mut Context,
+        ticket: Option<Ticket>,
+        (form, collection, name): (Form, &Collection, &[u8]),
+        (newer_than, until_ms): (Version, u64),
+        out: &mut Output<'_>,
+    ) {
+        let (plan, now_ms) = (plan_of_wait(newer_than), cx.now.unix_ms);
+        let answer = |object: &Found<'_>| answer(cx, &form, collection, object, (plan, now_ms), out);
+        let taken = cx.shared.store.get(collection, name, cx.now, answer);
+        match taken {
+            Got::Hit(Taken::Large(body, from, to)) => out.bulk(body, from, to),
+            Got::Hit(Taken::NotModified(version)) => not_modified(cx, &form, collection, version, out),
+            Got::Hit(_) => {}
+            Got::Away { .. } => {
+                let wait = (newer_than, until_ms.saturating_sub(now_ms));
+                self.wait_elsewhere(cx, ticket, (form, collection, name), wait, out);
+            }
+            Got::Miss => fail_as(cx, form, VerbName::Get, &not_found(collection.name(), name), None, out),
+        }
     }
 }
 
-/// Writes the head, and a small value, under the object's lock; takes hold of a large one.
-fn answer(
+/// What is answered when a wait is over.
+pub(super) fn plan_of_wait(newer_than: Version) -> impl Fn(Version, u64) -> Plan {
+    move |version, _| if version > newer_than { Plan::Whole } else { Plan::NotModified }
+}
+
+/// Writes the head, and a small value, under the object's lock; takes hold of a large one. Times are by the clock of
+/// the node that has it.
+pub(super) fn answer(
     cx: &Context,
     form: &Form,
     collection: &Collection,
     found: &Found<'_>,
-    plan: impl FnOnce(Version, u64) -> Plan,
+    (plan, now_ms): (impl FnOnce(Version, u64) -> Plan, u64),
     out: &mut Output<'_>,
 ) -> Taken {
     let head = &found.head;
@@ -186,7 +230,7 @@ fn answer(
     };
     let attributes = (!found.attributes.is_empty()).then(|| Attributes::decode(found.attributes).unwrap_or_default());
     let (class, attributes) = (collection.class(), attributes.as_ref());
-    let ttl_ms = (head.expires_ms != 0).then(|| head.expires_ms.saturating_sub(cx.now.unix_ms));
+    let ttl_ms = (head.expires_ms != 0).then(|| head.expires_ms.saturating_sub(now_ms));
     let object = ObjectHead { version: head.version, class, copies: 1, attributes, ttl_ms };
     let response = Response {
         connection: form.connection,
@@ -207,7 +251,7 @@ fn answer(
     Taken::Done
 }
 
-fn finish(cx: &Context, request: &Request<'_>, taken: Taken, out: &mut Output<'_>) {
+pub(super) fn finish(cx: &Context, request: &Request<'_>, taken: Taken, out: &mut Output<'_>) {
     match taken {
         Taken::Done | Taken::NotModified(_) => {}
         Taken::Large(body, from, to) => out.bulk(body, from, to),
@@ -222,7 +266,7 @@ fn finish(cx: &Context, request: &Request<'_>, taken: Taken, out: &mut Output<'_
     }
 }
 
-fn not_modified(cx: &Context, form: &Form, collection: &Collection, version: Version, out: &mut Output<'_>) {
+pub(super) fn not_modified(cx: &Context, form: &Form, collection: &Collection, version: Version, out: &mut Output<'_>) {
     let object = ObjectHead { version, class: collection.class(), copies: 1, attributes: None, ttl_ms: None };
     let response = Response {
         connection: form.connection,

@@ -6,6 +6,7 @@
 //! waits for a newer version leaves a gap.
 
 mod get;
+mod later;
 mod list;
 mod put;
 
@@ -18,6 +19,7 @@ use herd_core::door::http::{
 use herd_core::limits::OUTPUT_HIGH_BYTES;
 use herd_core::{Error, ErrorKind};
 use herd_net::{Next, Step};
+pub(crate) use later::Later;
 use list::Listing;
 use put::Incoming;
 use std::collections::BTreeMap;
@@ -33,6 +35,8 @@ pub(crate) struct Session {
     listings: BTreeMap<u32, Listing>,
     /// A whole head was read.
     known: bool,
+    /// The number of its connection, once it has handed something on.
+    conn: Option<u64>,
 }
 
 #[derive(Default)]
@@ -50,6 +54,11 @@ impl Session {
     /// Whether it has shown to speak HTTP.
     pub(crate) fn is_known(&self) -> bool {
         self.known
+    }
+
+    /// The number of its connection, if it has handed anything on.
+    pub(crate) fn flying(&self) -> Option<u64> {
+        self.conn
     }
 
     /// Whether nothing is under way.
@@ -81,7 +90,7 @@ impl Session {
             Ok(None) => Step { used: 0, next: Next::Read },
             Ok(Some((request, used))) => {
                 self.known = true;
-                let next = self.request(cx, &request, out);
+                let next = self.request(cx, &request, &input[..used], out);
                 Step { used, next }
             }
             // A first line that is no HTTP, of a head that is not whole: something else is talking, or an attack.
@@ -92,14 +101,14 @@ impl Session {
         }
     }
 
-    fn request(&mut self, cx: &mut Context, request: &Request<'_>, out: &mut Output<'_>) -> Next {
+    fn request(&mut self, cx: &mut Context, request: &Request<'_>, sent: &[u8], out: &mut Output<'_>) -> Next {
         if cx.shared.is_private && request.host.is_some_and(|host| !is_local(host, &cx.shared.config.name)) {
             return foreign(cx, request, out);
         }
         let next = if request.connection == Connection::Close { Next::Close } else { Next::Read };
         match &request.target {
             Target::Object { collection, name } => {
-                let done = self.object(cx, request, collection, name, out);
+                let done = self.object(cx, (request, sent), collection, name, out);
                 return done.unwrap_or(next);
             }
             Target::List { collection, prefix, after, limit } => {
@@ -146,7 +155,7 @@ impl Session {
     fn object(
         &mut self,
         cx: &mut Context,
-        request: &Request<'_>,
+        (request, sent): (&Request<'_>, &[u8]),
         collection: &str,
         name: &[u8],
         out: &mut Output<'_>,
@@ -154,12 +163,12 @@ impl Session {
         match request.method {
             Method::Get | Method::Head => {
                 cx.count(VerbName::Get);
-                self.get(cx, request, collection, name, out);
+                self.get(cx, (request, sent), collection, name, out);
                 None
             }
             Method::Delete => {
                 cx.count(VerbName::Remove);
-                if let Err(error) = put::remove(cx, request, collection, name, out) {
+                if let Err(error) = self.remove(cx, request, collection, name, out) {
                     fail(cx, request, VerbName::Remove, &error, None, out);
                 }
                 None

@@ -1,15 +1,16 @@
 //! PUT and DELETE of an object. Bodies go straight into the store, of known length or chunked.
 
-use super::{Session, State, date};
-use crate::apply::apply;
-use crate::context::{Context, Output, away, not_found};
+use super::{Later, Session, State, date};
+use crate::apply::{Elsewhere, apply};
+use crate::context::{Context, Output, not_found};
+use crate::flight::{Handing, How};
 use crate::metrics::{DoorName, VerbName};
 use herd_core::door::http::{
     About, Body, CONTINUE, ChunkedDecoder, Connection, Content, Fed, ObjectHead, Refusal, Request, Response, Status,
     put_error,
 };
 use herd_core::entry::{Condition, Version};
-use herd_core::limits::HTTP_DROPPED_MAX_BYTES;
+use herd_core::limits::{FLIGHT_MS, HTTP_DROPPED_MAX_BYTES};
 use herd_core::op::{Action, Op, Put};
 use herd_core::{Error, ErrorKind};
 use herd_net::{Next, Step};
@@ -129,8 +130,9 @@ impl Incoming {
         }
     }
 
-    /// Stores the whole body: its version, and whether the object is new.
-    fn finish(self, cx: &Context) -> Result<(Collection, Version, bool), Error> {
+    /// Stores the whole body, unless another node decides on the object: its version, and whether the object is new; or
+    /// what is handed on.
+    fn finish(self, cx: &mut Context) -> Result<(Collection, Result<(Version, bool), Handing>), Error> {
         let body = self.upload.finish(cx.now)?;
         cx.count_in(VerbName::Put, body.len());
         let mut bytes = Vec::new();
@@ -144,8 +146,14 @@ impl Incoming {
             let created = outcome.before.is_none();
             outcome.done.map(|(version, _)| (version, created))
         });
-        let (version, created) = done?;
-        Ok((self.collection, version, created))
+        match done {
+            Ok(done) => Ok((self.collection, Ok(done?))),
+            Err(Elsewhere) => {
+                cx.check_reachable(&self.collection, &self.name)?;
+                let handing = Handing::of_op(cx, &self.collection, &self.name, &op, How::default())?;
+                Ok((self.collection, Err(handing)))
+            }
+        }
     }
 }
 
@@ -277,24 +285,83 @@ impl Session {
 
     fn end_put(&mut self, cx: &mut Context, incoming: Incoming, out: &mut Output<'_>) -> Next {
         let connection = incoming.connection;
-        match incoming.finish(cx) {
-            Ok((collection, version, created)) => {
-                let object =
-                    ObjectHead { version, class: collection.class(), copies: 1, attributes: None, ttl_ms: None };
-                let (status, content) = match created {
-                    true => (Status::Created, Content::Whole { length_bytes: 0 }),
-                    false => (Status::NoContent, Content::Absent),
-                };
-                answer(cx, connection, status, content, Some(object), out);
+        let done = match incoming.finish(cx) {
+            Ok((collection, Ok(done))) => Ok((collection, done)),
+            Ok((collection, Err(handing))) => {
+                let later = Later::Put { connection, collection };
+                match self.hand_on(cx, later, handing, FLIGHT_MS, out) {
+                    Ok(()) => return if connection == Connection::Close { Next::Close } else { Next::Read },
+                    Err(error) => Err(error),
+                }
             }
-            Err(error) => {
-                cx.count_error(DoorName::Http, VerbName::Put, error.kind);
-                let about = About { connection, date: Some(&date(cx)), ..About::default() };
-                put_error(out.buf, &error, &about);
-            }
-        }
+            Err(error) => Err(error),
+        };
+        answer_put(cx, connection, done, out);
         if connection == Connection::Close { Next::Close } else { Next::Read }
     }
+
+    pub(super) fn remove(
+        &mut self,
+        cx: &mut Context,
+        request: &Request<'_>,
+        collection: &str,
+        name: &[u8],
+        out: &mut Output<'_>,
+    ) -> Result<(), Error> {
+        let found = cx.shared.collection(collection)?;
+        let op = Op { condition: request.write.condition, ..Op::new(Action::Remove, 0) };
+        match apply(cx, &found, name, &op, |outcome| outcome.done.map(|(version, _)| version)) {
+            Ok(done) => answer_removed(cx, request.connection, &found, name, done, out),
+            Err(Elsewhere) => {
+                cx.check_reachable(&found, name)?;
+                let handing = Handing::of_op(cx, &found, name, &op, How::default())?;
+                let later = Later::Remove { connection: request.connection, collection: found, name: name.into() };
+                self.hand_on(cx, later, handing, FLIGHT_MS, out)
+            }
+        }
+    }
+}
+
+/// The answer to a PUT: the version, and whether the object is new.
+pub(super) fn answer_put(
+    cx: &Context,
+    connection: Connection,
+    done: Result<(Collection, (Version, bool)), Error>,
+    out: &mut Output<'_>,
+) {
+    match done {
+        Ok((collection, (version, created))) => {
+            let object = ObjectHead { version, class: collection.class(), copies: 1, attributes: None, ttl_ms: None };
+            let (status, content) = match created {
+                true => (Status::Created, Content::Whole { length_bytes: 0 }),
+                false => (Status::NoContent, Content::Absent),
+            };
+            answer(cx, connection, status, content, Some(object), out);
+        }
+        Err(error) => {
+            cx.count_error(DoorName::Http, VerbName::Put, error.kind);
+            let about = About { connection, date: Some(&date(cx)), ..About::default() };
+            put_error(out.buf, &error, &about);
+        }
+    }
+}
+
+/// The answer to a DELETE, unless it is an error.
+pub(super) fn answer_removed(
+    cx: &Context,
+    connection: Connection,
+    collection: &Collection,
+    name: &[u8],
+    done: Result<Version, Error>,
+    out: &mut Output<'_>,
+) -> Result<(), Error> {
+    let version = done.map_err(|error| match error.kind {
+        ErrorKind::NotFound => not_found(collection.name(), name),
+        _ => error,
+    })?;
+    let object = ObjectHead { version, class: collection.class(), copies: 1, attributes: None, ttl_ms: None };
+    answer(cx, connection, Status::NoContent, Content::Absent, Some(object), out);
+    Ok(())
 }
 
 fn answer(
@@ -314,24 +381,6 @@ fn check(cx: &Context, collection: &Collection, name: &[u8], condition: Conditio
         return Ok(());
     }
     let entry = cx.shared.store.entry(collection, name, cx.now);
-    if entry.seat() == Seat::Alone { condition.check(entry.version()) } else { Err(away(name)) }
-}
-
-pub(super) fn remove(
-    cx: &Context,
-    request: &Request<'_>,
-    collection: &str,
-    name: &[u8],
-    out: &mut Output<'_>,
-) -> Result<(), Error> {
-    let found = cx.shared.collection(collection)?;
-    let op = Op { condition: request.write.condition, ..Op::new(Action::Remove, 0) };
-    let done = apply(cx, &found, name, &op, |outcome| outcome.done);
-    let (version, _) = done.map_err(|error| match error.kind {
-        ErrorKind::NotFound => not_found(collection, name),
-        _ => error,
-    })?;
-    let object = ObjectHead { version, class: found.class(), copies: 1, attributes: None, ttl_ms: None };
-    answer(cx, request.connection, Status::NoContent, Content::Absent, Some(object), out);
-    Ok(())
+    // Another node looks when it has the body.
+    if entry.seat() == Seat::Alone { condition.check(entry.version()) } else { Ok(()) }
 }

@@ -5,13 +5,13 @@ use super::hub::{self, View};
 use super::peers::{Peers, Target};
 use super::petition::Answers;
 use super::push::{Pushed, Staged};
-use super::{Hub, LinkLost, NoLink, Note, verbs};
+use super::{Came, Hub, LinkLost, NoLink, Note, verbs};
 use crate::context::Context;
 use herd_core::limits::{LINK_BYTES_MAX, LINK_OPS_MAX, STALLED_TIMEOUT_MS};
 use herd_core::place::NodeId;
 use herd_core::wire::{
     Accepting, Asker, Beat, Beats, Dialing, Fields, Header, Kind, LINK_PROTOCOL, LinkError, LinkErrorKind, LinkId,
-    Links, Load, MapMark, Peer, Side, VERB_BEAT, WireError,
+    Links, Load, MapMark, MapSent, Peer, Side, VERB_BEAT, WireError,
 };
 use herd_net::Ticket;
 use std::collections::BTreeMap;
@@ -50,6 +50,7 @@ pub(super) struct End {
     pub(super) id: LinkId,
     pub(super) peer: Peer,
     pub(super) asker: Asker<Note>,
+    side: Side,
     pub(super) load: Load,
     pub(super) beats: Beats,
     /// Since when a beat is not answered.
@@ -71,6 +72,7 @@ impl End {
             id,
             peer,
             asker: Asker::new(side),
+            side,
             load: Load::default(),
             beats: Beats::new(now_ms),
             unanswered_ms: None,
@@ -88,15 +90,24 @@ impl End {
         request: Header,
         note: Note,
         encode: impl FnOnce(Header, &mut Vec<u8>) -> Result<(), WireError>,
-    ) -> Result<(), NoLink> {
-        let unsent_bytes = (self.pending_bytes + self.unsent.len()) as u64;
-        if self.asker.len() >= LINK_OPS_MAX || unsent_bytes > LINK_BYTES_MAX {
-            return Err(NoLink::Busy);
-        }
+    ) -> Result<u64, NoLink> {
+        self.check_room()?;
         let request = Header { kind: Kind::Request, id: self.asker.next_id(), ..request };
         encode(request, &mut self.unsent).expect("who asks keeps the limits of a frame");
         self.asker.open(request, note);
-        Ok(())
+        Ok(request.id)
+    }
+
+    /// Whether one more may be asked.
+    fn check_room(&self) -> Result<(), NoLink> {
+        let unsent_bytes = (self.pending_bytes + self.unsent.len()) as u64;
+        let is_full = self.asker.len() >= LINK_OPS_MAX || unsent_bytes > LINK_BYTES_MAX;
+        if is_full { Err(NoLink::Busy) } else { Ok(()) }
+    }
+
+    /// Whether this end opened the request of that id.
+    pub(super) fn has_asked(&self, id: u64) -> bool {
+        self.side.opened(id)
     }
 
     /// Says that this end is there, and which map it has.
@@ -178,12 +189,62 @@ impl Ends {
         request: Header,
         note: Note,
         encode: impl FnOnce(Header, &mut Vec<u8>) -> Result<(), WireError>,
-    ) -> Result<(), NoLink> {
+    ) -> Result<(LinkId, u64), NoLink> {
         let target = Target { node, link: self.number };
         let end = self.ends.get_mut(&target).ok_or(NoLink::Down)?;
-        end.ask(request, note, encode)?;
+        let id = end.ask(request, note, encode)?;
         self.ready.push(end.ticket);
-        Ok(())
+        Ok((end.id, id))
+    }
+
+    /// As [`Ends::ask`], of a request whose body is sent frame by frame, as the link takes it.
+    pub(crate) fn ask_streamed(
+        &mut self,
+        node: NodeId,
+        request: Header,
+        fields: &Fields<'_>,
+        note: Note,
+    ) -> Result<(LinkId, u64), NoLink> {
+        let target = Target { node, link: self.number };
+        let end = self.ends.get_mut(&target).ok_or(NoLink::Down)?;
+        end.check_room()?;
+        let request = Header { kind: Kind::Request, id: end.asker.next_id(), ..request };
+        end.asker.open_streamed(request, fields, note).expect("who asks keeps the limits of a frame");
+        self.ready.push(end.ticket);
+        Ok((end.id, request.id))
+    }
+
+    /// Nobody wants the answer to a request any more.
+    pub(crate) fn cancel(&mut self, id: LinkId, request: u64) {
+        let Some(end) = self.ends.get_mut(&of(id)).filter(|end| end.id == id) else { return };
+        if end.asker.give_up(request) {
+            end.unsent.extend_from_slice(&Header::cancel(request).encode());
+            self.ready.push(end.ticket);
+        }
+    }
+
+    /// Whether there is a body to send, of a request of this end.
+    pub(super) fn is_sending(&self, id: LinkId) -> bool {
+        let end = self.ends.get(&of(id)).filter(|end| end.id == id);
+        end.is_some_and(|end| end.asker.is_sending(None))
+    }
+
+    /// Hands the owner a map that came as an answer.
+    pub(crate) fn map_came(&self, from: LinkId, sent: MapSent, bytes: Vec<u8>) {
+        self.hub().into_iter().for_each(|hub| hub.owner.map_came(Came { from: from.node, sent, bytes: bytes.clone() }));
+    }
+
+    /// Appends the answer to a request of an end that goes by another map: with the map, if that is the later one.
+    pub(crate) fn moved(&mut self, id: LinkId, request: &Header, out: &mut Vec<u8>) {
+        let has = self.end(id).and_then(|end| end.has);
+        let Some(view) = &self.view else { return };
+        let is_later = view.mark.epoch > request.epoch || has.is_some_and(|has| has < view.mark);
+        let (is_difference, bytes) = match has.filter(|_| is_later) {
+            Some(has) => view.bytes(has, false),
+            None => (false, Default::default()),
+        };
+        let sent = MapSent { mark: view.mark, is_difference };
+        sent.moved(out, request, &bytes).expect("a map is within the limits");
     }
 
     /// Has an end say something more; whether it is there.
@@ -454,10 +515,11 @@ mod tests {
         let mut ends = dialing();
         let request = Header { verb: 200, ..Header::new(Kind::Request) };
         let ask = |ends: &mut Ends, bytes: usize| {
-            ends.ask(node(1), request, Note::Probe(1), |_, out| {
+            let encode = |_, out: &mut Vec<u8>| {
                 out.resize(out.len() + bytes, 0);
                 Ok(())
-            })
+            };
+            ends.ask(node(1), request, Note::Probe(1), encode).map(drop)
         };
         assert_eq!(ask(&mut ends, 1), Err(NoLink::Down));
         let (id, _) = up(&mut ends, 0, 1, 0);

@@ -139,6 +139,11 @@ impl Hub {
         self.tell();
     }
 
+    /// What was drawn by chance at this start.
+    pub(crate) fn random(&self) -> [u8; 16] {
+        self.me.random
+    }
+
     /// The names of machines whose addresses are wanted.
     pub(super) fn names(&self) -> BTreeSet<String> {
         self.lock().names.wanted()

@@ -29,6 +29,7 @@ mod session;
 pub(crate) mod tests;
 mod verbs;
 
+use crate::flight::FlightId;
 pub use admit::Warden;
 pub(crate) use ends::Ends;
 pub(crate) use group::{Change, close};
@@ -44,6 +45,8 @@ pub(crate) enum Note {
     Map(u64),
     /// A request to the warden, of this number.
     Warden(u64),
+    /// Part of a flight, and how often it was asked.
+    Flight(FlightId, u32),
     /// Of a test.
     #[cfg(test)]
     Probe(u64),

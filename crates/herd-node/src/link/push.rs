@@ -32,7 +32,7 @@ pub(super) struct Staged {
 
 impl View {
     /// The bytes that make this map of the one that has this mark, and whether they are a difference.
-    fn bytes(&self, has: MapMark, is_again: bool) -> (bool, Cow<'_, [u8]>) {
+    pub(super) fn bytes(&self, has: MapMark, is_again: bool) -> (bool, Cow<'_, [u8]>) {
         let is = |map: &Map| (map.epoch, map.revision) == (has.epoch, has.revision);
         let base = [Some(&self.map), self.before.as_ref()].into_iter().flatten().find(|map| is(map));
         match base.filter(|_| !is_again) {

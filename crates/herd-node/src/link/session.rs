@@ -11,18 +11,20 @@
 //! What is up is served as long as no newer link has taken its place. Before, a connection costs one head; its frames
 //! have no body. Nothing from the other end reaches an assertion: what breaks the protocol ends the link.
 
+use super::Note;
 use super::admit::Admission;
 use super::ends::lose;
 use super::peers::Target;
 use super::verbs::{self, Reply};
 use crate::context::{Context, Output};
 use crate::metrics::{DoorName, VerbName};
-use crate::{doors, group};
+use crate::{doors, group, wire};
 use herd_core::ErrorKind;
-use herd_core::limits::LINK_UNSENT_MAX_BYTES;
+use herd_core::limits::{BLOCK_BYTES, LINK_UNSENT_MAX_BYTES, WIRE_FRAME_BODY_MAX_BYTES};
 use herd_core::wire::{
-    Accepting, Breach, Dialing, Fields, Frame, Header, Kind, LinkError, LinkErrorKind, LinkId, MAGIC, Peer, Side,
-    WireError, encode_frame, parse_frame, parse_frame_head, parse_header, wants_in,
+    Accepting, Breach, Dialing, FLAG_MORE, Fields, Frame, Header, Kind, LENGTH_UNKNOWN, LinkError, LinkErrorKind,
+    LinkId, MAGIC, Peer, Side, VERB_BEAT, WireError, encode_frame, parse_frame, parse_frame_head, parse_header,
+    wants_in,
 };
 use herd_net::{Call, Due, Next, Step, Ticket};
 
@@ -42,8 +44,8 @@ pub(crate) enum Session {
     Accepting { accepting: Box<Accepting>, begun: u64 },
     /// The other end wants to be let into the herd.
     Joining(Admission),
-    /// A link; `part` of a long frame has come.
-    Up { id: LinkId, part: Vec<u8> },
+    /// A link; `part` of a long frame has come. `served` serves what clients of the other node ask.
+    Up { id: LinkId, part: Vec<u8>, served: Box<wire::Session> },
     /// What comes is dropped.
     Over,
 }
@@ -155,11 +157,37 @@ impl Session {
         Step { used, next: Next::Again }
     }
 
-    /// Says what others of this loop had it say; false: nothing.
-    pub(crate) fn resume(&mut self, cx: &mut Context, _ticket: Ticket, out: &mut Output<'_>) -> bool {
+    /// Says what others of this loop had it say, and what was waited for; false: nothing.
+    pub(crate) fn resume(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) -> bool {
         match self {
             Session::Joining(admission) => admission.resume(cx, out),
-            _ => self.speak(cx, out),
+            Session::Up { served, .. } => served.resume(cx, ticket, out) | self.speak(cx, out),
+            _ => false,
+        }
+    }
+
+    /// Whether it has bodies to send.
+    pub(crate) fn wants_more(&self, cx: &Context) -> bool {
+        match self {
+            Session::Up { id, served, .. } => served.wants_more() || cx.links.is_sending(*id),
+            _ => false,
+        }
+    }
+
+    /// Everything queued was sent: the next frame of a body.
+    pub(crate) fn more(&mut self, cx: &mut Context, out: &mut Output<'_>) {
+        let Session::Up { id, served, .. } = self else { return };
+        if served.wants_more() {
+            served.more(out);
+        }
+        send_request(cx, *id, out);
+    }
+
+    /// The connection whose flights it has, if it ever had one.
+    pub(crate) fn flying(&self) -> Option<u64> {
+        match self {
+            Session::Up { served, .. } => served.flying(),
+            _ => None,
         }
     }
 
@@ -203,7 +231,7 @@ impl Session {
             return self.take_part(cx, input, out);
         }
         if let Some(frame) = parse_frame(input)? {
-            return self.up_frame(cx, &frame, out).map(|()| frame.bytes());
+            return self.up_frame(cx, &frame, input, out).map(|()| frame.bytes());
         }
         let is_long = parse_header(input)?.is_some_and(|header| header.frame_bytes() > KEPT_BYTES);
         if is_long {
@@ -221,7 +249,7 @@ impl Session {
         if part.len() >= whole_bytes {
             let part = std::mem::take(part);
             if let Some(frame) = parse_frame(&part)? {
-                self.up_frame(cx, &frame, out)?;
+                self.up_frame(cx, &frame, &part, out)?;
             }
         }
         Ok(taken)
@@ -281,26 +309,48 @@ impl Session {
         now_ms: u64,
     ) -> Result<(), Fault> {
         let (id, lost) = cx.links.up(peer, side, out.ticket(), now_ms)?;
-        *self = Session::Up { id, part: Vec::new() };
+        *self = Session::Up { id, part: Vec::new(), served: Box::new(wire::Session::of_node(id)) };
         lose(cx, lost);
         // Before anything of it is served.
         group::look(cx);
         Ok(())
     }
 
-    /// A frame of a link that is up.
-    fn up_frame(&mut self, cx: &mut Context, frame: &Frame<'_>, out: &mut Output<'_>) -> Result<(), Fault> {
-        let Session::Up { id, .. } = *self else { return Ok(()) };
-        let (header, fields) = (frame.header(), frame.fields()?);
+    /// A frame of a link that is up, with which `bytes` begin.
+    fn up_frame(
+        &mut self,
+        cx: &mut Context,
+        frame: &Frame<'_>,
+        bytes: &[u8],
+        out: &mut Output<'_>,
+    ) -> Result<(), Fault> {
+        let Session::Up { id, served, .. } = self else { return Ok(()) };
+        let (id, header, fields) = (*id, frame.header(), frame.fields()?);
+        let is_own = cx.links.end(id).is_some_and(|end| end.has_asked(header.id));
         match header.kind {
+            // What is never answered has no id.
+            Kind::Request if is_own && header.id != 0 => {
+                Err(Fault::Broken("a request with an id of this end's".into()))
+            }
+            Kind::Request if header.verb < VERB_BEAT => {
+                if verbs::admit(cx, id, header, out)? {
+                    serve_client(served, cx, &bytes[..frame.bytes()], out)?;
+                }
+                check_unsent(out)
+            }
             Kind::Request => {
                 verbs::asked(cx, id, frame, &fields, out)?;
                 check_unsent(out)
             }
-            Kind::Reply => reply(cx, id, frame, fields),
+            Kind::Reply => reply(cx, id, frame, fields, out),
+            Kind::Data if is_own => data(cx, id, frame),
+            Kind::Data if served.is_receiving(header.id) => serve_client(served, cx, &bytes[..frame.bytes()], out),
             Kind::Data => Ok(verbs::more(cx, id, frame, out)?),
-            // Of bodies that are not sent yet.
-            Kind::Credit | Kind::Cancel => Ok(()),
+            Kind::Credit if is_own => {
+                cx.links.end(id).into_iter().for_each(|end| end.asker.take_credit(header));
+                Ok(())
+            }
+            Kind::Credit | Kind::Cancel => serve_client(served, cx, &bytes[..frame.bytes()], out),
             Kind::Goodbye => Err(Fault::Goodbye(LinkError::of_goodbye(header, &fields))),
             Kind::Hello | Kind::Welcome => Err(Fault::Broken("a second hello on a link".into())),
         }
@@ -343,16 +393,81 @@ fn bad_hello(text: &str) -> Fault {
     Fault::Refused(LinkError { kind: LinkErrorKind::BadHello, text: text.to_owned() })
 }
 
-/// Takes an answer.
-fn reply(cx: &mut Context, id: LinkId, frame: &Frame<'_>, fields: Fields<'_>) -> Result<(), Fault> {
-    let header = frame.header();
+/// Sends the next frame of a request's body, if one may go.
+fn send_request(cx: &mut Context, id: LinkId, out: &mut Output<'_>) {
+    let Some(end) = cx.links.end(id) else { return };
+    let Some(wanted) = end.asker.wanted(WIRE_FRAME_BODY_MAX_BYTES) else { return };
+    let part = match end.asker.note(wanted.id) {
+        Some(Note::Flight(part, _)) => *part,
+        _ => return,
+    };
+    let Some(body) = cx.flight_body(part) else { return };
+    let Some(end) = cx.links.end(id) else { return };
+    let (from, to) = (wanted.position, wanted.position + wanted.bytes as u64);
+    // They begin at whole blocks, as frames do but for the last.
+    let blocks = from as usize / BLOCK_BYTES..(to as usize).div_ceil(BLOCK_BYTES);
+    let checks = body.checksums()[blocks].iter().copied();
+    if end.asker.encode_frame(out.buf, (wanted.id, wanted.bytes), checks, false).is_ok() {
+        out.bulk(body, from, to);
+    }
+}
+
+/// Serves a whole frame that is about a client's request.
+fn serve_client(served: &mut wire::Session, cx: &mut Context, frame: &[u8], out: &mut Output<'_>) -> Result<(), Fault> {
+    let mut used = 0;
+    while used < frame.len() {
+        let step = served.serve(cx, &frame[used..], out);
+        if step.next == Next::Close || step.used == 0 {
+            return Err(Fault::Goodbye(None));
+        }
+        used += step.used;
+    }
+    Ok(())
+}
+
+/// Takes an answer, or its first frame.
+fn reply(
+    cx: &mut Context,
+    id: LinkId,
+    frame: &Frame<'_>,
+    fields: Fields<'_>,
+    out: &mut Output<'_>,
+) -> Result<(), Fault> {
+    let (header, body) = (frame.header(), frame.body()?);
     let Some(end) = cx.links.end(id) else { return Ok(()) };
-    end.asker.take_reply(header)?;
-    if header.has(herd_core::wire::FLAG_MORE) {
+    let Some(answer) = end.asker.take_reply(header)? else { return Ok(()) };
+    let note = match header.has(FLAG_MORE) {
+        false => end.asker.end(header.id),
+        true => end.asker.note(header.id).map(|note| (*note, false)),
+    };
+    let Some((note, is_stopped)) = note else { return Ok(()) };
+    if header.has(FLAG_MORE) && !matches!(note, Note::Flight(..)) {
         return Err(Fault::Broken("an answer in parts, where none was asked for".into()));
     }
-    let Some((note, _)) = end.asker.end(header.id) else { return Ok(()) };
-    Ok(verbs::answered(cx, note, Ok(Reply { from: id, header, fields }))?)
+    if answer.needs_credit {
+        out.buf.extend_from_slice(&Header::credit(header.id, LENGTH_UNKNOWN).encode());
+    }
+    if is_stopped {
+        out.buf.extend_from_slice(&Header::cancel(header.id).encode());
+    }
+    Ok(verbs::answered(cx, note, Ok(Reply { from: id, header, fields, body }))?)
+}
+
+/// Takes a further frame of an answer.
+fn data(cx: &mut Context, id: LinkId, frame: &Frame<'_>) -> Result<(), Fault> {
+    let (header, body) = (frame.header(), frame.body()?);
+    let Some(end) = cx.links.end(id) else { return Ok(()) };
+    if !end.asker.take_data(header)? {
+        return Ok(());
+    }
+    let note = match header.has(FLAG_MORE) {
+        false => end.asker.end(header.id).map(|(note, _)| note),
+        true => end.asker.note(header.id).copied(),
+    };
+    match note {
+        Some(Note::Flight(part, attempt)) => Ok(cx.flight_more((part, attempt), id, header, body)?),
+        _ => Ok(()),
+    }
 }
 
 /// A link is read however much of its output is not taken: refusals that nobody reads must end somewhere.

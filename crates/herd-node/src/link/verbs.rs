@@ -10,7 +10,7 @@ use herd_core::wire::{
 };
 use herd_core::{Error, ErrorKind};
 
-/// What came back to what was asked; its body is empty.
+/// What came back to what was asked: its first frame.
 pub(super) struct Reply<'a> {
     /// Over this link.
     pub(super) from: LinkId,
@@ -18,9 +18,12 @@ pub(super) struct Reply<'a> {
     pub(super) header: &'a Header,
     /// The fields of its head.
     pub(super) fields: Fields<'a>,
+    /// What the frame has of its body.
+    pub(super) body: &'a [u8],
 }
 
-/// Takes a request whose frame is wholly there, and answers it. Error: the other end breaks the protocol.
+/// Takes a request of a node whose frame is wholly there, and answers it; those of clients (verbs below 16) go to the
+/// session's own. Error: the other end breaks the protocol.
 pub(super) fn asked(
     cx: &mut Context,
     id: LinkId,
@@ -34,7 +37,6 @@ pub(super) fn asked(
         VERB_GROUP => return group::came(cx, id, &frame.head, fields, body),
         VERB_WARDEN => cx.links.petition(id, header, fields).map(|()| false),
         VERB_MAP => cx.links.receive(id, header, MapSent::decode(header, fields), body),
-        verb if verb < VERB_BEAT => handed_on(cx, id, body, out).map(|()| true),
         _ => Err(not_in_version()),
     };
     match answer {
@@ -54,16 +56,17 @@ pub(super) fn more(cx: &mut Context, id: LinkId, frame: &Frame<'_>, out: &mut Ou
     Ok(())
 }
 
-/// A client's request that another node hands on; they alone are refused where too many are under way.
-fn handed_on(cx: &mut Context, id: LinkId, body: &[u8], out: &Output<'_>) -> Result<(), Error> {
-    let (bytes, unsent) = (body.len() as u64, out.pending_bytes() as u64);
-    let busy = || Error::new(ErrorKind::Busy, "too many requests of this node are under way here: ask again later");
-    let load = &mut cx.links.end(id).ok_or_else(busy)?.load;
-    if !load.admit(bytes, unsent) {
-        return Err(busy());
+/// Whether a client's request that another node hands on is taken: they alone are refused where too many are under way.
+pub(super) fn admit(cx: &mut Context, id: LinkId, header: &Header, out: &mut Output<'_>) -> Result<bool, WireError> {
+    let (bytes, unsent) = (u64::from(header.body_len), out.pending_bytes() as u64);
+    if let Some(end) = cx.links.end(id)
+        && end.load.admit(bytes, unsent)
+    {
+        end.load.done(bytes);
+        return Ok(true);
     }
-    load.done(bytes);
-    Err(not_in_version())
+    let text = "too many requests of this node are under way here: ask again later";
+    refuse(header, &Error::new(ErrorKind::Busy, text), out).map(|()| false)
 }
 
 fn not_in_version() -> Error {
@@ -95,6 +98,13 @@ pub(super) fn answered(cx: &mut Context, note: Note, reply: Result<Reply<'_>, Li
             Ok(())
         }
         (Note::Beat | Note::Map(_), Err(LinkLost)) => Ok(()),
+        (Note::Flight(id, attempt), Ok(Reply { from, header, fields, body })) => {
+            cx.flight_answered((id, attempt), from, header, &fields, body)
+        }
+        (Note::Flight(id, attempt), Err(lost)) => {
+            cx.flight_lost(id, attempt, lost);
+            Ok(())
+        }
         #[cfg(test)]
         (Note::Probe(number), reply) => {
             cx.links.probes.push((number, reply.map(|reply| reply.header.status())));

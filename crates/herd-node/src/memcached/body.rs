@@ -7,6 +7,7 @@ use crate::context::{Context, Output};
 use crate::metrics::VerbName;
 use herd_core::Error;
 use herd_core::door::memcached::{self as proto, reply};
+use herd_core::op::{Action, Op};
 use herd_net::{Next, Step};
 use herd_store::Upload;
 use std::io::IoSliceMut;
@@ -20,13 +21,6 @@ pub(super) struct Receiving {
     left: u64,
     /// There was no room midway: what is still to come is dropped, then this is answered.
     failed: Option<Error>,
-}
-
-/// As `text::drop_old`, of a line.
-fn drop_old(cx: &Context, line: &[u8]) {
-    if let Ok(command) = proto::parse_line(line) {
-        text::drop_old(cx, &command);
-    }
 }
 
 /// As `text::is_quiet`, of a line.
@@ -46,7 +40,7 @@ impl Session {
     ) -> Step {
         if bytes > cx.shared.config.memcached_max_bytes {
             cx.count_error(crate::metrics::DoorName::Memcached, VerbName::Put, herd_core::ErrorKind::TooLarge);
-            drop_old(cx, line);
+            self.drop_old(cx, line, out);
             if !is_quiet(line) {
                 out.buf.extend_from_slice(reply::TOO_LARGE);
             }
@@ -61,7 +55,7 @@ impl Session {
                 self.state = State::Body(Box::new(receiving));
             }
             Err(error) => {
-                drop_old(cx, line);
+                self.drop_old(cx, line, out);
                 self.state = State::Swallow(bytes + 2);
                 answer_error(cx, VerbName::Put, &error, is_quiet(line), out);
             }
@@ -89,7 +83,7 @@ impl Session {
         let State::Body(receiving) = std::mem::take(&mut self.state) else {
             unreachable!("called inside a body");
         };
-        store(cx, *receiving, end == b"\r\n", out);
+        self.store(cx, *receiving, end == b"\r\n", out);
         Step { used: 2, next: Next::Read }
     }
 
@@ -118,25 +112,43 @@ impl Session {
     }
 }
 
-/// The body and its end are there.
-fn store(cx: &mut Context, receiving: Receiving, ended: bool, out: &mut Output<'_>) {
-    let line = receiving.line;
-    let quiet = is_quiet(&line);
-    if let Some(error) = receiving.failed {
-        drop_old(cx, &line);
-        return answer_error(cx, VerbName::Put, &error, quiet, out);
+impl Session {
+    /// The body and its end are there.
+    fn store(&mut self, cx: &mut Context, receiving: Receiving, ended: bool, out: &mut Output<'_>) {
+        let line = receiving.line;
+        let quiet = is_quiet(&line);
+        if let Some(error) = receiving.failed {
+            self.drop_old(cx, &line, out);
+            return answer_error(cx, VerbName::Put, &error, quiet, out);
+        }
+        if !ended {
+            return admin::say(reply::BAD_CHUNK, quiet, out);
+        }
+        let body = match receiving.upload.finish(cx.now) {
+            Ok(body) => Arc::new(body),
+            Err(error) => {
+                self.drop_old(cx, &line, out);
+                return answer_error(cx, VerbName::Put, &error, quiet, out);
+            }
+        };
+        let Ok(command) = proto::parse_line(&line) else {
+            unreachable!("the line was parsed before its body was read");
+        };
+        if text::dispatch(cx, &command, Given::Large(body.clone()), out).is_err() {
+            self.hand_on(cx, &command, &line, Given::Large(body), out);
+        }
     }
-    if !ended {
-        return admin::say(reply::BAD_CHUNK, quiet, out);
-    }
-    match receiving.upload.finish(cx.now) {
-        Ok(body) => match proto::parse_line(&line) {
-            Ok(command) => text::dispatch(cx, &command, Given::Large(Arc::new(body)), out),
-            Err(_) => unreachable!("the line was parsed before its body was read"),
-        },
-        Err(error) => {
-            drop_old(cx, &line);
-            answer_error(cx, VerbName::Put, &error, quiet, out);
+
+    /// What a `set` that failed was to replace goes, wherever it is.
+    fn drop_old(&mut self, cx: &mut Context, line: &[u8], out: &mut Output<'_>) {
+        let (mut buffer, command) = (Vec::new(), proto::parse_line(line));
+        let Some(key) = command.as_ref().ok().and_then(|command| text::old_to_drop(command, &mut buffer)) else {
+            return;
+        };
+        // There may be none, or it may be guarded by a lock: then it stays.
+        let op = Op::new(Action::Remove, 0);
+        if text::run(cx, key, &op, |outcome| outcome.done.ok()).is_err() {
+            self.remove_elsewhere(cx, key, &op, out);
         }
     }
 }

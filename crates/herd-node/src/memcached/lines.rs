@@ -3,6 +3,7 @@
 
 use super::text::Given;
 use super::{Session, State, admin, meta, serve_key, text};
+use crate::apply::Elsewhere;
 use crate::context::{Context, Output};
 use crate::metrics::{DoorName, VerbName};
 use herd_core::Error;
@@ -56,7 +57,10 @@ impl Session {
             admin::say(reply::BAD_CHUNK, text::is_quiet(command), out);
             return Step { used: len + bytes + 2, next: Next::Read };
         }
-        text::dispatch(cx, command, Given::Small(&body[..bytes], None), out);
+        let given = Given::Small(&body[..bytes], None);
+        if text::dispatch(cx, command, given, out).is_err() {
+            self.hand_on(cx, command, line, Given::Small(&body[..bytes], None), out);
+        }
         Step { used: len + bytes + 2, next: Next::Read }
     }
 
@@ -83,12 +87,21 @@ impl Session {
         let State::Keys(stream) = &mut self.state else {
             unreachable!("called inside a line of keys");
         };
+        if self.keys_out.is_some() {
+            // An error would end the line.
+            return Step { used: 0, next: if input.is_empty() { Next::Read } else { Next::Again } };
+        }
         let how = stream.how();
         match stream.step(input) {
             KeyStep::Key { key, used } => {
                 cx.count(VerbName::Get);
-                if !serve_key(cx, key, how, out) {
-                    self.state = State::SwallowLine;
+                match serve_key(cx, key, how, out) {
+                    Ok(true) => {}
+                    Ok(false) => self.state = State::SwallowLine,
+                    Err(Elsewhere) => {
+                        let more = self.keys_elsewhere(cx, key, &input[used..], out);
+                        return Step { used: used + more, next: Next::Read };
+                    }
                 }
                 Step { used, next: Next::Read }
             }
@@ -121,17 +134,19 @@ impl Session {
     }
 }
 
-/// Commands without a body other than `get`.
-pub(super) fn other(cx: &mut Context, command: &Command<'_>, out: &mut Output<'_>) {
+/// Commands without a body other than `get`. Error: another node has the item.
+pub(super) fn other(cx: &mut Context, command: &Command<'_>, out: &mut Output<'_>) -> Result<(), Elsewhere> {
     match command {
-        Command::Delete { key, quiet } => text::delete(cx, key, *quiet, out),
-        Command::Arith { key, delta, decrement, quiet } => text::arith(cx, key, *delta, *decrement, *quiet, out),
-        Command::Touch { key, exptime, quiet } => text::touch(cx, key, *exptime, *quiet, out),
-        Command::MetaGet(meta) => meta::get(cx, meta, out),
-        Command::MetaDelete(meta) => meta::delete(cx, meta, out),
-        Command::MetaArith { meta, decrement } => meta::arith(cx, meta, *decrement, out),
+        Command::Delete { key, quiet } => return text::delete(cx, key, *quiet, out),
+        Command::Arith { key, delta, decrement, quiet } => {
+            return text::arith(cx, key, (*delta, *decrement), *quiet, out);
+        }
+        Command::Touch { key, exptime, quiet } => return text::touch(cx, key, *exptime, *quiet, out),
+        Command::MetaGet(meta) => return meta::get(cx, meta, out),
+        Command::MetaDelete(meta) => return meta::delete(cx, meta, out),
+        Command::MetaArith { meta, decrement } => return meta::arith(cx, meta, *decrement, out),
+        Command::MetaDebug(meta) => return meta::debug(cx, meta, out),
         Command::MetaNoop => out.buf.extend_from_slice(reply::META_NOOP),
-        Command::MetaDebug(meta) => meta::debug(cx, meta, out),
         Command::FlushAll { delay, quiet } => admin::flush_all(cx, *delay, *quiet, out),
         Command::Stats(topic) => admin::stats(cx, *topic, out),
         Command::Verbosity { quiet, .. } => admin::say(reply::OK, *quiet, out),
@@ -141,6 +156,7 @@ pub(super) fn other(cx: &mut Context, command: &Command<'_>, out: &mut Output<'_
             unreachable!("served by the session")
         }
     }
+    Ok(())
 }
 
 #[cold]

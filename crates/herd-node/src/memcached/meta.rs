@@ -3,40 +3,38 @@
 use super::lines::answer_error;
 use super::text::{self, Given};
 use super::write_bytes;
-use crate::apply::Outcome;
-use crate::context::{Context, Output, away};
+use crate::apply::{Done, Elsewhere, Outcome};
+use crate::context::{Context, Output};
 use crate::metrics::VerbName;
 use herd_core::ErrorKind;
 use herd_core::door::memcached::{self as proto, Clock, Meta, SetMode, reply};
 use herd_core::entry::{Head, Memcached};
 use herd_core::method::memcached::Method;
-use herd_core::op::Answer;
-use herd_store::{Found, Seat};
-
-fn clock(cx: &Context) -> Clock {
-    Clock { now_ms: cx.now.unix_ms, node_s: cx.now.uptime_s }
-}
+use herd_core::op::{Answer, Op};
+use herd_store::{Body, Found, Seat};
+use std::sync::Arc;
 
 /// `mg`. One that changes nothing is answered from the object where it lies.
-pub(super) fn get(cx: &mut Context, meta: &Meta<'_>, out: &mut Output<'_>) {
+pub(super) fn get(cx: &mut Context, meta: &Meta<'_>, out: &mut Output<'_>) -> Result<(), Elsewhere> {
     cx.count(VerbName::Get);
     let mut buffer = Vec::new();
     let key = meta.key(&mut buffer);
-    if [b'N', b'T', b'R'].iter().any(|flag| meta.has(*flag)) || !get_as_it_is(cx, meta, key, out) {
-        get_and_change(cx, meta, key, out);
+    if [b'N', b'T', b'R'].iter().any(|flag| meta.has(*flag)) || !get_as_it_is(cx, meta, key, out)? {
+        let op = text::method(cx, Method::Get(meta));
+        text::run(cx, key, &op, |outcome| answer_got(cx, meta, outcome, out))?;
     }
+    Ok(())
 }
 
 /// Answers with the item as it is; false, with nothing done, if the right to recache must be handed out with it.
-fn get_as_it_is(cx: &Context, meta: &Meta<'_>, key: &[u8], out: &mut Output<'_>) -> bool {
+fn get_as_it_is(cx: &Context, meta: &Meta<'_>, key: &[u8], out: &mut Output<'_>) -> Result<bool, Elsewhere> {
     let mut entry = cx.shared.store.entry(&cx.shared.default, key, cx.now);
     if entry.seat() != Seat::Alone {
-        answer_error(cx, VerbName::Get, &away(key), false, out);
-        return true;
+        return Err(Elsewhere);
     }
     match entry.found() {
-        Some(found) if found.head.memcached.stale && !found.head.memcached.token_sent => return false,
-        Some(found) => answer_get(cx, meta, found.head, &found, false, out),
+        Some(found) if found.head.memcached.stale && !found.head.memcached.token_sent => return Ok(false),
+        Some(found) => answer_get(cx, meta, found.head, &found, (false, cx.clock()), out),
         None if !meta.is_quiet() => proto::meta_miss(meta, b"EN", out.buf),
         None => {}
     }
@@ -46,27 +44,23 @@ fn get_as_it_is(cx: &Context, meta: &Meta<'_>, key: &[u8], out: &mut Output<'_>)
     } else {
         entry.count_get(hit)
     }
-    true
+    Ok(true)
 }
 
-fn get_and_change(cx: &Context, meta: &Meta<'_>, key: &[u8], out: &mut Output<'_>) {
-    let op = text::method(cx, Method::Get(meta));
-    let failed = text::run(cx, key, &op, |Outcome { before, done, entry }| {
-        let hit = before.is_some();
-        if let (Ok((version, _)), Some(found)) = (&done, entry.found()) {
-            let made = Memcached { cas: meta.new_cas, ..Memcached::default() };
-            let access_s = cx.now.uptime_s;
-            let head = before.unwrap_or(Head { version: *version, memcached: made, access_s, ..Head::default() });
-            answer_get(cx, meta, head, &found, !hit, out);
-        }
-        if hit && meta.has(b'u') {
-            entry.count_hit()
-        } else if !text::is_away(&done) {
-            entry.count_get(hit)
-        }
-        done.err()
-    });
-    match failed {
+/// The reply to `mg`, by what became of the item.
+pub(super) fn answer_got(cx: &Context, meta: &Meta<'_>, mut outcome: Outcome<'_, '_>, out: &mut Output<'_>) {
+    let (hit, clock) = (outcome.before.is_some(), outcome.clock(cx));
+    if let (Ok((version, _)), Some(found)) = (&outcome.done, outcome.found()) {
+        let made = Memcached { cas: meta.new_cas, ..Memcached::default() };
+        let head = Head { version: *version, memcached: made, access_s: clock.node_s, ..Head::default() };
+        answer_get(cx, meta, outcome.before.unwrap_or(head), &found, (!hit, clock), out);
+    }
+    if hit && meta.has(b'u') {
+        outcome.count_hit()
+    } else {
+        outcome.count_get(hit)
+    }
+    match outcome.done.err() {
         Some(error) if error.kind == ErrorKind::NotFound && meta.is_quiet() => {}
         Some(error) if error.kind == ErrorKind::NotFound => proto::meta_miss(meta, b"EN", out.buf),
         Some(error) => answer_error(cx, VerbName::Get, &error, false, out),
@@ -75,8 +69,15 @@ fn get_and_change(cx: &Context, meta: &Meta<'_>, key: &[u8], out: &mut Output<'_
 }
 
 /// The reply to a hit, or to a miss that made an item; `head` is the item's before the command changed it.
-fn answer_get(cx: &Context, meta: &Meta<'_>, mut head: Head, found: &Found<'_>, created: bool, out: &mut Output<'_>) {
-    if proto::meta_get(meta, &mut head, created, clock(cx), out.buf) {
+fn answer_get(
+    cx: &Context,
+    meta: &Meta<'_>,
+    mut head: Head,
+    found: &Found<'_>,
+    (created, clock): (bool, Clock),
+    out: &mut Output<'_>,
+) {
+    if proto::meta_get(meta, &mut head, created, clock, out.buf) {
         cx.count_out(VerbName::Get, found.head.size_bytes);
         write_bytes(found.value, out);
     }
@@ -87,13 +88,36 @@ pub(super) fn else_removes(meta: &Meta<'_>, mode: SetMode) -> bool {
     mode == SetMode::Set && !meta.has(b'C')
 }
 
+/// `ms`, as an operation.
+pub(super) fn set_op<'a>(cx: &Context, meta: &'a Meta<'a>, mode: SetMode, value: Given<'a>) -> Op<'a, Arc<Body>> {
+    let op = text::method(cx, Method::Set { meta, mode, value });
+    Op { else_remove: else_removes(meta, mode), ..op }
+}
+
 /// `ms`.
-pub(super) fn set(cx: &mut Context, meta: &Meta<'_>, mode: SetMode, given: Given<'_>, out: &mut Output<'_>) {
+pub(super) fn set(
+    cx: &mut Context,
+    meta: &Meta<'_>,
+    mode: SetMode,
+    given: Given<'_>,
+    out: &mut Output<'_>,
+) -> Result<(), Elsewhere> {
     let mut buffer = Vec::new();
     let (key, given_bytes) = (meta.key(&mut buffer), given.len());
-    let mut op = text::method(cx, Method::Set { meta, mode, value: given });
-    op.else_remove = else_removes(meta, mode);
-    let status = match text::run(cx, key, &op, |outcome| outcome.done) {
+    let done = text::run(cx, key, &set_op(cx, meta, mode, given), |outcome| outcome.done)?;
+    answer_set(cx, meta, mode, given_bytes, done, out);
+    Ok(())
+}
+
+pub(super) fn answer_set(
+    cx: &Context,
+    meta: &Meta<'_>,
+    mode: SetMode,
+    given_bytes: u64,
+    done: Done,
+    out: &mut Output<'_>,
+) {
+    let status = match done {
         Ok((_, _)) if meta.is_quiet() => return,
         Ok((version, answer)) => {
             let cas = if meta.new_cas != 0 { meta.new_cas } else { version };
@@ -113,11 +137,17 @@ pub(super) fn set(cx: &mut Context, meta: &Meta<'_>, mode: SetMode, given: Given
 }
 
 /// `md`.
-pub(super) fn delete(cx: &mut Context, meta: &Meta<'_>, out: &mut Output<'_>) {
+pub(super) fn delete(cx: &mut Context, meta: &Meta<'_>, out: &mut Output<'_>) -> Result<(), Elsewhere> {
     cx.count(VerbName::Remove);
     let mut buffer = Vec::new();
     let key = meta.key(&mut buffer);
-    match text::run(cx, key, &text::method(cx, Method::Delete(meta)), |outcome| outcome.done) {
+    let done = text::run(cx, key, &text::method(cx, Method::Delete(meta)), |outcome| outcome.done)?;
+    answer_delete(cx, meta, done, out);
+    Ok(())
+}
+
+pub(super) fn answer_delete(cx: &Context, meta: &Meta<'_>, done: Done, out: &mut Output<'_>) {
+    match done {
         Ok(_) if meta.is_quiet() => {}
         Ok(_) => proto::meta_miss(meta, b"HD", out.buf),
         Err(error) => answer_miss(cx, meta, VerbName::Remove, &error, out),
@@ -125,20 +155,33 @@ pub(super) fn delete(cx: &mut Context, meta: &Meta<'_>, out: &mut Output<'_>) {
 }
 
 /// `ma`.
-pub(super) fn arith(cx: &mut Context, meta: &Meta<'_>, decrement: bool, out: &mut Output<'_>) {
+pub(super) fn arith(cx: &mut Context, meta: &Meta<'_>, decrement: bool, out: &mut Output<'_>) -> Result<(), Elsewhere> {
     cx.count(VerbName::Arithmetic);
     let mut buffer = Vec::new();
     let key = meta.key(&mut buffer);
     let op = text::method(cx, Method::MetaArith { meta, decrement });
-    match text::run(cx, key, &op, |outcome| outcome.done.map(|done| (done, outcome.before))) {
+    let (done, before) = text::run(cx, key, &op, |outcome| (outcome.done, outcome.before))?;
+    answer_arith(cx, meta, done, before, cx.clock(), out);
+    Ok(())
+}
+
+pub(super) fn answer_arith(
+    cx: &Context,
+    meta: &Meta<'_>,
+    done: Done,
+    before: Option<Head>,
+    clock: Clock,
+    out: &mut Output<'_>,
+) {
+    match done {
         Ok(_) if meta.is_quiet() => {}
-        Ok(((version, answer), before)) => {
+        Ok((version, answer)) => {
             // The reply speaks of the new CAS value, and of the expiry as the flags change it, one after the other.
             let memcached = Memcached { cas: meta.new_cas, ..Memcached::default() };
             let expires_ms = before.map_or(0, |head| head.expires_ms);
             let mut head = Head { version, memcached, expires_ms, ..Head::default() };
             let value = number(&answer).unwrap_or_default();
-            proto::meta_arith(meta, &mut head, before.is_none(), clock(cx), value, out.buf);
+            proto::meta_arith(meta, &mut head, before.is_none(), clock, value, out.buf);
         }
         Err(error) if error.kind == ErrorKind::BadRequest => out.buf.extend_from_slice(reply::NON_NUMERIC),
         Err(error) => answer_miss(cx, meta, VerbName::Arithmetic, &error, out),
@@ -163,16 +206,21 @@ fn number<B>(answer: &Answer<B>) -> Option<u64> {
 }
 
 /// `me`.
-pub(super) fn debug(cx: &mut Context, meta: &Meta<'_>, out: &mut Output<'_>) {
+pub(super) fn debug(cx: &mut Context, meta: &Meta<'_>, out: &mut Output<'_>) -> Result<(), Elsewhere> {
     cx.count(VerbName::Admin);
     let mut buffer = Vec::new();
     let key = meta.key(&mut buffer);
     let entry = cx.shared.store.entry(&cx.shared.default, key, cx.now);
     if entry.seat() != Seat::Alone {
-        return answer_error(cx, VerbName::Admin, &away(key), false, out);
+        return Err(Elsewhere);
     }
-    match entry.found() {
-        Some(found) => proto::meta_debug(meta, &found.head, clock(cx), out.buf),
+    answer_debug(meta, entry.found().map(|found| found.head), cx.clock(), out);
+    Ok(())
+}
+
+pub(super) fn answer_debug(meta: &Meta<'_>, head: Option<Head>, clock: Clock, out: &mut Output<'_>) {
+    match head {
+        Some(head) => proto::meta_debug(meta, &head, clock, out.buf),
         None => out.buf.extend_from_slice(reply::META_DEBUG_MISS),
     }
 }

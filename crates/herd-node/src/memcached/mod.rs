@@ -2,26 +2,34 @@
 //!
 //! A session is between lines, inside a long line of keys, or inside a body. Values up to 4 KiB are taken when they
 //! are wholly there; larger ones are received straight into the store (`body.rs`). This file has the loop and `get`;
-//! what else a line may be is told in `lines.rs`.
+//! what else a line may be is told in `lines.rs`, and what another node
+//! answers in `later.rs`.
 
 mod admin;
 mod body;
+mod later;
 mod lines;
 mod meta;
 mod text;
 
-use crate::context::{Context, Output, away};
+use crate::apply::Elsewhere;
+use crate::context::{Context, Output};
 use crate::metrics::VerbName;
 use body::Receiving;
 use herd_core::door::memcached::{self as proto, Command, Get, GetHow, KeyStream, reply};
 use herd_core::limits::{MEMCACHED_COMMAND_MAX_BYTES, OUTPUT_HIGH_BYTES};
-use herd_net::{Next, Step};
-use herd_store::{Found, Got, Value};
+use herd_net::{Next, Step, Ticket};
+use herd_store::{Found, Given, Got, Value};
+pub(crate) use later::Later;
 
 /// State of a connection.
 #[derive(Default)]
 pub(crate) struct Session {
     state: State,
+    /// The number of its connection, once it has handed something on.
+    conn: Option<u64>,
+    /// The reply with keys of a line that goes on, and is not answered yet.
+    keys_out: Option<Ticket>,
 }
 
 #[derive(Default)]
@@ -49,6 +57,11 @@ impl Session {
     /// Whether it is between lines.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.state, State::Lines)
+    }
+
+    /// The number of its connection, if it has handed anything on.
+    pub(crate) fn flying(&self) -> Option<u64> {
+        self.conn
     }
 
     /// Serves what is there of `input`.
@@ -84,53 +97,63 @@ impl Session {
             return self.begin_keys(input, out);
         };
         match proto::parse_line(line) {
-            Ok(Command::Get(get)) => {
-                let rest_bytes = serve_get(cx, get, out);
-                if rest_bytes > 0 {
-                    return self.go_on_later(get.how, line.len() - rest_bytes);
-                }
-            }
+            Ok(Command::Get(get)) => match serve_get(cx, get, out) {
+                Rest::None => {}
+                Rest::Later(rest_bytes) => return self.go_on_later(get.how, line.len() - rest_bytes),
+                Rest::Elsewhere(key, get) => return self.hand_on_line(cx, line, len, key, get, out),
+            },
             Ok(command @ (Command::Store(_) | Command::MetaSet { .. })) => {
                 return self.body_of(cx, &command, input, line, len, out);
             }
             Ok(Command::Quit) => return Step { used: len, next: Next::Close },
-            Ok(command) => lines::other(cx, &command, out),
+            Ok(command) => {
+                if lines::other(cx, &command, out).is_err() {
+                    self.hand_on(cx, &command, line, Given::Small(b"", None), out);
+                }
+            }
             Err(error) => return self.refuse(cx, &error, len, out),
         }
         Step { used: len, next: Next::Read }
     }
 }
 
-/// `get` and its kin: a value line and the value for each key that is there, then `END`. Gives the bytes of the line
-/// that are left where output is high before its end.
+/// What is left of a line of keys.
+enum Rest<'a> {
+    None,
+    /// So many bytes: output is high.
+    Later(usize),
+    /// This key, and those behind it: another node has it.
+    Elsewhere(&'a [u8], Get<'a>),
+}
+
+/// `get` and its kin: a value line and the value for each key that is there, then `END`.
 #[inline]
-fn serve_get(cx: &mut Context, mut get: Get<'_>, out: &mut Output<'_>) -> usize {
+fn serve_get<'a>(cx: &mut Context, mut get: Get<'a>, out: &mut Output<'_>) -> Rest<'a> {
     while let Some(key) = get.keys.next() {
         cx.count(VerbName::Get);
-        if !serve_key(cx, key, get.how, out) {
-            return 0;
+        match serve_key(cx, key, get.how, out) {
+            Ok(true) => {}
+            Ok(false) => return Rest::None,
+            Err(Elsewhere) => return Rest::Elsewhere(key, get),
         }
         if out.buf.len() > OUTPUT_HIGH_BYTES && get.keys.rest_bytes() > 0 {
-            return get.keys.rest_bytes();
+            return Rest::Later(get.keys.rest_bytes());
         }
     }
     out.buf.extend_from_slice(reply::END);
-    0
+    Rest::None
 }
 
 /// The answer for one key; false if that is an error, which ends the answer to the line.
 #[inline]
-fn serve_key(cx: &Context, key: &[u8], how: GetHow, out: &mut Output<'_>) -> bool {
+fn serve_key(cx: &Context, key: &[u8], how: GetHow, out: &mut Output<'_>) -> Result<bool, Elsewhere> {
     match how.touch {
         Some(exptime) => text::get_and_touch(cx, key, exptime, how.with_cas, out),
         None => {
             let write = |found: &Found<'_>| write_value(cx, key, found, how.with_cas, out);
             match cx.shared.store.get(&cx.shared.default, key, cx.now, write) {
-                Got::Hit(()) | Got::Miss => true,
-                Got::Away { .. } => {
-                    lines::answer_error(cx, VerbName::Get, &away(key), false, out);
-                    false
-                }
+                Got::Hit(()) | Got::Miss => Ok(true),
+                Got::Away { .. } => Err(Elsewhere),
             }
         }
     }

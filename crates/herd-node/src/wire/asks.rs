@@ -32,7 +32,7 @@ impl Session {
         ask: Ask,
         out: &mut Output<'_>,
     ) -> Result<(), Error> {
-        self.check_open()?;
+        self.check_open(cx)?;
         cx.shared.check_serving()?;
         let ticket = out.ticket();
         let slot = cx.ask_warden(ask, Some(ticket))?;

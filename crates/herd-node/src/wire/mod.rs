@@ -4,8 +4,11 @@
 //! come in the order they are ready. A session is between frames, inside the body of one, or dropping such a body.
 //! Bodies on their way in are in `receive.rs`, those on their way out in `send.rs`, the verbs in
 //! `verbs.rs` and, those that change an object, `write.rs`; what a client is told of the herd's map is in `map.rs`.
+//! What another node answers is in `later.rs`; what one hands on to this one comes here too, and is in `handed.rs`.
 
 mod asks;
+mod handed;
+mod later;
 mod map;
 mod receive;
 mod send;
@@ -16,9 +19,11 @@ use crate::context::{Context, Output};
 use crate::metrics::{DoorName, VerbName};
 use asks::Asking;
 use herd_core::limits::{INLINE_MAX_BYTES, OUTPUT_HIGH_BYTES, WIRE_ARGUMENTS_MAX_BYTES, WIRE_OPEN_REQUESTS_MAX};
-use herd_core::wire::{self, Fields, Frame, FrameHead, Header, Kind, Status, VERB_MAP, Verb};
+use herd_core::wire::{self, Fields, Frame, FrameHead, Header, Kind, LinkId, Status, VERB_MAP, Verb};
 use herd_core::{Error, ErrorKind};
 use herd_net::{Next, Step};
+use herd_store::Given;
+pub(crate) use later::Later;
 use receive::Incoming;
 use send::Outgoing;
 use std::collections::{BTreeMap, HashMap};
@@ -34,6 +39,10 @@ pub(crate) struct Session {
     state: State,
     /// Transfers and waits; made when there is the first.
     open: Option<Box<Open>>,
+    /// The number of its connection, once it has handed something on.
+    conn: Option<u64>,
+    /// The link whose other node asks here what its clients have asked there.
+    peer: Option<LinkId>,
 }
 
 #[derive(Default)]
@@ -65,6 +74,21 @@ impl Open {
 }
 
 impl Session {
+    /// That of requests which another node hands on over this link.
+    pub(crate) fn of_node(link: LinkId) -> Self {
+        Self { peer: Some(link), ..Self::default() }
+    }
+
+    /// Whether the body of the request with this id is on its way in.
+    pub(crate) fn is_receiving(&self, id: u64) -> bool {
+        self.open.as_ref().is_some_and(|open| open.incoming.contains_key(&id))
+    }
+
+    /// The number of its connection, if it has handed anything on.
+    pub(crate) fn flying(&self) -> Option<u64> {
+        self.conn
+    }
+
     /// Whether no body is under way. A get that waits for a newer version does not make the connection busy: it may
     /// wait longer than a transfer may stand still.
     pub(crate) fn is_idle(&self) -> bool {
@@ -134,7 +158,7 @@ impl Session {
         fields: &Fields<'_>,
         out: &mut Output<'_>,
     ) -> Step {
-        if head.header.verb() == Some(Verb::Put) && receive::is_streamed(&head.header) {
+        if self.may_stream(head.header.verb()) && receive::is_streamed(&head.header) {
             return self.begin_put(cx, head, fields, out);
         }
         if head.body_bytes() > body_max_bytes(&head.header) {
@@ -149,6 +173,13 @@ impl Session {
             refuse(cx, verb, &head.header, 0, &error, out);
         }
         step
+    }
+
+    /// Whether the body of a request may come in many frames. memcached's commands are handed on as methods, whose
+    /// values may be large.
+    #[inline]
+    fn may_stream(&self, verb: Option<Verb>) -> bool {
+        verb == Some(Verb::Put) || (verb == Some(Verb::Execute) && self.peer.is_some())
     }
 
     /// A request with a longer body than its verb has: answered, and the body dropped.
@@ -175,9 +206,15 @@ impl Session {
         let header = frame.header();
         cx.count(count_as(header.verb()));
         match header.verb() {
+            Some(Verb::Get) if self.peer.is_some() && handed::is_uncounted(header, fields) => {
+                self.handed(cx, header, fields, Given::Small(b"", None), out)
+            }
             Some(Verb::Get) => self.get(cx, header, fields, out),
-            Some(Verb::Put) => write::put_small(cx, frame, fields, out),
-            Some(Verb::Remove) => write::remove(cx, header, fields, out),
+            Some(Verb::Put | Verb::Remove | Verb::Execute) if self.peer.is_some() => {
+                self.handed(cx, header, fields, Given::Small(frame.body()?, None), out)
+            }
+            Some(Verb::Put) => self.put_small(cx, frame, fields, out),
+            Some(Verb::Remove) => self.remove(cx, header, fields, out),
             Some(Verb::Create) => self.create(cx, header, fields, out),
             Some(Verb::Destroy) => self.destroy(cx, header, fields, out),
             Some(Verb::List) => self.list(cx, header, fields, out),
@@ -199,7 +236,7 @@ impl Session {
         match kind {
             Kind::Hello => return welcome(cx, fields, out),
             Kind::Credit => self.credit(header),
-            Kind::Cancel => self.cancel(header.id),
+            Kind::Cancel => self.cancel(cx, header.id),
             Kind::Goodbye => return Next::Close,
             // A node asks nobody yet, so nobody owes it a welcome or a reply.
             Kind::Welcome | Kind::Reply | Kind::Request | Kind::Data => {}
@@ -207,7 +244,10 @@ impl Session {
         Next::Read
     }
 
-    fn cancel(&mut self, id: u64) {
+    fn cancel(&mut self, cx: &mut Context, id: u64) {
+        if let Some(conn) = self.conn {
+            later::cancel(cx, conn, id);
+        }
         if let Some(open) = &mut self.open {
             open.incoming.remove(&id);
             open.outgoing.retain(|outgoing| outgoing.id() != id);
@@ -228,8 +268,9 @@ impl Session {
     }
 
     /// Refuses a request beyond the most that may be open.
-    fn check_open(&self) -> Result<(), Error> {
-        let open = self.open.as_ref().map_or(0, |open| open.requests());
+    fn check_open(&self, cx: &Context) -> Result<(), Error> {
+        let handed_on = self.conn.map_or(0, |conn| cx.flights.of_connection(conn));
+        let open = self.open.as_ref().map_or(0, |open| open.requests()) + handed_on;
         if open < WIRE_OPEN_REQUESTS_MAX {
             return Ok(());
         }

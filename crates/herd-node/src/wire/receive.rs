@@ -5,7 +5,7 @@ use crate::context::{Context, Output};
 use crate::held::Held;
 use crate::metrics::VerbName;
 use herd_core::attributes::Attributes;
-use herd_core::entry::{Condition, Token};
+use herd_core::entry::{Condition, TOKEN_BYTES, Token};
 use herd_core::limits::{INLINE_MAX_BYTES, WIRE_FIRST_CREDIT_BYTES};
 use herd_core::wire::{FLAG_MORE, FLAG_RANGE, Fields, FrameHead, Header, Kind, LENGTH_UNKNOWN};
 use herd_core::{Error, ErrorKind};
@@ -19,6 +19,8 @@ pub(super) struct Incoming {
     pub(super) collection: Collection,
     pub(super) name: Box<[u8]>,
     pub(super) options: PutOptions,
+    /// The fields of a request that another node hands on.
+    pub(super) handed: Option<Box<[u8]>>,
     upload: Upload,
     /// Checksums that came with the frames; compared when the body is whole.
     announced: Vec<u32>,
@@ -42,6 +44,18 @@ pub(super) struct PutOptions {
 }
 
 impl PutOptions {
+    /// As fields of a request for an object of that name; the token lies in `token`.
+    pub(super) fn fields<'a>(&'a self, name: &'a [u8], token: &'a mut [u8; TOKEN_BYTES]) -> Fields<'a> {
+        let shown = self.token.map(|shown| *token = shown.to_bytes()).is_some();
+        Fields {
+            token: shown.then_some(&*token),
+            flags: self.flags,
+            ttl_ms: self.ttl_ms,
+            attributes: self.attributes.as_deref(),
+            ..Fields::named(name)
+        }
+    }
+
     /// Reads them from a request.
     pub(super) fn of(header: &Header, fields: &Fields<'_>) -> Result<Self, Error> {
         if let Some(attributes) = fields.attributes {
@@ -65,7 +79,7 @@ pub(super) fn is_streamed(header: &Header) -> bool {
 }
 
 impl Incoming {
-    fn begin(cx: &mut Context, head: &FrameHead<'_>, fields: &Fields<'_>) -> Result<Self, Error> {
+    fn begin(cx: &mut Context, head: &FrameHead<'_>, fields: &Fields<'_>, is_handed: bool) -> Result<Self, Error> {
         let header = &head.header;
         let collection = verbs::collection(cx, header, fields)?;
         let name: Box<[u8]> = verbs::name(fields)?.into();
@@ -78,13 +92,18 @@ impl Incoming {
         cx.shared.store.check_size(size)?;
         let upload = cx.admit(&collection, &name, expected)?;
         let mut held = Held::nothing(&cx.shared.store);
-        let kept = name.len() + options.attributes.as_ref().map_or(0, |attributes| attributes.len());
+        let mut handed = Vec::new();
+        if is_handed {
+            fields.encode(&mut handed)?;
+        }
+        let kept = name.len() + handed.len() + options.attributes.as_ref().map_or(0, |attributes| attributes.len());
         held.set((size_of::<Self>() + kept) as u64)?;
         Ok(Self {
             request: *header,
             collection,
             name,
             options,
+            handed: is_handed.then(|| handed.into()),
             upload,
             announced: Vec::new(),
             granted: WIRE_FIRST_CREDIT_BYTES,
@@ -154,7 +173,7 @@ impl Session {
             // Whose the frames are that follow can't be told.
             return goodbye(cx, "a put has the id of one whose body is under way", out);
         }
-        let begun = self.check_open().and_then(|()| Incoming::begin(cx, head, fields));
+        let begun = self.check_open(cx).and_then(|()| Incoming::begin(cx, head, fields, self.peer.is_some()));
         match begun {
             Ok(incoming) => {
                 if header.has(FLAG_MORE) && header.length > WIRE_FIRST_CREDIT_BYTES && header.length != LENGTH_UNKNOWN {
@@ -236,7 +255,7 @@ impl Session {
         if more && !failed {
             self.grant(id, out);
         } else if let Some(incoming) = self.open().incoming.remove(&id) {
-            write::put_large(cx, incoming, out);
+            self.put_large(cx, incoming, out);
         }
         Next::Read
     }

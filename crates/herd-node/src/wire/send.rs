@@ -7,7 +7,7 @@ use crate::held::Held;
 use herd_core::Error;
 use herd_core::checksum::Crc32c;
 use herd_core::limits::{BLOCK_BYTES, WIRE_FIRST_CREDIT_BYTES, WIRE_FRAME_BODY_MAX_BYTES};
-use herd_core::wire::{self, FLAG_MORE, Fields, Header, LENGTH_UNKNOWN};
+use herd_core::wire::{self, Between, FLAG_MORE, Fields, Header, LENGTH_UNKNOWN};
 use herd_store::{Body, Store};
 use std::sync::Arc;
 
@@ -19,6 +19,10 @@ pub(super) struct Outgoing {
     /// What those fields take.
     held: Option<Held>,
     body: Arc<Body>,
+    /// Where the body begins in the object.
+    base: u64,
+    /// What else stands in the head of its first frame, between nodes.
+    became: Box<[u8]>,
     /// First byte of the range, next byte to send, and end of the range.
     from: u64,
     at: u64,
@@ -49,7 +53,19 @@ impl FirstFields {
 impl Outgoing {
     pub(super) fn new(header: Header, first: FirstFields, body: Arc<Body>, from: u64, end: u64) -> Self {
         let (first, held) = (Some(Box::new(first)), None);
-        Self { header, first, held, body, from, at: from, end, credit: WIRE_FIRST_CREDIT_BYTES }
+        let (base, became) = (0, Box::default());
+        Self { header, first, held, body, base, became, from, at: from, end, credit: WIRE_FIRST_CREDIT_BYTES }
+    }
+
+    /// A part of an object, which begins at `base` there and is all that is known of it here.
+    pub(super) fn part(header: Header, first: FirstFields, body: Arc<Body>, base: u64) -> Self {
+        let end = body.len();
+        Self { base, ..Self::new(header, first, body, 0, end) }
+    }
+
+    /// The same, to another node, which is told what became of the object.
+    pub(super) fn telling(self, became: &[u8]) -> Self {
+        Self { became: became.into(), ..self }
     }
 
     /// Counts what it keeps until its first frame is sent in the node's memory. Error: `Busy` where there is none.
@@ -80,12 +96,14 @@ impl Outgoing {
         self.held = None;
         let mut header = self.header;
         if first.is_none() {
-            header = Header::data(self.header.id, self.at, more);
+            header = Header::data(self.header.id, self.base + self.at, more);
             header.length = len;
         } else if more {
             header.flags |= FLAG_MORE;
         }
-        let fields = first.as_ref().map_or_else(Fields::default, |first| first.fields());
+        let mut fields = first.as_ref().map_or_else(Fields::default, |first| first.fields());
+        let became = std::mem::take(&mut self.became);
+        fields.between = (!became.is_empty()).then_some(Between::Became(&became));
         let checks = block_checks(&self.body, self.from, self.at, to);
         wire::encode_frame_head(out.buf, header, &fields, len as usize, checks)
             .expect("a frame of this door is within the limits");

@@ -4,20 +4,20 @@ use super::send::{FirstFields, Outgoing, send_small};
 use super::write::{self, answer_done};
 use super::{Session, refuse, write_frame};
 use crate::apply::apply;
-use crate::context::{Context, Output, away, not_found};
+use crate::context::{Context, Output, not_found};
 use crate::held::Held;
 use crate::metrics::VerbName;
 use crate::watch::Watched;
 use herd_core::collection::Spec;
-use herd_core::entry::Range;
+use herd_core::entry::{Range, Token};
 use herd_core::key::{CollectionId, name_is_valid};
 use herd_core::limits::{WAIT_MAX_MS, WIRE_LIST_PAGE_MAX};
 use herd_core::op::{Action, Op};
 use herd_core::warden::{Ask, Create};
-use herd_core::wire::{FLAG_HEAD_ONLY, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, ListEntry, Status};
+use herd_core::wire::{Became, Between, FLAG_HEAD_ONLY, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, ListEntry, Status};
 use herd_core::{Error, ErrorKind};
 use herd_net::Ticket;
-use herd_store::{Collection, Found, Got, ListCursor, Page, Seat, Value};
+use herd_store::{Collection, Found, Given, Got, ListCursor, Page, Seat, Value};
 
 /// A get that waits for a newer version.
 pub(super) struct Wait {
@@ -42,7 +42,8 @@ impl Wait {
         }
         let entry = cx.shared.store.entry(collection, name, cx.now);
         if entry.seat() != Seat::Alone {
-            return Some(Err(away(name)));
+            // Whoever has it now answers.
+            return Some(Ok(()));
         }
         let head = entry.found().map(|found| found.head);
         drop(entry);
@@ -139,42 +140,46 @@ impl Session {
             return get_system(cx, header, name, out);
         }
         let place = Place::of(cx, header, fields)?;
-        if let Some(token) = write::token(fields) {
-            let op = Op { token: Some(token), ..Op::new(Action::Read, 0) };
-            apply(cx, place.get(cx), name, &op, |outcome| outcome.done)?;
-        }
-        self.get_from(cx, &place, header, name, out)
+        self.get_from(cx, &place, header, fields, out)
     }
 
     #[inline]
-    fn get_from(
+    pub(super) fn get_from(
         &mut self,
         cx: &mut Context,
         place: &Place,
         header: &Header,
-        name: &[u8],
+        fields: &Fields<'_>,
         out: &mut Output<'_>,
     ) -> Result<(), Error> {
+        let (name, is_handed) = (fields.name.unwrap_or_default(), self.peer.is_some());
         let collection = place.get(cx);
         let mut reply = cx.reply_to(header, Status::Ok);
         reply.collection = collection.id().0;
         reply.set_ack(collection.class(), 1);
-        let taken = cx.shared.store.get(collection, name, cx.now, |found| answer_get(cx, header, reply, found, out));
-        let taken = match taken {
+        let answer = |found: &Found<'_>| answer_get(cx, header, reply, found, is_handed, out);
+        let got = match write::token(fields) {
+            None => cx.shared.store.get(collection, name, cx.now, answer),
+            Some(token) => get_with(cx, collection, name, token, answer)?,
+        };
+        let taken = match got {
             Got::Hit(taken) => Some(taken?),
             Got::Miss => None,
-            Got::Away { .. } => return Err(away(name)),
+            Got::Away { .. } => {
+                let collection = collection.clone();
+                return self.elsewhere(cx, &collection, header, fields, Given::Small(b"", None), 0, out);
+            }
         };
         match taken {
             Some(Taken::Done) => Ok(()),
             Some(Taken::Large(mut outgoing)) => {
-                self.check_open()?;
+                self.check_open(cx)?;
                 outgoing.hold(&cx.shared.store)?;
                 self.begin_send(*outgoing, out);
                 Ok(())
             }
-            Some(Taken::NotNewer) => self.wait(cx, &place.get(cx).clone(), header, name, out),
-            None if header.newer_than().is_some() => self.wait(cx, &place.get(cx).clone(), header, name, out),
+            Some(Taken::NotNewer) => self.wait(cx, &place.get(cx).clone(), header, fields, out),
+            None if header.newer_than().is_some() => self.wait(cx, &place.get(cx).clone(), header, fields, out),
             None => Err(not_found(collection.name(), name)),
         }
     }
@@ -185,23 +190,25 @@ impl Session {
         cx: &mut Context,
         collection: &Collection,
         header: &Header,
-        name: &[u8],
+        fields: &Fields<'_>,
         out: &mut Output<'_>,
     ) -> Result<(), Error> {
+        let name = fields.name.unwrap_or_default();
         if header.time_ms == 0 {
             return Err(Error::new(ErrorKind::Timeout, "there is no newer version"));
         }
-        self.check_open()?;
+        self.check_open(cx)?;
         cx.shared.check_serving()?;
         let seat = cx.shared.watch.admit(name)?;
         let entry = cx.shared.store.entry(collection, name, cx.now);
         if entry.seat() != Seat::Alone {
-            return Err(away(name));
+            drop(entry);
+            return self.elsewhere(cx, collection, header, fields, Given::Small(b"", None), 0, out);
         }
         let head = entry.found().map(|found| found.head);
         if head.map(|head| head.version) > header.newer_than() {
             drop(entry);
-            return self.get_from(cx, &Place::Other(collection.clone()), header, name, out);
+            return self.get_from(cx, &Place::Other(collection.clone()), header, &Fields::named(name), out);
         }
         let (ticket, until_ms) = (out.ticket(), cx.now.unix_ms + u64::from(header.time_ms).min(WAIT_MAX_MS));
         let look_again_ms = head.map_or(until_ms, |head| head.or_expiry_ms(until_ms));
@@ -217,6 +224,11 @@ impl Session {
         if self.warden_answered(cx, ticket, out) {
             return true;
         }
+        if self.conn.is_some()
+            && let Some(is_there) = self.landed(cx, ticket, out)
+        {
+            return is_there;
+        }
         let Some(open) = &mut self.open else {
             return false;
         };
@@ -228,12 +240,32 @@ impl Session {
         };
         let Wait { request, watched, .. } = open.waits.remove(&ticket.serial).expect("found above");
         let place = Place::Other(watched.collection().clone());
-        let answered = end.and_then(|()| self.get_from(cx, &place, &request, watched.name(), out));
+        let answered = end.and_then(|()| self.get_from(cx, &place, &request, &Fields::named(watched.name()), out));
         if let Err(error) = answered {
             refuse(cx, VerbName::Get, &request, 0, &error, out);
         }
         true
     }
+}
+
+/// A get that shows a token, which the object remembers from then on: both under one lock, or the object might be
+/// another by the time it is read.
+#[cold]
+fn get_with<R>(
+    cx: &Context,
+    collection: &Collection,
+    name: &[u8],
+    token: Token,
+    answer: impl FnOnce(&Found<'_>) -> R,
+) -> Result<Got<R>, Error> {
+    let op = Op { token: Some(token), ..Op::new(Action::Read, 0) };
+    let got = apply(cx, collection, name, &op, |mut outcome| {
+        outcome.done.as_ref().map_err(Error::clone)?;
+        let answered = outcome.found().map(|found| answer(&found));
+        outcome.count_get(answered.is_some());
+        Ok(answered.map_or(Got::Miss, Got::Hit))
+    });
+    got.unwrap_or(Ok(Got::Away { slot: 0, seat: Seat::Away }))
 }
 
 /// Answers with what was found, under its lock; a large body is only taken hold of.
@@ -243,6 +275,7 @@ fn answer_get(
     request: &Header,
     mut reply: Header,
     found: &Found<'_>,
+    is_handed: bool,
     out: &mut Output<'_>,
 ) -> Result<Taken, Error> {
     let head = &found.head;
@@ -262,6 +295,11 @@ fn answer_get(
         attributes: (!found.attributes.is_empty()).then_some(found.attributes),
         ..Fields::default()
     };
+    let mut became = Vec::new();
+    if is_handed {
+        Became { clock: cx.clock(), before: Some(*head), after: Some(*head) }.encode(&mut became);
+    }
+    let fields = Fields { between: is_handed.then_some(Between::Became(&became)), ..fields };
     if !request.has(FLAG_HEAD_ONLY) {
         cx.count_out(VerbName::Get, len);
     }
@@ -281,7 +319,8 @@ fn answer_get(
         Value::Body(body) => {
             let first =
                 FirstFields { flags: head.flags, expires_ms: head.expires_ms, attributes: found.attributes.into() };
-            return Ok(Taken::Large(Box::new(Outgoing::new(reply, first, body.clone(), from, from + len))));
+            let outgoing = Outgoing::new(reply, first, body.clone(), from, from + len).telling(&became);
+            return Ok(Taken::Large(Box::new(outgoing)));
         }
     }
     Ok(Taken::Done)
@@ -402,7 +441,7 @@ impl Session {
             let text = format!("a page has 1 to {WIRE_LIST_PAGE_MAX} names");
             return Err(Error::new(ErrorKind::BadRequest, text));
         }
-        self.check_open()?;
+        self.check_open(cx)?;
         let store = &cx.shared.store;
         cx.was_dear();
         let cursor = store.begin_list(&collection, fields.prefix.unwrap_or(&[]), fields.after);

@@ -4,10 +4,10 @@ use super::receive::{Incoming, PutOptions};
 use super::send::{FirstFields, Outgoing};
 use super::verbs::{Place, name};
 use super::{Session, count_as, refuse, write_frame};
-use crate::apply::apply;
+use crate::apply::{Elsewhere, Outcome, apply};
 use crate::context::{Context, Output, not_found};
 use crate::metrics::VerbName;
-use herd_core::entry::{Token, Version};
+use herd_core::entry::{TOKEN_BYTES, Token, Version};
 use herd_core::limits::{METHOD_VALUE_MAX_BYTES, WIRE_FRAME_BODY_MAX_BYTES};
 use herd_core::method::Method;
 use herd_core::op::{Action, Answer, Given, Op, Put};
@@ -17,9 +17,9 @@ use herd_store::{Body, Collection};
 use std::sync::Arc;
 
 /// The new version, and what a method answered.
-type Done = (Version, Answer<Arc<Body>>);
+pub(super) type Done = (Version, Answer<Arc<Body>>);
 /// Why not, and the version that is there where the condition did not hold, else 0.
-type Refused = (Error, Version);
+pub(super) type Refused = (Error, Version);
 
 /// The lock's token that a request shows.
 #[inline]
@@ -27,38 +27,66 @@ pub(super) fn token(fields: &Fields<'_>) -> Option<Token> {
     fields.token.and_then(|bytes| Token::from_bytes(bytes))
 }
 
-/// A put whose body came whole in its frame and lies beside its key.
-#[inline]
-pub(super) fn put_small(
-    cx: &mut Context,
-    frame: &Frame<'_>,
-    fields: &Fields<'_>,
-    out: &mut Output<'_>,
-) -> Result<(), Error> {
-    let header = frame.header();
-    let (name, body) = (name(fields)?, frame.body()?);
-    if header.length != LENGTH_UNKNOWN && header.length != body.len() as u64 {
-        return Err(Error::new(ErrorKind::BadRequest, "the length of the body is not what the frame says"));
+impl Session {
+    /// A put whose body came whole in its frame and lies beside its key.
+    #[inline]
+    pub(super) fn put_small(
+        &mut self,
+        cx: &mut Context,
+        frame: &Frame<'_>,
+        fields: &Fields<'_>,
+        out: &mut Output<'_>,
+    ) -> Result<(), Error> {
+        let header = frame.header();
+        let (name, body) = (name(fields)?, frame.body()?);
+        if header.length != LENGTH_UNKNOWN && header.length != body.len() as u64 {
+            return Err(Error::new(ErrorKind::BadRequest, "the length of the body is not what the frame says"));
+        }
+        cx.count_in(VerbName::Put, body.len() as u64);
+        let options = PutOptions::of(header, fields)?;
+        let place = Place::of(cx, header, fields)?;
+        let value = Given::Small(body, frame.head.block_checks().next());
+        let op = put(cx, &options, value.clone());
+        match run(cx, place.get(cx), name, &op) {
+            Ok(done) => answer_done(cx, place.get(cx), header, done.map(|(version, _)| version), out),
+            Err(Elsewhere) => {
+                let (collection, max_bytes) = (place.get(cx).clone(), op.max_bytes);
+                self.elsewhere(cx, &collection, header, fields, value, max_bytes, out)?;
+            }
+        }
+        Ok(())
     }
-    cx.count_in(VerbName::Put, body.len() as u64);
-    let options = PutOptions::of(header, fields)?;
-    let place = Place::of(cx, header, fields)?;
-    let op = put(cx, &options, Given::Small(body, frame.head.block_checks().next()));
-    let done = run(cx, place.get(cx), name, &op);
-    answer_done(cx, place.get(cx), header, done.map(|(version, _)| version), out);
-    Ok(())
-}
 
-/// A put whose body has arrived in blocks.
-pub(super) fn put_large(cx: &mut Context, incoming: Incoming, out: &mut Output<'_>) {
-    let (request, collection, name) = (incoming.request, incoming.collection.clone(), incoming.name.clone());
-    let options = incoming.options.clone();
-    let done = incoming.finish(cx).map_err(|error| (error, 0)).and_then(|body| {
+    /// A put whose body has arrived in blocks.
+    pub(super) fn put_large(&mut self, cx: &mut Context, incoming: Incoming, out: &mut Output<'_>) {
+        let (request, collection, name) = (incoming.request, incoming.collection.clone(), incoming.name.clone());
+        let (options, handed) = (incoming.options.clone(), incoming.handed.clone());
+        let body = match incoming.finish(cx) {
+            Ok(body) => body,
+            Err(error) => return answer_done(cx, &collection, &request, Err((error, 0)), out),
+        };
         cx.count_in(VerbName::Put, body.len());
         let mut bytes = Vec::new();
-        run(cx, &collection, &name, &put(cx, &options, crate::bulk::given(body, &mut bytes)))
-    });
-    answer_done(cx, &collection, &request, done.map(|(version, _)| version), out);
+        let value = crate::bulk::given(body, &mut bytes);
+        let done = match handed {
+            Some(head) => Fields::decode(&head)
+                .map_err(Error::from)
+                .and_then(|fields| self.handed(cx, &request, &fields, value, out)),
+            None => match run(cx, &collection, &name, &put(cx, &options, value.clone())) {
+                Ok(done) => {
+                    return answer_done(cx, &collection, &request, done.map(|(version, _)| version), out);
+                }
+                Err(Elsewhere) => {
+                    let (mut token, max_bytes) = ([0; TOKEN_BYTES], cx.shared.config.object_max_bytes);
+                    let fields = options.fields(&name, &mut token);
+                    self.elsewhere(cx, &collection, &request, &fields, value, max_bytes, out)
+                }
+            },
+        };
+        if let Err(error) = done {
+            answer_done(cx, &collection, &request, Err((error, 0)), out);
+        }
+    }
 }
 
 #[inline]
@@ -74,22 +102,28 @@ fn put<'a>(cx: &Context, options: &'a PutOptions, value: Given<'a, Arc<Body>>) -
     Op { condition: options.condition, token: options.token, ..Op::new(action, max_bytes) }
 }
 
-pub(super) fn remove(
-    cx: &mut Context,
-    header: &Header,
-    fields: &Fields<'_>,
-    out: &mut Output<'_>,
-) -> Result<(), Error> {
-    let (name, place) = (name(fields)?, Place::of(cx, header, fields)?);
-    let bad = || Error::new(ErrorKind::BadRequest, "this condition is not one of a remove");
-    let condition = header.condition().ok_or_else(bad)?;
-    let op = Op { condition, token: token(fields), ..Op::new(Action::Remove, 0) };
-    let done = run(cx, place.get(cx), name, &op);
-    answer_done(cx, place.get(cx), header, done.map(|(version, _)| version), out);
-    Ok(())
-}
-
 impl Session {
+    pub(super) fn remove(
+        &mut self,
+        cx: &mut Context,
+        header: &Header,
+        fields: &Fields<'_>,
+        out: &mut Output<'_>,
+    ) -> Result<(), Error> {
+        let (name, place) = (name(fields)?, Place::of(cx, header, fields)?);
+        let bad = || Error::new(ErrorKind::BadRequest, "this condition is not one of a remove");
+        let condition = header.condition().ok_or_else(bad)?;
+        let op = Op { condition, token: token(fields), ..Op::new(Action::Remove, 0) };
+        match run(cx, place.get(cx), name, &op) {
+            Ok(done) => answer_done(cx, place.get(cx), header, done.map(|(version, _)| version), out),
+            Err(Elsewhere) => {
+                let collection = place.get(cx).clone();
+                self.elsewhere(cx, &collection, header, fields, Given::Small(b"", None), 0, out)?;
+            }
+        }
+        Ok(())
+    }
+
     /// A method on an object; its arguments are the body, and so is its answer.
     pub(super) fn execute(
         &mut self,
@@ -106,12 +140,30 @@ impl Session {
         let condition = header.condition().ok_or_else(|| bad("this condition is not one of a method"))?;
         if matches!(method, Method::Take) {
             // What it takes may be large, and must not be lost.
-            self.check_open()?;
+            self.check_open(cx)?;
         }
         let max_bytes = METHOD_VALUE_MAX_BYTES.min(cx.shared.config.object_max_bytes);
         let op = Op { condition, token: token(fields), ..Op::new(Action::Execute(method), max_bytes) };
-        let collection = place.get(cx);
-        let (version, answer) = match run(cx, collection, name, &op) {
+        let collection = place.get(cx).clone();
+        match run(cx, &collection, name, &op) {
+            Ok(done) => self.answer_execute(cx, &collection, header, done, out),
+            Err(Elsewhere) => {
+                let value = Given::Small(frame.body()?, None);
+                self.elsewhere(cx, &collection, header, fields, value, max_bytes, out)
+            }
+        }
+    }
+
+    /// Answers with what a method has answered.
+    pub(super) fn answer_execute(
+        &mut self,
+        cx: &Context,
+        collection: &Collection,
+        header: &Header,
+        done: Result<Done, Refused>,
+        out: &mut Output<'_>,
+    ) -> Result<(), Error> {
+        let (version, answer) = match done {
             Err(refused) => {
                 answer_done(cx, collection, header, Err(refused), out);
                 return Ok(());
@@ -143,14 +195,23 @@ impl Session {
 
 /// Carries out an operation.
 #[inline]
-fn run(cx: &Context, collection: &Collection, name: &[u8], op: &Op<'_, Arc<Body>>) -> Result<Done, Refused> {
-    apply(cx, collection, name, op, |outcome| {
-        let there = outcome.before.map_or(0, |head| head.version);
-        outcome.done.map_err(|error| match error.kind {
-            ErrorKind::ConditionFailed => (error, there),
-            ErrorKind::NotFound => (not_found(collection.name(), name), 0),
-            _ => (error, 0),
-        })
+fn run(
+    cx: &Context,
+    collection: &Collection,
+    name: &[u8],
+    op: &Op<'_, Arc<Body>>,
+) -> Result<Result<Done, Refused>, Elsewhere> {
+    apply(cx, collection, name, op, |outcome| done(collection, name, outcome))
+}
+
+/// What a client is told of what became of an operation.
+#[inline]
+pub(super) fn done(collection: &Collection, name: &[u8], outcome: Outcome<'_, '_>) -> Result<Done, Refused> {
+    let there = outcome.before.map_or(0, |head| head.version);
+    outcome.done.map_err(|error| match error.kind {
+        ErrorKind::ConditionFailed => (error, there),
+        ErrorKind::NotFound => (not_found(collection.name(), name), 0),
+        _ => (error, 0),
     })
 }
 

@@ -64,7 +64,7 @@ impl Status {
             ErrorKind::TooLarge => Status::TooLarge,
             ErrorKind::Full | ErrorKind::Quota => Status::InsufficientStorage,
             ErrorKind::NotInVersion => Status::NotImplemented,
-            ErrorKind::Timeout => Status::Timeout,
+            ErrorKind::Timeout | ErrorKind::OutcomeUnknown => Status::Timeout,
             ErrorKind::Busy | ErrorKind::Unreachable => Status::Unavailable,
             ErrorKind::BadRange => Status::BadRange,
             ErrorKind::NotAllowed => Status::Forbidden,
@@ -145,6 +145,7 @@ mod tests {
             ("bad_range", 416),
             ("not_allowed", 403),
             ("unreachable", 503),
+            ("outcome_unknown", 504),
         ];
         for (kind, (name, code)) in ErrorKind::ALL.into_iter().zip(table) {
             assert_eq!((kind.name(), Status::of(kind).code()), (name, code));

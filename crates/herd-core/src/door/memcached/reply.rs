@@ -73,6 +73,8 @@ pub const TIMEOUT: &[u8] = b"SERVER_ERROR timed out, the outcome is unknown\r\n"
 pub const BAD_CHECKSUM: &[u8] = b"SERVER_ERROR stored data failed its checksum\r\n";
 /// The caller may not do this.
 pub const NOT_ALLOWED: &[u8] = b"CLIENT_ERROR not allowed\r\n";
+/// The node that has the item went out of reach before it answered.
+pub const OUTCOME_UNKNOWN: &[u8] = b"SERVER_ERROR the outcome is unknown\r\n";
 /// The node that has the item can't be asked.
 pub const UNREACHABLE: &[u8] = b"SERVER_ERROR the node that has it can't be reached, try again\r\n";
 /// The collection behind this door is gone.

@@ -148,7 +148,7 @@ impl Herd {
         self.asked += 1;
         let (origin, mut scratch) = (Origin::Asker { on_loop: 0, number: self.asked }, Vec::new());
         let id = RequestId { client: 7, sequence: id };
-        let asked = Asked { id, age_ms: 0, max_bytes: 0, at_primary: false, else_remove: false };
+        let asked = Asked { id, age_ms: 0, max_bytes: 0, at_primary: false, else_remove: false, uncounted: false };
         let cx = self.cx(to);
         let (header, fields) = encode_op(op, name, &asked, cx.now.unix_ms, &mut scratch).expect("it goes over links");
         let value = value_of(op).cloned().unwrap_or(Given::Small(&[], None));

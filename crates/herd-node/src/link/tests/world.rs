@@ -4,8 +4,10 @@ use crate::context::Shared;
 use crate::link::{Came, Ends, Hub, Membership, NoLink, Note, Owner};
 use crate::service::NodeService;
 use crate::{Config, Environment, shared};
+use herd_core::collection::Spec;
+use herd_core::key::CollectionId;
 use herd_core::limits::TICK_MS;
-use herd_core::place::{Draft, GroupId, HerdId, Kind, Map, Node, NodeId, NodeState};
+use herd_core::place::{Collection, Draft, GroupId, HerdId, Kind, Life, Map, Node, NodeId, NodeState};
 use herd_core::replica::Want;
 use herd_core::wire::{Fields, Header, LinkError, LinkErrorKind, MapMark, Secret, encode_frame};
 use herd_net::{Cable, Engine, LoopStats, Peer, Pipes, System};
@@ -33,6 +35,17 @@ pub(crate) fn map(nodes: u32) -> Map {
     draft.add_spread(Kind::Kept, 1, true).expect("there is room");
     draft.term = 1;
     Map::first(draft, 1).expect("a valid map")
+}
+
+/// As [`map`], with collection `default`.
+pub(crate) fn serving(nodes: u32) -> Map {
+    let mut draft = Draft::empty(HERD);
+    draft.nodes = (1..=nodes).map(|number| member(number, address(number).to_string())).collect();
+    draft.add_spread(Kind::Kept, 1, false).expect("there is room");
+    let (id, spec) = (CollectionId::DEFAULT, Spec::of("ram:1"));
+    draft.collections.push(Collection { id, name: "default".into(), spec, generation: 1 });
+    draft.term = 1;
+    Map::first(draft, 1 << 20).expect("a valid map")
 }
 
 pub(crate) fn member(number: u32, address: String) -> Node {
@@ -123,16 +136,25 @@ impl Machine {
         let request = Header { verb: 200, ..Header::new(herd_core::wire::Kind::Request) };
         let body = vec![b'p'; bytes];
         let encode = |header, out: &mut Vec<u8>| encode_frame(out, header, &Fields::default(), &body);
-        self.engine.service_mut().cx.links.ask(node(to), request, Note::Probe(number), encode)
+        self.engine.service_mut().cx.links.ask(node(to), request, Note::Probe(number), encode).map(drop)
     }
 
     pub(crate) fn adopt(&mut self, map: &Arc<Map>, held: bool) {
-        (self.map, self.held) = (Some(map.clone()), held);
+        self.take(map, held);
         self.hub.adopt(map.clone(), held);
     }
 
-    pub(crate) fn push(&mut self, map: &Arc<Map>, held: bool) {
+    /// Goes by the map, if it is one of objects.
+    fn take(&mut self, map: &Arc<Map>, held: bool) {
         (self.map, self.held) = (Some(map.clone()), held);
+        if !map.collections.is_empty() {
+            let me = Life { node: self.hub.me.node, incarnation: 1 };
+            self.shared.take_map(me, map, held).expect("a map that nodes can take");
+        }
+    }
+
+    pub(crate) fn push(&mut self, map: &Arc<Map>, held: bool) {
+        self.take(map, held);
         self.hub.push(map.clone(), held);
     }
 }
@@ -186,6 +208,17 @@ impl World {
         for number in 1..=nodes {
             assert_eq!(world.machine(number).linked().len(), nodes as usize - 1);
         }
+        world
+    }
+
+    /// The same, with collection `default`, each slot at one of them.
+    pub(crate) fn serving(nodes: u32) -> Self {
+        let mut world = World::new(nodes as usize);
+        (1..=nodes).for_each(|number| world.start(number));
+        let map = Arc::new(serving(nodes));
+        world.machine(1).push(&map, true);
+        (2..=nodes).for_each(|number| world.machine(number).adopt(&map, true));
+        world.settle();
         world
     }
 

@@ -1,0 +1,237 @@
+//! An operation in the form in which it is handed on: the frame that it would be from a client, and its value.
+
+use super::landed::Landed;
+use crate::apply::{Elsewhere, apply};
+use crate::context::Context;
+use herd_core::entry::Value;
+use herd_core::limits::WIRE_FRAME_BODY_MAX_BYTES;
+use herd_core::op::{Action, Op};
+use herd_core::wire::{
+    Asked, Between, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_MORE, FLAG_QUIET, FLAG_RANGE, Fields, Handed, Header, Verb,
+    WireError, block_checks, encode_frame_head, encode_op, value_of,
+};
+use herd_core::{Error, ErrorKind};
+use herd_store::{Body, Collection, Given};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+/// Where the age stands in the bytes of who asks.
+const AGE_AT: usize = 16;
+
+/// How an operation is handed on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct How {
+    /// The object's value comes with the answer.
+    pub(crate) with_value: bool,
+    /// The read is not counted.
+    pub(crate) uncounted: bool,
+}
+
+/// An operation to hand on.
+pub(crate) struct Handing {
+    pub(crate) collection: Collection,
+    pub(crate) name: Box<[u8]>,
+    header: Header,
+    /// The fields of the head but for who asks, and the bytes of that.
+    head: Vec<u8>,
+    asked: Vec<u8>,
+    value: Kept,
+    /// It may change the object.
+    pub(crate) changes: bool,
+    /// The object's value comes with the answer, and not what a method answers.
+    pub(super) with_value: bool,
+}
+
+/// A value that is kept.
+enum Kept {
+    Small(Vec<u8>, Option<u32>),
+    Large(Arc<Body>),
+}
+
+impl Kept {
+    fn of(given: &Given<'_>) -> Self {
+        match given {
+            Given::Small(bytes, check) => Kept::Small(bytes.to_vec(), *check),
+            Given::Large(body) => Kept::Large(body.clone()),
+        }
+    }
+}
+
+impl Handing {
+    /// Of an operation that a door has made. Errors: `BadRequest` where no frame can have it.
+    pub(crate) fn of_op(
+        cx: &mut Context,
+        collection: &Collection,
+        name: &[u8],
+        op: &Op<'_, Arc<Body>>,
+        how: How,
+    ) -> Result<Self, Error> {
+        let asked = Asked {
+            id: cx.flights.next_id(),
+            age_ms: 0,
+            max_bytes: op.max_bytes,
+            at_primary: false,
+            else_remove: false,
+            uncounted: how.uncounted,
+        };
+        let mut scratch = Vec::new();
+        let Some((header, fields)) = encode_op(op, name, &asked, cx.now.unix_ms, &mut scratch) else {
+            return Err(Error::new(ErrorKind::BadRequest, "this is handed on as it came"));
+        };
+        let mut handing = Self::of(collection, header, fields, value_of(op).map(Kept::of))?;
+        handing.header.flags |= if how.with_value { 0 } else { FLAG_HEAD_ONLY };
+        handing.with_value = how.with_value;
+        handing.changes = !op.action.only_reads() || op.token.is_some();
+        Ok(handing)
+    }
+
+    /// Of a request as a client of the wire has sent it. Errors: as of [`Handing::of_op`].
+    pub(crate) fn of_frame(
+        cx: &mut Context,
+        collection: &Collection,
+        header: &Header,
+        fields: &Fields<'_>,
+        value: Given<'_>,
+        max_bytes: u64,
+    ) -> Result<Self, Error> {
+        let mut bytes = Vec::new();
+        let id = cx.flights.next_id();
+        Asked { id, age_ms: 0, max_bytes, at_primary: false, else_remove: false, uncounted: false }.encode(&mut bytes);
+        let fields = Fields { collection: None, between: Some(Between::Asked(&bytes)), ..*fields };
+        let mut handing = Self::of(collection, *header, fields, Some(Kept::of(&value)))?;
+        let changes = match header.verb() {
+            Some(Verb::Get) => false,
+            Some(Verb::Execute) => fields.method.is_none_or(|method| !herd_core::method::only_reads(method)),
+            _ => true,
+        };
+        handing.with_value = header.verb() == Some(Verb::Get);
+        handing.changes = changes || fields.token.is_some();
+        Ok(handing)
+    }
+
+    /// Of a request as another node hands it on, for a part that decides it here. Errors: as of [`Handing::of_op`].
+    pub(crate) fn of_asked(
+        collection: &Collection,
+        header: &Header,
+        fields: &Fields<'_>,
+        value: Given<'_>,
+    ) -> Result<Self, Error> {
+        let fields = Fields { collection: None, ..*fields };
+        let mut handing = Self::of(collection, *header, fields, Some(Kept::of(&value)))?;
+        handing.with_value = !header.has(FLAG_HEAD_ONLY);
+        handing.changes = header.verb() != Some(Verb::Get) || fields.token.is_some();
+        Ok(handing)
+    }
+
+    fn of(collection: &Collection, header: Header, fields: Fields<'_>, value: Option<Kept>) -> Result<Self, Error> {
+        let (Some(name), Some(Between::Asked(asked))) = (fields.name, fields.between) else {
+            return Err(Error::new(ErrorKind::BadRequest, "the request names no object"));
+        };
+        let (name, asked, mut head) = (name.into(), asked.to_vec(), Vec::new());
+        Fields { between: None, ..fields }.encode(&mut head)?;
+        let value = value.unwrap_or(Kept::Small(Vec::new(), None));
+        let flags = header.flags & !(FLAG_QUIET | FLAG_BRIEF | FLAG_MORE);
+        let header = Header { flags, collection: collection.id().0, hops: 0, brief: false, ..header };
+        Ok(Self { collection: collection.clone(), name, header, head, asked, value, changes: true, with_value: false })
+    }
+
+    /// Bytes that it takes in memory, a large value aside: that is the store's.
+    pub(super) fn bytes(&self) -> u64 {
+        let value = match &self.value {
+            Kept::Small(bytes, _) => bytes.len(),
+            Kept::Large(_) => 0,
+        };
+        (size_of::<Self>() + self.name.len() + self.head.len() + self.asked.len() + value) as u64
+    }
+
+    /// What tells its object from others, nearly.
+    pub(super) fn object_hash(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.collection.id().0, &self.name).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    pub(super) fn verb(&self) -> u8 {
+        self.header.verb
+    }
+
+    /// Of a get that waits for a newer version: how long still.
+    pub(super) fn wait_ms(&self, age_ms: u32) -> Option<u32> {
+        self.header.newer_than().map(|_| self.header.time_ms.saturating_sub(age_ms))
+    }
+
+    /// Whether a part of the value is asked for.
+    pub(super) fn is_range(&self) -> bool {
+        self.header.has(FLAG_RANGE)
+    }
+
+    /// The value, where it is too long for one frame.
+    pub(super) fn long_value(&self) -> Option<&Arc<Body>> {
+        match &self.value {
+            Kept::Large(body) if body.len() > WIRE_FRAME_BODY_MAX_BYTES as u64 => Some(body),
+            _ => None,
+        }
+    }
+
+    /// Header and fields of the frame, as it is asked now; its length is that of the value.
+    pub(super) fn request(&mut self, from: Header, age_ms: u32) -> Result<(Header, Fields<'_>), WireError> {
+        self.asked[AGE_AT..AGE_AT + 4].copy_from_slice(&age_ms.to_le_bytes());
+        let Header { epoch, time_ms, hops, .. } = from;
+        let length = match &self.value {
+            _ if matches!(self.header.verb(), Some(Verb::Get | Verb::Remove)) => self.header.length,
+            Kept::Small(bytes, _) => bytes.len() as u64,
+            Kept::Large(body) => body.len(),
+        };
+        let header = Header { epoch, time_ms, hops, length, ..self.header };
+        let fields = Fields { between: Some(Between::Asked(&self.asked)), ..Fields::decode(&self.head)? };
+        Ok((header, fields))
+    }
+
+    /// Appends the whole frame, whose header is that of [`Handing::request`] with the id it was given.
+    pub(super) fn encode(&self, request: Header, out: &mut Vec<u8>) -> Result<(), WireError> {
+        let fields = Fields { between: Some(Between::Asked(&self.asked)), ..Fields::decode(&self.head)? };
+        match &self.value {
+            Kept::Small(bytes, _) => {
+                encode_frame_head(out, request, &fields, bytes.len(), block_checks(bytes))?;
+                out.extend_from_slice(bytes);
+            }
+            Kept::Large(body) => {
+                encode_frame_head(out, request, &fields, body.len() as usize, body.checksums().iter().copied())?;
+                Value::Body(&**body).copy(0, body.len(), out);
+            }
+        }
+        Ok(())
+    }
+
+    /// Does it here, where the object has come meanwhile.
+    pub(super) fn run(&self, cx: &Context) -> Result<Landed, Elsewhere> {
+        if self.header.newer_than().is_some() {
+            return Ok(Landed::here(cx, &self.name));
+        }
+        let done = self.with_op(cx.now.unix_ms, |op, asked| {
+            apply(cx, &self.collection, &self.name, op, |mut outcome| {
+                if matches!(op.action, Action::Read) && !asked.uncounted {
+                    outcome.count_get(outcome.before.is_some());
+                }
+                Landed::of(cx, &outcome, self.with_value)
+            })
+        });
+        done.unwrap_or_else(|error| Ok(Landed::failed(cx, error)))
+    }
+
+    /// Hands the operation and who asks to `f`, to be decided here. Error: that of the request.
+    pub(crate) fn with_op<R>(&self, now_ms: u64, f: impl FnOnce(&Op<'_, Arc<Body>>, &Asked) -> R) -> Result<R, Error> {
+        let fields = Fields { between: Some(Between::Asked(&self.asked)), ..Fields::decode(&self.head)? };
+        let handed = Handed::decode(&self.header, &fields)?.ok_or_else(not_handed)?;
+        let value = match &self.value {
+            Kept::Small(bytes, check) => Given::Small(bytes, *check),
+            Kept::Large(body) => Given::Large(body.clone()),
+        };
+        handed.op(&self.header, &fields, value, now_ms).map(|op| f(&op, &handed.asked))
+    }
+}
+
+#[cold]
+fn not_handed() -> Error {
+    Error::new(ErrorKind::BadRequest, "nobody asks")
+}

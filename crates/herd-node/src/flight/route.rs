@@ -1,0 +1,477 @@
+//! Where the parts of flights go, and what becomes of them there.
+
+use super::landed::{Cargo, Landed};
+use super::table::{Arriving, Coming, Flight, FlightId, Part, State, Taken};
+use super::{Handing, Later};
+use crate::context::{Context, Output, away};
+use crate::held::Held;
+use crate::link::{LinkLost, NoLink, Note};
+use herd_core::limits::{DEFERRED_MAX, FLIGHT_AGAIN_MS, FLIGHT_LINK_MS, FORWARD_HOPS_MAX, INLINE_MAX_BYTES};
+use herd_core::place::{GroupId, NodeId};
+use herd_core::wire::{FLAG_MORE, Fields, Header, Kind, LinkId, MapMark, MapSent, STATUS_MOVED, Status};
+use herd_core::wire::{LENGTH_UNKNOWN, WireError};
+use herd_core::{Error, ErrorKind, quote};
+use herd_net::Ticket;
+use herd_store::{Body, Collection, Seat};
+use std::sync::Arc;
+
+/// Where an object is decided on, as the map of this node has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Where {
+    /// Here, by this node alone.
+    Here,
+    /// Here, by a group of which others are members too.
+    Group(GroupId),
+    /// At another node.
+    Node(NodeId),
+    /// Nowhere: no map is known, or the group has no primary.
+    Nowhere,
+}
+
+impl Context {
+    /// Where the object of that name is decided on.
+    pub(crate) fn whereabouts(&self, c: &Collection, name: &[u8]) -> Where {
+        let seat = self.shared.store.seat(c, name);
+        if seat == Seat::Alone {
+            return Where::Here;
+        }
+        if self.shared.hub.get().is_none() {
+            return Where::Nowhere;
+        }
+        let Some((me, (map, _))) = self.shared.place.get().and_then(|place| Some((place.me(), place.map()?))) else {
+            return Where::Nowhere;
+        };
+        let key = self.shared.store.key(c, name);
+        let Some(spread) = map.spread(key.spread()) else { return Where::Nowhere };
+        match spread.group_of(key.slot()).primary {
+            Some(node) if node != me.node => Where::Node(node),
+            Some(_) if seat == Seat::Led => {
+                Where::Group(GroupId { spread: spread.id, number: spread.slots[key.slot()] })
+            }
+            _ => Where::Nowhere,
+        }
+    }
+
+    /// Refuses what nobody could be asked.
+    pub(crate) fn check_reachable(&self, c: &Collection, name: &[u8]) -> Result<(), Error> {
+        if self.whereabouts(c, name) == Where::Nowhere { Err(away(name)) } else { Ok(()) }
+    }
+
+    /// Hands operations on, whose answers the door writes in the gap that is left here (`ordered`), or when they are
+    /// there. Error: `Busy` where too many wait; nothing was begun.
+    pub(crate) fn hand_on(
+        &mut self,
+        out: &mut Output<'_>,
+        ordered: bool,
+        later: Later,
+        handings: Vec<Handing>,
+        limit_ms: u64,
+    ) -> Result<Ticket, Error> {
+        let held = self.hold_flight(&handings)?;
+        let ticket = if ordered { out.defer() } else { Some(out.ticket()) };
+        let full = || Error::new(ErrorKind::Busy, "too many requests wait on this connection");
+        let ticket = ticket.ok_or_else(full)?;
+        self.depart(ticket, later, handings, held, limit_ms);
+        Ok(ticket)
+    }
+
+    /// As [`Context::hand_on`], for the reply of a ticket whose flight was taken and that is not written yet.
+    pub(crate) fn hand_on_again(
+        &mut self,
+        ticket: Ticket,
+        later: Later,
+        handings: Vec<Handing>,
+        limit_ms: u64,
+    ) -> Result<(), Error> {
+        let held = self.hold_flight(&handings)?;
+        self.depart(ticket, later, handings, held, limit_ms);
+        Ok(())
+    }
+
+    /// Memory for a flight.
+    fn hold_flight(&self, handings: &[Handing]) -> Result<Held, Error> {
+        let mut held = Held::nothing(&self.shared.store);
+        let list = (size_of::<Flight>() + size_of_val(handings) + handings.len() * size_of::<Part>()) as u64;
+        held.set(list + handings.iter().map(Handing::bytes).sum::<u64>())?;
+        Ok(held)
+    }
+
+    fn depart(&mut self, ticket: Ticket, later: Later, handings: Vec<Handing>, held: Held, limit_ms: u64) {
+        let part = |handing: Handing| Part {
+            object: handing.object_hash(),
+            handing,
+            state: State::InLine,
+            is_lined: false,
+            was_sent: false,
+            moved: 0,
+            attempt: 0,
+        };
+        let now_ms = self.now_ms();
+        let parts: Vec<Part> = handings.into_iter().map(part).collect();
+        let (open, deadline_ms) = (parts.len(), now_ms.saturating_add(limit_ms));
+        let flight = Flight { later, parts, open, began_ms: now_ms, deadline_ms, held };
+        self.flights.insert(ticket, flight);
+        if self.flights.of_connection(ticket.conn) >= DEFERRED_MAX / 2 {
+            // Nothing more is read of it before its replies have gone.
+            self.was_dear();
+        }
+        self.fly();
+    }
+
+    /// A part of a flight has an answer: the way for parts of replica groups, too.
+    pub(crate) fn flight_done(&mut self, id: FlightId, landed: Landed) {
+        self.land(id, landed);
+        self.fly();
+    }
+
+    /// Takes the flight of a reply that is resumed, if it is over.
+    pub(crate) fn take_flight(&mut self, ticket: Ticket) -> Taken {
+        self.flights.take(ticket)
+    }
+
+    /// A connection is closed: nobody wants its replies.
+    pub(crate) fn forget_flights(&mut self, conn: u64) {
+        for ticket in self.flights.tickets(conn) {
+            self.forget_flight(ticket);
+        }
+        self.fly();
+    }
+
+    /// Nobody wants this reply.
+    pub(crate) fn forget_flight(&mut self, ticket: Ticket) {
+        for (link, request) in self.flights.give_up(ticket) {
+            self.links.cancel(link, request);
+        }
+    }
+
+    /// Does what flights have to do by the time.
+    pub(crate) fn flights_due(&mut self) {
+        let now_ms = self.now_ms();
+        for ticket in self.flights.late(now_ms) {
+            self.flights.forget_deadline(ticket);
+            let parts = self.flights.table.get(&ticket).map_or(0, |flight| flight.parts.len());
+            for part in 0..parts as u32 {
+                self.too_late(FlightId { ticket, part });
+            }
+        }
+        if now_ms >= self.flights.again_ms {
+            self.flights.again_ms = u64::MAX;
+            let waiting = std::mem::take(&mut self.flights.waiting);
+            waiting.into_iter().for_each(|id| self.look_again_at(id));
+        }
+        self.fly();
+    }
+
+    /// The time of a part is over.
+    fn too_late(&mut self, id: FlightId) {
+        let Some(part) = self.flights.part(id) else { return };
+        if let State::Out(link, request, _) = part.state {
+            self.links.cancel(link, request);
+        }
+        self.lose(id);
+    }
+
+    /// A part gets no answer.
+    fn lose(&mut self, id: FlightId) {
+        let Some(part) = self.flights.part(id) else { return };
+        let error = match part.was_sent && part.handing.changes {
+            true => outcome_unknown(&part.handing.name),
+            false => away(&part.handing.name),
+        };
+        let landed = Landed::failed(self, error);
+        self.land(id, landed);
+    }
+
+    /// A part waits: whether what it waits for is there.
+    fn look_again_at(&mut self, id: FlightId) {
+        let (now_ms, mark) = (self.now_ms(), self.shared.map_mark());
+        let Some(part) = self.flights.part(id) else { return };
+        match part.state {
+            State::Waits(_, Some(wanted)) if mark < wanted => self.wait(id),
+            State::Waits(since_ms, None) if now_ms >= since_ms + FLIGHT_LINK_MS => self.lose(id),
+            State::Waits(..) => self.flights.todo.push_back(id),
+            _ => {}
+        }
+    }
+
+    /// A part that waits is looked at again soon.
+    fn wait(&mut self, id: FlightId) {
+        let now_ms = self.now_ms();
+        self.flights.waiting.push_back(id);
+        self.flights.again_ms = self.flights.again_ms.min(now_ms + FLIGHT_AGAIN_MS);
+    }
+
+    fn land(&mut self, id: FlightId, landed: Landed) {
+        let bytes = landed.bytes();
+        if !self.flights.land(id, landed) {
+            return;
+        }
+        self.wake_later(id.ticket);
+        if let Some(flight) = self.flights.table.get_mut(&id.ticket) {
+            // What came is there, whether there is room for it or not.
+            flight.held.set(bytes).ok();
+        }
+    }
+
+    /// Sends the parts on their way that may go.
+    fn fly(&mut self) {
+        while let Some(id) = self.flights.todo.pop_front() {
+            self.route(id);
+        }
+    }
+
+    fn route(&mut self, id: FlightId) {
+        let Some(part) = self.flights.table.get(&id.ticket).and_then(|flight| flight.parts.get(id.part as usize))
+        else {
+            return;
+        };
+        if matches!(part.state, State::Landed(_) | State::Out(..)) {
+            return;
+        }
+        match self.whereabouts(&part.handing.collection, &part.handing.name) {
+            Where::Here => match part.handing.run(self) {
+                Ok(landed) => self.land(id, landed),
+                // It has just gone again.
+                Err(_) => self.stay(id, None),
+            },
+            Where::Node(node) => self.ask(id, node),
+            Where::Group(group) => {
+                self.flights.part(id).into_iter().for_each(|part| part.state = State::InGroup);
+                self.decide_in_group(id, group);
+            }
+            Where::Nowhere => self.lose(id),
+        }
+    }
+
+    /// This node decides for a group of which others are members: its part carries the operation out and calls
+    /// [`Context::flight_done`].
+    fn decide_in_group(&mut self, id: FlightId, _group: GroupId) {
+        let Some(part) = self.flights.part(id) else { return };
+        let error = away(&part.handing.name);
+        self.flight_done(id, Landed::failed(self, error));
+    }
+
+    /// A part waits for a link, or for a map.
+    fn stay(&mut self, id: FlightId, wanted: Option<MapMark>) {
+        let now_ms = self.now_ms();
+        let Some(part) = self.flights.part(id) else { return };
+        let since_ms = match part.state {
+            State::Waits(since_ms, None) if wanted.is_none() => since_ms,
+            _ => now_ms,
+        };
+        part.state = State::Waits(since_ms, wanted);
+        self.wait(id);
+    }
+
+    /// Asks another node.
+    fn ask(&mut self, id: FlightId, node: NodeId) {
+        let (now_ms, epoch) = (self.now_ms(), self.shared.map_mark().epoch);
+        let Some(flight) = self.flights.table.get_mut(&id.ticket) else { return };
+        let age_ms = u32::try_from(now_ms - flight.began_ms).unwrap_or(u32::MAX);
+        let left_ms = u32::try_from(flight.deadline_ms.saturating_sub(now_ms)).unwrap_or(u32::MAX);
+        let Some(part) = flight.parts.get_mut(id.part as usize) else { return };
+        if part.moved >= FORWARD_HOPS_MAX {
+            return self.lose(id);
+        }
+        part.attempt += 1;
+        let note = Note::Flight(id, part.attempt);
+        let (verb, time_ms) = (part.handing.verb(), part.handing.wait_ms(age_ms).unwrap_or(left_ms));
+        let request = Header { verb, epoch, time_ms, hops: part.moved + 1, ..Header::new(Kind::Request) };
+        let handing = &mut part.handing;
+        let is_long = handing.long_value().is_some();
+        let asked = match handing.request(request, age_ms) {
+            Err(_) => return self.lose(id),
+            Ok((request, fields)) if is_long => self.links.ask_streamed(node, request, &fields, note),
+            Ok((request, _)) => self.links.ask(node, request, note, |header, out| handing.encode(header, out)),
+        };
+        match asked {
+            Ok((link, request)) => (part.was_sent, part.state) = (true, State::Out(link, request, None)),
+            Err(NoLink::Down | NoLink::Busy) => self.stay(id, None),
+        }
+    }
+
+    /// The value of a request whose body is sent frame by frame.
+    pub(crate) fn flight_body(&self, id: FlightId) -> Option<Arc<Body>> {
+        let flight = self.flights.table.get(&id.ticket)?;
+        flight.parts.get(id.part as usize)?.handing.long_value().cloned()
+    }
+
+    /// Whether this attempt of a part is out.
+    fn is_out(&mut self, id: FlightId, attempt: u32) -> bool {
+        let part = self.flights.part(id).filter(|part| part.attempt == attempt);
+        part.is_some_and(|part| matches!(part.state, State::Out(..)))
+    }
+
+    /// The link was lost before the answer came.
+    pub(crate) fn flight_lost(&mut self, id: FlightId, attempt: u32, LinkLost: LinkLost) {
+        if self.is_out(id, attempt) {
+            match self.flights.part(id) {
+                Some(part) if !part.handing.changes => self.stay(id, None),
+                _ => self.lose(id),
+            }
+            self.fly();
+        }
+    }
+
+    /// The first frame of an answer. Error: the other end breaks the protocol.
+    pub(crate) fn flight_answered(
+        &mut self,
+        (id, attempt): (FlightId, u32),
+        from: LinkId,
+        header: &Header,
+        fields: &Fields<'_>,
+        body: &[u8],
+    ) -> Result<(), WireError> {
+        if !self.is_out(id, attempt) {
+            return Ok(());
+        }
+        let is_moved = header.code == STATUS_MOVED;
+        if !header.has(FLAG_MORE) {
+            if is_moved {
+                self.flight_moved(id, from, MapSent::decode(header, fields)?.0, body.to_vec());
+            } else {
+                let landed = self.landed(id, header, fields, body);
+                self.land(id, landed);
+            }
+            self.fly();
+            return Ok(());
+        }
+        let mut head = Vec::new();
+        fields.encode(&mut head)?;
+        let body = match is_moved {
+            true => {
+                let mut assembly = MapSent::decode(header, fields)?.1;
+                assembly.take(header, body)?;
+                Coming::Bytes(assembly)
+            }
+            false => match self.begin_value(id, header, body) {
+                Ok(upload) => Coming::Value(upload),
+                Err(error) => {
+                    self.fail_arriving(id, error);
+                    return Ok(());
+                }
+            },
+        };
+        if let Some(Part { state: State::Out(_, _, arriving), .. }) = self.flights.part(id) {
+            *arriving = Some(Box::new(Arriving { header: *header, head, body }));
+        }
+        Ok(())
+    }
+
+    /// A further frame of an answer. Error: as of [`Context::flight_answered`].
+    pub(crate) fn flight_more(
+        &mut self,
+        (id, attempt): (FlightId, u32),
+        from: LinkId,
+        header: &Header,
+        body: &[u8],
+    ) -> Result<(), WireError> {
+        if !self.is_out(id, attempt) {
+            return Ok(());
+        }
+        let now = self.now;
+        let Some(Part { state: State::Out(_, _, arriving), .. }) = self.flights.part(id) else { return Ok(()) };
+        let Some(coming) = arriving else { return Ok(()) };
+        let taken = match &mut coming.body {
+            Coming::Value(upload) => upload.write(body, now),
+            Coming::Bytes(assembly) => assembly.take(header, body).map(drop).map_err(Error::from),
+        };
+        if let Err(error) = taken {
+            self.fail_arriving(id, error);
+            return Ok(());
+        }
+        let Some(arrived) = arriving.take_if(|_| !header.has(FLAG_MORE)) else { return Ok(()) };
+        let fields = Fields::decode(&arrived.head)?;
+        match arrived.body {
+            Coming::Bytes(assembly) => {
+                let (sent, _) = MapSent::decode(&arrived.header, &fields)?;
+                self.flight_moved(id, from, sent, assembly.into_bytes());
+            }
+            Coming::Value(upload) => {
+                let landed = match upload.finish(now) {
+                    Ok(body) => self.replied(id, &arrived.header, &fields, Cargo::Large(Arc::new(body))),
+                    Err(error) => Landed::failed(self, error),
+                };
+                self.land(id, landed);
+            }
+        }
+        self.fly();
+        Ok(())
+    }
+
+    /// There is no room for an answer: the rest of it is not wanted.
+    fn fail_arriving(&mut self, id: FlightId, error: Error) {
+        if let Some(Part { state: State::Out(link, request, _), .. }) = self.flights.part(id) {
+            let (link, request) = (*link, *request);
+            self.links.cancel(link, request);
+        }
+        let landed = Landed::failed(self, error);
+        self.land(id, landed);
+        self.fly();
+    }
+
+    fn begin_value(&mut self, id: FlightId, header: &Header, body: &[u8]) -> Result<herd_store::Upload, Error> {
+        let expected = (header.length != LENGTH_UNKNOWN && header.offset == 0).then_some(header.length);
+        let store = self.shared.store.clone();
+        let Some(part) = self.flights.part(id) else {
+            return Err(Error::new(ErrorKind::Busy, "nobody waits for it"));
+        };
+        // A part of a value is shorter than the value.
+        let expected = expected.filter(|_| !part.handing.is_range());
+        let mut upload = store.admit_passing(&part.handing.collection, &part.handing.name, expected)?;
+        upload.write(body, self.now)?;
+        Ok(upload)
+    }
+
+    /// What came of a part whose whole answer is there.
+    fn landed(&mut self, id: FlightId, header: &Header, fields: &Fields<'_>, body: &[u8]) -> Landed {
+        match header.status() {
+            Some(Status::Ok) if body.len() <= INLINE_MAX_BYTES => {
+                self.replied(id, header, fields, Cargo::Small(body.to_vec()))
+            }
+            Some(Status::Ok) => {
+                let body = self.begin_value(id, header, body).and_then(|upload| upload.finish(self.now));
+                match body {
+                    Ok(body) => self.replied(id, header, fields, Cargo::Large(Arc::new(body))),
+                    Err(error) => Landed::failed(self, error),
+                }
+            }
+            status => {
+                let kind = match status {
+                    Some(Status::Error(kind)) => kind,
+                    _ => ErrorKind::Unreachable,
+                };
+                let text = fields.error.unwrap_or_default();
+                Landed::refused(self, fields, Error::new(kind, text))
+            }
+        }
+    }
+
+    fn replied(&mut self, id: FlightId, header: &Header, fields: &Fields<'_>, cargo: Cargo) -> Landed {
+        let with_value = self.flights.part(id).is_some_and(|part| part.handing.with_value);
+        Landed::replied(self, header, fields, cargo, with_value)
+    }
+
+    /// The node that was asked goes by another map.
+    fn flight_moved(&mut self, id: FlightId, from: LinkId, sent: MapSent, bytes: Vec<u8>) {
+        let mine = self.shared.map_mark();
+        let is_later = sent.mark > mine;
+        if is_later && !bytes.is_empty() {
+            self.links.map_came(from, sent, bytes);
+        }
+        let Some(part) = self.flights.part(id) else { return };
+        // Nothing was done.
+        part.was_sent = false;
+        if is_later {
+            part.moved += 1;
+        }
+        // Where it is behind, it is asked again when it may have the map.
+        self.stay(id, Some(sent.mark.max(mine)));
+    }
+}
+
+#[cold]
+fn outcome_unknown(name: &[u8]) -> Error {
+    let text = format!("the node that has '{}' went out of reach: it may have been done", quote(name));
+    Error::new(ErrorKind::OutcomeUnknown, text)
+}

@@ -1,0 +1,17 @@
+//! Herds of several nodes over their links, and what their clients see.
+
+use crate::link::tests::world::World;
+
+mod golden;
+
+/// Sends a text to a node's connection and gives what it answers by now.
+fn say(world: &mut World, client: usize, text: &str) -> String {
+    String::from_utf8_lossy(&world.say(client, text.as_bytes())).into_owned()
+}
+
+/// A herd of so many nodes, and a connection to each.
+fn herd(nodes: u32) -> (World, Vec<usize>) {
+    let mut world = World::serving(nodes);
+    let clients = (1..=nodes).map(|number| world.connect(number, 1 << 20)).collect();
+    (world, clients)
+}

@@ -1,0 +1,196 @@
+//! Requests on objects of other nodes: what is handed on, what is kept of it, and the replies once the answers are
+//! there.
+
+use super::get::{Form, Taken, answer, finish, not_modified, plan_of_wait};
+use super::put::{answer_put, answer_removed};
+use super::{Session, fail, fail_as};
+use crate::context::{Context, Output, not_found};
+use crate::flight::{Handing, How, Landed, Later as Kept, Taken as Flown};
+use crate::metrics::VerbName;
+use herd_core::door::http::{self as proto, Connection, Method, Request};
+use herd_core::entry::Version;
+use herd_core::limits::{FLIGHT_MS, LINK_SILENCE_MS, WAIT_MAX_MS};
+use herd_core::op::{Action, Op};
+use herd_core::wire::{CODE_NEWER, Fields, Header, Verb};
+use herd_core::{Error, ErrorKind};
+use herd_net::Ticket;
+use herd_store::{Collection, Given};
+
+/// What is kept of a request that was handed on.
+pub(crate) enum Later {
+    /// A GET or HEAD, as it was sent.
+    Get { sent: Box<[u8]>, collection: Collection, name: Box<[u8]> },
+    /// A GET that waits for another version than its client has, until then.
+    Wait { form: Form, collection: Collection, name: Box<[u8]>, newer_than: Version, until_ms: u64 },
+    /// A PUT.
+    Put { connection: Connection, collection: Collection },
+    /// A DELETE.
+    Remove { connection: Connection, collection: Collection, name: Box<[u8]> },
+}
+
+impl Session {
+    /// Hands a request on.
+    pub(super) fn hand_on(
+        &mut self,
+        cx: &mut Context,
+        later: Later,
+        handing: Handing,
+        limit_ms: u64,
+        out: &mut Output<'_>,
+    ) -> Result<(), Error> {
+        let ticket = cx.hand_on(out, true, Kept::Http(Box::new(later)), vec![handing], limit_ms)?;
+        self.conn = Some(ticket.conn);
+        Ok(())
+    }
+
+    /// A GET or HEAD of an object that another node has.
+    #[cold]
+    pub(super) fn get_elsewhere(
+        &mut self,
+        cx: &mut Context,
+        request: &Request<'_>,
+        sent: &[u8],
+        collection: &Collection,
+        name: &[u8],
+        out: &mut Output<'_>,
+    ) {
+        let how = How { with_value: request.method == Method::Get, uncounted: false };
+        let begun = cx.check_reachable(collection, name).and_then(|()| {
+            let handing = Handing::of_op(cx, collection, name, &Op::new(Action::Read, 0), how)?;
+            let later = Later::Get { sent: sent.into(), collection: collection.clone(), name: name.into() };
+            self.hand_on(cx, later, handing, FLIGHT_MS, out)
+        });
+        if let Err(error) = begun {
+            fail(cx, request, VerbName::Get, &error, None, out);
+        }
+    }
+
+    /// A GET that waits for a newer version of an object that another node has, so long at most.
+    pub(super) fn wait_elsewhere(
+        &mut self,
+        cx: &mut Context,
+        ticket: Option<Ticket>,
+        (form, collection, name): (Form, &Collection, &[u8]),
+        (newer_than, wait_ms): (Version, u64),
+        out: &mut Output<'_>,
+    ) {
+        let wait_ms = wait_ms.min(WAIT_MAX_MS);
+        let time_ms = u32::try_from(wait_ms).unwrap_or(u32::MAX);
+        let header = Header { code: CODE_NEWER, version: newer_than, time_ms, ..Header::request(Verb::Get, 0) };
+        let until_ms = cx.now.unix_ms.saturating_add(wait_ms);
+        let (collection_kept, name_kept) = (collection.clone(), name.into());
+        let later = Later::Wait { form, collection: collection_kept, name: name_kept, newer_than, until_ms };
+        let begun = cx.check_reachable(collection, name).and_then(|()| {
+            let none = Given::Small(b"", None);
+            let handing = Handing::of_frame(cx, collection, &header, &Fields::named(name), none, 0)?;
+            let limit_ms = wait_ms + LINK_SILENCE_MS;
+            match ticket {
+                None => self.hand_on(cx, later, handing, limit_ms, out),
+                Some(ticket) => {
+                    self.conn = Some(ticket.conn);
+                    cx.hand_on_again(ticket, Kept::Http(Box::new(later)), vec![handing], limit_ms)
+                }
+            }
+        });
+        if let Err(error) = begun {
+            fail_as(cx, form, VerbName::Get, &error, None, out);
+        }
+    }
+
+    /// Writes the reply of this ticket if its answer is there; `None`: nothing was handed on under it. False: it was,
+    /// and there is no answer yet.
+    pub(super) fn landed(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) -> Option<bool> {
+        let (later, landed) = match cx.take_flight(ticket) {
+            Flown::None => return None,
+            Flown::Landed(Kept::Http(later), landed) => (later, landed.into_iter().next()?),
+            Flown::Open | Flown::Landed(..) => return Some(false),
+        };
+        match *later {
+            Later::Get { sent, collection, name } => {
+                if let Ok(Some((request, _))) = proto::parse_head(&sent) {
+                    self.answer_got(cx, ticket, &request, (&collection, &name), landed, out);
+                }
+            }
+            Later::Wait { form, collection, name, newer_than, until_ms } => {
+                self.answer_waited(cx, ticket, (form, &collection, &name), (newer_than, until_ms), landed, out);
+            }
+            Later::Put { connection, collection } => {
+                let created = landed.before.is_none();
+                let done = landed.done.map(|(version, _)| (collection, (version, created)));
+                answer_put(cx, connection, done, out);
+            }
+            Later::Remove { connection, collection, name } => {
+                let done = landed.done.map(|(version, _)| version);
+                if let Err(error) = answer_removed(cx, connection, &collection, &name, done, out) {
+                    let form = Form { connection, head_only: false };
+                    fail_as(cx, form, VerbName::Remove, &error, None, out);
+                }
+            }
+        }
+        Some(true)
+    }
+
+    /// The answer to a GET or HEAD; it may have to wait for another version.
+    fn answer_got(
+        &mut self,
+        cx: &mut Context,
+        ticket: Ticket,
+        request: &Request<'_>,
+        (collection, name): (&Collection, &[u8]),
+        landed: Landed,
+        out: &mut Output<'_>,
+    ) {
+        let form = Form::of(request);
+        let found = match (&landed.done, landed.found()) {
+            (Ok(_), Some(found)) => found,
+            (Err(error), _) if error.kind != ErrorKind::NotFound => {
+                return fail(cx, request, VerbName::Get, error, None, out);
+            }
+            _ => return fail(cx, request, VerbName::Get, &not_found(collection.name(), name), None, out),
+        };
+        let plan = |version, size| request.read.plan(version, size);
+        match answer(cx, &form, collection, &found, (plan, landed.clock.now_ms), out) {
+            Taken::NotModified(version) => match request.read.wait() {
+                Some(wait) if wait.newer_than == version && wait.wait_ms > 0 => {
+                    let wait = (version, wait.wait_ms);
+                    self.wait_elsewhere(cx, Some(ticket), (form, collection, name), wait, out);
+                }
+                _ => not_modified(cx, &form, collection, version, out),
+            },
+            taken => finish(cx, request, taken, out),
+        }
+    }
+
+    /// The answer to a GET whose wait is over.
+    fn answer_waited(
+        &mut self,
+        cx: &mut Context,
+        ticket: Ticket,
+        (form, collection, name): (Form, &Collection, &[u8]),
+        (newer_than, until_ms): (Version, u64),
+        landed: Landed,
+        out: &mut Output<'_>,
+    ) {
+        let now_ms = cx.now.unix_ms;
+        let error = match (&landed.done, landed.found()) {
+            (Ok(_), Some(found)) => {
+                let plan = (plan_of_wait(newer_than), landed.clock.now_ms);
+                match answer(cx, &form, collection, &found, plan, out) {
+                    Taken::Large(body, from, to) => out.bulk(body, from, to),
+                    Taken::NotModified(version) => not_modified(cx, &form, collection, version, out),
+                    _ => {}
+                }
+                return;
+            }
+            (Err(error), _) if error.kind == ErrorKind::Timeout || landed.is_here && now_ms >= until_ms => {
+                return not_modified(cx, &form, collection, newer_than, out);
+            }
+            (Err(_), _) if landed.is_here => {
+                return self.wait_here(cx, ticket, (form, collection, name), (newer_than, until_ms), out);
+            }
+            (Err(error), _) if error.kind != ErrorKind::NotFound => error.clone(),
+            _ => not_found(collection.name(), name),
+        };
+        fail_as(cx, form, VerbName::Get, &error, None, out);
+    }
+}

@@ -1,0 +1,153 @@
+//! Requests that are handed on: what is kept of them, and the replies once the answers are there.
+
+use super::send::{FirstFields, Outgoing, send_small};
+use super::verbs::Place;
+use super::write::{answer_done, done};
+use super::{Session, count_as, refuse, write_frame};
+use crate::context::{Context, Output, not_found};
+use crate::flight::{Handing, Landed, Later as Kept, Taken, Where};
+use crate::metrics::VerbName;
+use herd_core::entry::Value;
+use herd_core::limits::{FLIGHT_MS, LINK_SILENCE_MS, WAIT_MAX_MS};
+use herd_core::wire::{FLAG_HEAD_ONLY, Fields, Header, Status, Verb};
+use herd_core::{Error, ErrorKind};
+use herd_net::Ticket;
+use herd_store::{Collection, Given};
+
+/// What is kept of a request that was handed on.
+pub(crate) struct Later {
+    pub(super) request: Header,
+    pub(super) collection: Collection,
+    pub(super) name: Box<[u8]>,
+}
+
+/// How long a request may take.
+fn limit_ms(header: &Header) -> u64 {
+    match (header.newer_than(), header.time_ms) {
+        // The node that has the object ends the wait.
+        (Some(_), wait_ms) => u64::from(wait_ms).min(WAIT_MAX_MS) + LINK_SILENCE_MS,
+        (None, 0) => FLIGHT_MS,
+        (None, limit_ms) => limit_ms.into(),
+    }
+}
+
+/// Gives up a request that was handed on.
+pub(super) fn cancel(cx: &mut Context, conn: u64, id: u64) {
+    let is_it = |later: &Kept| matches!(later, Kept::Wire(later) if later.request.id == id);
+    let found = cx.flights.kept(conn).find(|(_, later)| is_it(later)).map(|(ticket, _)| ticket);
+    found.into_iter().for_each(|ticket| cx.forget_flight(ticket));
+}
+
+impl Session {
+    /// The object is not this node's alone: hands the request on, or tells the node that has handed it on where to ask.
+    #[cold]
+    #[expect(clippy::too_many_arguments, reason = "they are what a request is, and where its reply goes")]
+    pub(super) fn elsewhere(
+        &mut self,
+        cx: &mut Context,
+        collection: &Collection,
+        header: &Header,
+        fields: &Fields<'_>,
+        value: Given<'_>,
+        max_bytes: u64,
+        out: &mut Output<'_>,
+    ) -> Result<(), Error> {
+        let name = fields.name.unwrap_or_default();
+        let handing = match self.peer {
+            None => {
+                cx.check_reachable(collection, name)?;
+                Handing::of_frame(cx, collection, header, fields, value, max_bytes)?
+            }
+            Some(link) if !matches!(cx.whereabouts(collection, name), Where::Group(_)) => {
+                cx.links.moved(link, header, out.buf);
+                return Ok(());
+            }
+            Some(_) => Handing::of_asked(collection, header, fields, value)?,
+        };
+        self.check_open(cx)?;
+        let later = Later { request: *header, collection: collection.clone(), name: name.into() };
+        let ticket = cx.hand_on(out, false, Kept::Wire(Box::new(later)), vec![handing], limit_ms(header))?;
+        self.conn = Some(ticket.conn);
+        Ok(())
+    }
+
+    /// Writes the reply of this ticket if its answer is there; `None`: nothing was handed on under it. False: it was,
+    /// and there is no answer yet.
+    pub(super) fn landed(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) -> Option<bool> {
+        let (later, landed) = match cx.take_flight(ticket) {
+            Taken::None => return None,
+            Taken::Open => return Some(false),
+            Taken::Landed(Kept::Wire(later), landed) => (later, landed),
+            Taken::Landed(..) => return Some(false),
+        };
+        let request = later.request;
+        let answered = match landed.into_iter().next() {
+            Some(landed) if self.peer.is_some() => self.answer_node(cx, &later, &landed, out),
+            Some(landed) if request.verb() == Some(Verb::Get) => self.answer_got(cx, &later, landed, out),
+            Some(landed) => {
+                let done = done(&later.collection, &later.name, landed.outcome());
+                match request.verb() {
+                    Some(Verb::Execute) => self.answer_execute(cx, &later.collection, &request, done, out),
+                    _ => {
+                        answer_done(cx, &later.collection, &request, done.map(|(version, _)| version), out);
+                        Ok(())
+                    }
+                }
+            }
+            None => Err(Error::new(ErrorKind::Busy, "nobody was asked")),
+        };
+        if let Err(error) = answered {
+            refuse(cx, count_as(request.verb()), &request, 0, &error, out);
+        }
+        Some(true)
+    }
+
+    /// The reply to a get: as the other node has made it, for this client.
+    fn answer_got(
+        &mut self,
+        cx: &mut Context,
+        later: &Later,
+        landed: Landed,
+        out: &mut Output<'_>,
+    ) -> Result<(), Error> {
+        let Later { request, collection, name } = later;
+        if let Err(error) = landed.done {
+            return match error.kind {
+                // A wait goes on where the object is.
+                _ if landed.is_here => {
+                    let place = Place::Other(collection.clone());
+                    self.get_from(cx, &place, request, &Fields::named(name), out)
+                }
+                ErrorKind::NotFound => Err(not_found(collection.name(), name)),
+                _ => Err(error),
+            };
+        }
+        let Some((relayed, checksum)) = landed.relayed else {
+            let place = Place::Other(collection.clone());
+            return self.get_from(cx, &place, request, &Fields::named(name), out);
+        };
+        let Some(found) = landed.found() else { return Err(not_found(collection.name(), name)) };
+        let head = &found.head;
+        let mut reply = cx.reply_to(request, Status::Ok);
+        reply.collection = collection.id().0;
+        (reply.version, reply.length, reply.offset) = (head.version, head.size_bytes, relayed.offset);
+        reply.extra = relayed.extra;
+        let first = FirstFields { flags: head.flags, expires_ms: head.expires_ms, attributes: found.attributes.into() };
+        match found.value {
+            _ if request.has(FLAG_HEAD_ONLY) => {
+                write_frame(reply, &Fields { checksum, ..first.fields() }, &[], out);
+            }
+            Value::Inline(bytes, check) => {
+                cx.count_out(VerbName::Get, bytes.len() as u64);
+                send_small(reply, &first.fields(), bytes, Some(check), out);
+            }
+            Value::Body(body) => {
+                cx.count_out(VerbName::Get, body.len());
+                let mut outgoing = Outgoing::part(reply, first, body.clone(), relayed.offset);
+                outgoing.hold(&cx.shared.store)?;
+                self.begin_send(outgoing, out);
+            }
+        }
+        Ok(())
+    }
+}
