@@ -15,6 +15,7 @@ mod progress;
 mod show;
 mod target;
 mod values;
+mod view;
 
 use args::{Args, CollectionCommand, Command};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -80,6 +81,7 @@ fn name(command: &Command) -> &'static str {
         Command::Ping(_) => "ping",
         Command::Nodes(_) => "nodes",
         Command::Status(_) => "status",
+        Command::Group(_) => "group ls",
         Command::Completion { .. } => "completion",
         Command::Man => "man",
     }
@@ -100,8 +102,9 @@ fn run(command: Command, literals: usize) -> Outcome {
         Command::Exec(options) => exec::run(&options, literals),
         Command::Lock(options) => lock::run(&options),
         Command::Ping(options) => objects::ping(&options),
-        Command::Nodes(options) => show::nodes(&options),
-        Command::Status(options) => show::status(&options),
+        Command::Nodes(options) => view::nodes(&options),
+        Command::Status(options) => view::status(&options),
+        Command::Group(options) => view::group(&options.command),
         Command::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Args::command(), "herd", &mut script);

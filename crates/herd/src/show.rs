@@ -1,6 +1,6 @@
-//! What the herd says of objects, collections and itself: for people in columns, for programs as JSON.
+//! What the herd says of objects and collections: for people in columns, for programs as JSON.
 
-use crate::args::{CollectionArgs, CollectionCommand, ShowArgs, StatArgs};
+use crate::args::{CollectionArgs, CollectionCommand, StatArgs};
 use crate::exit::{Failure, NOT_SO, Outcome};
 use crate::list::json_name;
 use crate::objects::{client, explained};
@@ -106,38 +106,6 @@ fn collections_text(all: &Value) -> String {
         writeln!(text, "{name:<24} {class:<8} {objects:>12} {used:>12} {quota:>12}").expect("a string takes all");
     }
     text
-}
-
-pub(crate) fn nodes(args: &ShowArgs) -> Outcome {
-    let nodes = client(&args.herd)?.status()?["nodes"].take();
-    if args.json {
-        return out::print(format!("{nodes}\n"));
-    }
-    let mut text = String::new();
-    for node in nodes.as_array().into_iter().flatten() {
-        let (name, addr, state) = (word(node, "name"), word(node, "addr"), word(node, "state"));
-        writeln!(text, "{name:<20} {addr:<24} {state}").expect("a string takes all");
-    }
-    out::print(text)
-}
-
-pub(crate) fn status(args: &ShowArgs) -> Outcome {
-    let status = client(&args.herd)?.status()?;
-    if args.json {
-        return out::print(format!("{status}\n"));
-    }
-    let show = |field: &str| status[field].as_u64().map_or_else(|| "?".into(), size::show);
-    out::print(format!(
-        "herd        {} ({})\nsecurity    {}\nobjects     {}\nmemory      {} of {}\nconnections {}\nuptime      {} s\n",
-        word(&status, "herd"),
-        word(&status, "build"),
-        word(&status, "security"),
-        status["objects"],
-        show("memory_used_bytes"),
-        show("memory_bytes"),
-        status["connections"],
-        status["uptime_s"],
-    ))
 }
 
 /// A text field of what the herd says, as people may see it.

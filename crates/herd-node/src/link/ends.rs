@@ -349,6 +349,7 @@ impl Ends {
         self.due_ms = self.due_ms.min(end.beats.due_ms());
         self.ends.insert(of(id), end);
         self.changes.push(Change::Up(id, peer.loops));
+        self.hub().into_iter().for_each(|hub| hub.linked(id.node, true));
         self.peers.up(of(id), peer.loops, now_ms);
         self.due_ms = self.due_ms.min(self.peers.due_ms());
         Ok((id, lost))
@@ -362,6 +363,7 @@ impl Ends {
         self.links.close(id);
         let Some(end) = self.ends.remove(&of(id)) else { return Vec::new() };
         self.changes.push(Change::Down(id));
+        self.hub().into_iter().for_each(|hub| hub.linked(id.node, false));
         self.peers.lost(of(id), now_ms);
         self.due_ms = self.due_ms.min(self.peers.due_ms());
         end.asker.notes().map(|(_, note)| *note).collect()
@@ -403,6 +405,7 @@ impl Ends {
         for (target, end) in self.ends.extract_if(.., |_, end| !links.is_current(end.id)) {
             lost.extend(end.asker.notes().map(|(_, note)| *note));
             self.changes.push(Change::Down(end.id));
+            self.hub.iter().for_each(|hub| hub.linked(end.id.node, false));
             self.peers.lost(target, now_ms);
         }
         lost

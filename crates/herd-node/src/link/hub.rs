@@ -70,6 +70,8 @@ pub struct Hub {
     /// Views so far: loops look here whether there is a new one.
     changes: AtomicU64,
     loops: OnceLock<LoopHandle>,
+    /// Links that loops have to each node.
+    linked: Mutex<BTreeMap<NodeId, usize>>,
 }
 
 #[derive(Default)]
@@ -99,7 +101,7 @@ impl Hub {
     pub fn new(me: Membership, owner: Arc<dyn Owner>) -> Arc<Self> {
         let (nonces, state, changes, loops) =
             (Nonces::new(me.random), Mutex::default(), AtomicU64::new(0), OnceLock::new());
-        Arc::new(Self { me, owner, nonces, state, changes, loops })
+        Arc::new(Self { me, owner, nonces, state, changes, loops, linked: Mutex::default() })
     }
 
     /// The node has this map from now on: links to its nodes are made, those to others closed, and all are told.
@@ -157,6 +159,21 @@ impl Hub {
     /// The loops, once they are made.
     pub(super) fn loops(&self) -> Option<LoopHandle> {
         self.loops.get().cloned()
+    }
+
+    /// A link to a node is up, or is no more.
+    pub(super) fn linked(&self, node: NodeId, is_up: bool) {
+        let mut linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner);
+        let links = linked.entry(node).or_default();
+        *links = if is_up { *links + 1 } else { links.saturating_sub(1) };
+        if *links == 0 {
+            linked.remove(&node);
+        }
+    }
+
+    /// Whether a loop of this node has a link to that one.
+    pub(crate) fn is_linked(&self, node: NodeId) -> bool {
+        self.linked.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&node)
     }
 
     fn tell(&self) {

@@ -1,5 +1,6 @@
 //! What a node says of itself: `/status` (JSON), `/metrics` (Prometheus text format 0.0.4), the system objects.
 
+mod herd;
 mod prometheus;
 
 use crate::context::Shared;
@@ -29,13 +30,11 @@ impl Shared {
         let longest_ns = self.loops.get().into_iter().flat_map(|loops| loops.loops());
         let longest_ns = longest_ns.map(|remote| remote.stats.longest_ns.load(Relaxed)).max().unwrap_or(0);
         let state = if self.stopping.load(Relaxed) { "stopping" } else { "serving" };
-        json!({
+        let mut all = json!({
             "herd": config.name,
+            "node": config.name,
+            "state": state,
             "build": config.build,
-            "epoch": 0,
-            "warden": null,
-            "nodes": [{"name": config.name, "id": 1, "addr": listen.first(), "state": state}],
-            "groups": 1,
             "objects": counts.objects,
             "bytes": counts.bytes,
             "memory_bytes": budget,
@@ -49,9 +48,11 @@ impl Shared {
             "longest_turn_ms": longest_ns as f64 / 1e6,
             "uptime_s": now.uptime_s,
             "collections": json_of(&collections),
-        })
-        .to_string()
-            + "\n"
+        });
+        if let (Value::Object(all), Value::Object(herd)) = (&mut all, self.herd(listen.first()).fields) {
+            all.extend(herd);
+        }
+        all.to_string() + "\n"
     }
 
     /// All collections with what they hold and counted.

@@ -5,6 +5,7 @@ mod cp;
 mod ends;
 mod exec_lock;
 mod guide;
+mod herds;
 mod http;
 mod limits;
 mod locks;

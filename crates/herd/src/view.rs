@@ -1,0 +1,208 @@
+//! The herd as a whole: its nodes, its groups, its state. One node is asked what it knows of the herd, then each of the
+//! nodes that it names, at once, what it holds. Who does not answer is shown as such, and is no failure: that is what
+//! one looks for.
+
+use crate::args::{GroupCommand, HerdArgs, ShowArgs};
+use crate::exit::{Failure, Outcome};
+use crate::objects::client;
+use crate::out;
+use herd_client::Config;
+use herd_client::blocking::Client;
+use herd_core::size;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// How long a node is waited for that another one has named.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// What each node tells of itself that is shown beside its name.
+const OWN: [&str; 8] =
+    ["objects", "bytes", "memory_used_bytes", "memory_bytes", "connections", "uptime_s", "build", "epoch"];
+/// Of that, what can be added up.
+const SUMS: [&str; 6] = ["objects", "bytes", "memory_used_bytes", "memory_bytes", "connections", "evictions"];
+
+/// What the herd says of itself, with what each node holds.
+fn gather(herd: &HerdArgs) -> Result<Value, Failure> {
+    let asked = client(herd)?.status()?;
+    let nodes = asked["nodes"].as_array().cloned().unwrap_or_default();
+    let own = asked["node_id"].as_u64();
+    let patience = herd.timeout.min(PATIENCE);
+    let told: Vec<Option<Value>> = std::thread::scope(|scope| {
+        let ask = |node: &Value| {
+            let is_own = nodes.len() == 1 || node["id"].as_u64() == own;
+            let (addr, known) = (node["addr"].as_str().map(str::to_owned), is_own.then(|| asked.clone()));
+            scope.spawn(move || known.or_else(|| status_of(&addr?, patience)))
+        };
+        let asking: Vec<_> = nodes.iter().map(ask).collect();
+        asking.into_iter().map(|thread| thread.join().ok().flatten()).collect()
+    });
+    Ok(merged(asked, nodes, &told))
+}
+
+fn status_of(addr: &str, patience: Duration) -> Option<Value> {
+    Client::new(addr, Config { timeout: patience, ..Config::default() }).ok()?.status().ok()
+}
+
+/// One document of what all have told.
+fn merged(mut all: Value, nodes: Vec<Value>, told: &[Option<Value>]) -> Value {
+    let mut sums = [0_u64; SUMS.len()];
+    let mut answered = 0;
+    let with_own = |(mut node, told): (Value, &Option<Value>)| {
+        node["answers"] = told.is_some().into();
+        if let Some(told) = told {
+            answered += 1;
+            OWN.iter().for_each(|field| node[*field] = told[*field].clone());
+            SUMS.iter().zip(&mut sums).for_each(|(field, sum)| *sum += told[*field].as_u64().unwrap_or(0));
+        }
+        node
+    };
+    all["nodes"] = nodes.into_iter().zip(told).map(with_own).collect();
+    SUMS.iter().zip(sums).for_each(|(field, sum)| all[*field] = sum.into());
+    all["nodes_answered"] = answered.into();
+    all
+}
+
+pub(crate) fn nodes(args: &ShowArgs) -> Outcome {
+    let mut all = gather(&args.herd)?;
+    let nodes = all["nodes"].take();
+    out::print(if args.json { format!("{nodes}\n") } else { nodes_text(&nodes) })
+}
+
+pub(crate) fn status(args: &ShowArgs) -> Outcome {
+    let status = gather(&args.herd)?;
+    out::print(if args.json { format!("{status}\n") } else { status_text(&status) })
+}
+
+pub(crate) fn group(command: &GroupCommand) -> Outcome {
+    let GroupCommand::Ls(args) = command;
+    let mut status = client(&args.herd)?.status()?;
+    let groups = match status["group_list"].take() {
+        Value::Null => json!([]),
+        groups => groups,
+    };
+    out::print(if args.json { format!("{groups}\n") } else { groups_text(&groups, &status["nodes"]) })
+}
+
+fn nodes_text(nodes: &Value) -> String {
+    let line = |cells: [&str; 6]| {
+        let [name, addr, state, epoch, objects, memory] = cells;
+        format!("{name:<20} {addr:<22} {state:<12} {epoch:>8} {objects:>10} {memory:>22}\n")
+    };
+    let mut text = line(["NAME", "ADDRESS", "STATE", "EPOCH", "OBJECTS", "MEMORY"]);
+    for node in nodes.as_array().into_iter().flatten() {
+        let number = |field: &str| node[field].as_u64().map_or_else(|| "-".into(), |number| number.to_string());
+        text += &line([
+            &word(node, "name"),
+            &word(node, "addr"),
+            &word(node, "state"),
+            &number("epoch"),
+            &number("objects"),
+            &memory(node),
+        ]);
+    }
+    text
+}
+
+fn memory(of: &Value) -> String {
+    let show = |field: &str| of[field].as_u64().map_or_else(|| "-".into(), size::show);
+    format!("{} of {}", show("memory_used_bytes"), show("memory_bytes"))
+}
+
+fn status_text(status: &Value) -> String {
+    let nodes = status["nodes"].as_array().cloned().unwrap_or_default();
+    let mut lines = vec![
+        ("herd", herd_line(status, nodes.len())),
+        ("security", word(status, "security")),
+        ("objects", status["objects"].to_string()),
+        ("memory", memory(status)),
+        ("connections", status["connections"].to_string()),
+        ("uptime", format!("{} s", status["uptime_s"])),
+    ];
+    if nodes.len() > 1 {
+        lines.extend(herd_lines(status, &nodes));
+    }
+    let mut text = String::new();
+    for (what, value) in lines {
+        writeln!(text, "{what:<11} {value}").expect("a string takes all");
+    }
+    if nodes.len() > 1 {
+        text += "\n";
+        text += &nodes_text(&status["nodes"]);
+    }
+    text
+}
+
+/// A herd of one is called as its node is.
+fn herd_line(status: &Value, nodes: usize) -> String {
+    let build = word(status, "build");
+    match status["herd_id"].as_str() {
+        Some(id) if nodes > 1 => format!("{} ({build})", id.get(..8).unwrap_or(id)),
+        _ => format!("{} ({build})", word(status, "herd")),
+    }
+}
+
+/// What there is to say of several nodes.
+fn herd_lines(status: &Value, nodes: &[Value]) -> Vec<(&'static str, String)> {
+    let away: Vec<String> =
+        nodes.iter().filter(|node| node["state"] != "serving").map(|node| word(node, "name")).collect();
+    let all = format!("{} of {} serving", nodes.len() - away.len(), nodes.len());
+    let away = if away.is_empty() { String::new() } else { format!(", not {}", away.join(", ")) };
+    let held = if status["held"] == true { "holds objects" } else { "holds no object yet" };
+    let map = format!("epoch {}, revision {}, {held}", status["epoch"], status["revision"]);
+    let warden = format!("{} ({})", word(status, "warden"), word(status, "warden_state"));
+    let mut lines = vec![("nodes", all + &away), ("warden", warden), ("map", map), ("groups", groups_line(status))];
+    let short = status["shortfalls"].as_array().into_iter().flatten();
+    lines.extend(short.map(|text| ("", out::shown(text.as_str().unwrap_or("?").as_bytes()).into_owned())));
+    lines
+}
+
+fn groups_line(status: &Value) -> String {
+    let (count, stopped) = (&status["groups"], status["groups_stopped"].as_u64().unwrap_or(0));
+    let groups = status["group_list"].as_array();
+    let why = groups.into_iter().flatten().find(|group| !group["stops"].is_null()).map(|group| word(group, "stops"));
+    match why {
+        Some(why) => format!("{count}, {stopped} of them stopped: {why}"),
+        None => format!("{count}, all take writes"),
+    }
+}
+
+fn groups_text(groups: &Value, nodes: &Value) -> String {
+    let named = |id: &Value| {
+        let node = nodes.as_array().into_iter().flatten().find(|node| node["id"] == *id);
+        node.map_or_else(|| "-".into(), |node| word(node, "name"))
+    };
+    let mut text = format!("{:<8} {:<16} {:<32} {:>6}  STATE\n", "GROUP", "PRIMARY", "MEMBERS", "SLOTS");
+    for group in groups.as_array().into_iter().flatten() {
+        let name = format!("{}/{}", group["spread"], group["group"]);
+        let members: Vec<String> = group["members"].as_array().into_iter().flatten().map(named).collect();
+        let (primary, members, slots) = (named(&group["primary"]), members.join(","), &group["slots"]);
+        let state = if group["stops"].is_null() { "takes writes".into() } else { word(group, "stops") };
+        writeln!(text, "{name:<8} {primary:<16} {members:<32} {slots:>6}  {state}").expect("a string takes all");
+    }
+    text
+}
+
+/// A text field of what the herd says, as people may see it.
+fn word(value: &Value, field: &str) -> String {
+    out::shown(value[field].as_str().unwrap_or("-").as_bytes()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nodes_hold_is_added_up_and_who_is_silent_is_shown() {
+        let nodes = vec![json!({"name": "a", "state": "serving"}), json!({"name": "b", "state": "unreachable"})];
+        let told = [Some(json!({"objects": 3, "bytes": 40, "memory_bytes": 64, "epoch": 9})), None];
+        let asked = json!({"herd_id": "0123456789", "objects": 3, "groups": 8, "groups_stopped": 4,
+            "group_list": [{"stops": null}, {"stops": "b can't be reached"}]});
+        let all = merged(asked, nodes, &told);
+        assert_eq!((&all["objects"], &all["nodes_answered"]), (&json!(3), &json!(1)));
+        assert_eq!((&all["nodes"][0]["epoch"], &all["nodes"][1]["answers"]), (&json!(9), &json!(false)));
+        let text = status_text(&all);
+        for part in ["1 of 2 serving, not b", "8, 4 of them stopped: b can't be reached", "01234567 ("] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Nodes that are one herd: they come together, know each other, make collections together; and who is not let in is
+//! told why.
+
+use crate::node::{Node, herd, text, within};
+use herd_core::place::HerdId;
+use herd_core::warden::{Identity, Join};
+use herd_core::wire::{Joining, Kind, LinkErrorKind, Secret, parse_frame};
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// Maps, links and restarts take some 100 ms; a busy machine more.
+const SOON: Duration = Duration::from_secs(10);
+
+/// A node of a herd, in a directory of its own.
+fn member(dir: &Path, name: &str, more: &[&str]) -> Node {
+    let data = dir.join(name);
+    let data = data.to_str().expect("text");
+    let args = ["--memory", "64m", "--threads", "1", "--name", name, "--data", data];
+    Node::start(&[&args, more].concat())
+}
+
+/// Three nodes; the third one joins by way of the second, which names the first.
+fn three(dir: &Path) -> [Node; 3] {
+    let first = member(dir, "n1", &[]);
+    let second = member(dir, "n2", &["--join", &first.addr]);
+    let third = member(dir, "n3", &["--join", &second.addr]);
+    [first, second, third]
+}
+
+fn json(node: &Node, args: &[&str]) -> Value {
+    serde_json::from_str(&node.ok(args)).expect("JSON")
+}
+
+/// What the node says of all, by name.
+fn states(node: &Node) -> Vec<(String, String)> {
+    let all = json(node, &["nodes", "--json"]);
+    let field = |node: &Value, field: &str| node[field].as_str().expect("text").to_owned();
+    all.as_array().expect("nodes").iter().map(|node| (field(node, "name"), field(node, "state"))).collect()
+}
+
+fn serving(names: &[&str]) -> Vec<(String, String)> {
+    names.iter().map(|name| (name.to_string(), "serving".to_string())).collect()
+}
+
+fn all_serve(nodes: &[Node], names: &[&str]) {
+    for node in nodes {
+        assert!(within(SOON, || states(node) == serving(names)), "{:?}", states(node));
+    }
+}
+
+/// A node that is not let in: its exit status, and what it told.
+fn refused(dir: &Path, name: &str, more: &[&str], env: &[(&str, &str)]) -> (Option<i32>, String) {
+    let mut command = herd();
+    command.args(["node", "--listen", "127.0.0.1:0", "--memory", "64m", "--threads", "1"]);
+    command.args(["--name", name, "--data"]).arg(dir.join(name)).args(more).envs(env.iter().copied());
+    let output = command.stdin(Stdio::null()).output().expect("herd runs");
+    (output.status.code(), text(&output.stderr))
+}
+
+#[test]
+fn three_nodes_are_one_herd_and_make_collections_together() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let nodes = three(dir.path());
+    all_serve(&nodes, &["n1", "n2", "n3"]);
+    let statuses: Vec<Value> = nodes.iter().map(|node| json(node, &["status", "--json"])).collect();
+    for status in &statuses {
+        assert_eq!(status["herd_id"], statuses[0]["herd_id"]);
+        assert_eq!((&status["warden"], &status["groups_stopped"]), (&"n1".into(), &0.into()), "{status}");
+        let epochs = status["nodes"].as_array().expect("nodes").iter().map(|node| &node["epoch"]);
+        assert!(epochs.into_iter().all(|epoch| *epoch == status["epoch"]), "{status}");
+    }
+    let led = |node: &Value| node["groups"].as_u64().expect("a number");
+    assert!(statuses[0]["nodes"].as_array().expect("nodes").iter().all(|node| led(node) > 0), "each has its share");
+
+    nodes[2].ok(&["collection", "create", "photos", "--ordered"]);
+    for node in &nodes {
+        assert!(node.ok(&["collection", "ls"]).contains("photos"), "it is there at once");
+    }
+    nodes[1].ok(&["collection", "create", "photos", "--ordered"]);
+    let other = nodes[0].herd(&["collection", "create", "photos"]);
+    assert!(text(&other.stderr).contains("exists with"), "{}", text(&other.stderr));
+    nodes[1].ok(&["collection", "rm", "photos"]);
+    for node in &nodes {
+        assert!(!node.ok(&["collection", "ls"]).contains("photos"), "it is gone at once");
+    }
+    let groups = nodes[1].ok(&["group", "ls"]);
+    assert!(groups.lines().count() > 8 && groups.contains("takes writes"), "{groups}");
+}
+
+#[test]
+fn a_node_that_comes_back_is_the_same_and_one_that_comes_late_holds_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let [first, second, third] = three(dir.path());
+    let numbers = |node: &Node| {
+        let all = json(node, &["nodes", "--json"]);
+        let of = |node: &Value| (node["id"].as_u64(), node["incarnation"].as_u64(), node["groups"].as_u64());
+        all.as_array().expect("nodes").iter().map(of).collect::<Vec<_>>()
+    };
+    let names: Vec<String> = (0..64).map(|number| format!("o{number}")).collect();
+    let put = |name: &String| first.herd(&["put", name, "/dev/null"]).status.success();
+    assert!(names.iter().any(put), "some objects lie at the first node");
+    // The herd holds objects, so no groups are planned anew.
+    let fourth = member(dir.path(), "n4", &["--join", &first.addr]);
+    all_serve(&[fourth], &["n1", "n2", "n3", "n4"]);
+    assert_eq!(numbers(&first)[3], (Some(4), Some(1), Some(0)));
+    assert_eq!(second.stop(), Some(0));
+    let away = |state: &str| within(SOON, || states(&first)[1] == ("n2".to_string(), state.to_string()));
+    assert!(away("unreachable"));
+    assert!(first.ok(&["status"]).contains("n2 can't be reached"));
+    let (code, told) = refused(dir.path(), "n2", &[], &[]);
+    assert!(code == Some(2) && told.contains("belongs to herd"), "{told}");
+    let second = member(dir.path(), "n2", &["--join", &third.addr]);
+    assert!(away("serving"));
+    let (id, life, _) = numbers(&first)[1];
+    assert_eq!((id, life), (Some(2), Some(2)), "the same node in another life");
+    drop(second);
+}
+
+#[test]
+fn the_herd_goes_on_when_its_first_node_was_started_anew() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let first = member(dir.path(), "n1", &[]);
+    let addr = first.addr.clone();
+    let second = member(dir.path(), "n2", &["--join", &addr]);
+    second.ok(&["collection", "create", "photos"]);
+    assert_eq!(first.stop(), Some(0));
+    let output = second.herd(&["collection", "create", "more", "--timeout", "20s"]);
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("warden"), "{}", text(&output.stderr));
+    let first = member(dir.path(), "n1", &["--listen", &addr]);
+    all_serve(&[first, second], &["n1", "n2"]);
+}
+
+#[test]
+fn a_node_that_does_not_belong_there_is_told_why() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let first = member(dir.path(), "n1", &[]);
+    let join = ["--join", &first.addr];
+    // A name that is taken.
+    let other = dir.path().join("elsewhere");
+    let (code, told) = refused(&other, "n1", &join, &[]);
+    assert!(code == Some(3) && told.contains("another node has the name 'n1'"), "{told}");
+    // Another secret.
+    let (code, told) = refused(dir.path(), "n2", &join, &[("HERD_SECRET", "0123456789abcdef0123456789abcdef")]);
+    assert!(code == Some(3) && told.contains("secret"), "{told}");
+    let (code, told) = refused(dir.path(), "n2", &join, &[("HERD_SECRET", "1234")]);
+    assert!(code == Some(2) && told.contains("HERD_SECRET"), "{told}");
+    // What the herd does not do.
+    let (code, told) = refused(dir.path(), "n2", &[&join[..], &["--evict"]].concat(), &[]);
+    assert!(code == Some(2) && told.contains("--evict"), "{told}");
+    // A node of another herd.
+    let stranger = member(dir.path(), "s1", &[]);
+    assert_eq!(member(dir.path(), "s2", &["--join", &stranger.addr]).stop(), Some(0));
+    let (code, told) = refused(dir.path(), "s2", &join, &[]);
+    assert!(code == Some(3) && told.contains("belongs to herd"), "{told}");
+    assert_eq!(stranger.stop(), Some(0));
+    let (code, told) = refused(dir.path(), "s1", &join, &[]);
+    assert!(code == Some(2) && told.contains("control store"), "{told}");
+    assert_eq!(states(&first), serving(&["n1"]), "nobody came in");
+}
+
+#[test]
+fn a_herd_without_a_place_takes_nobody_and_serves() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let first = Node::start(&["--memory", "64m", "--threads", "1", "--name", "n1"]);
+    first.feed(&["put", "a", "-"], b"1");
+    let (code, told) = refused(dir.path(), "n2", &["--join", &first.addr], &[]);
+    assert!(code == Some(3) && told.contains("no place for the control store"), "{told}");
+    assert_eq!(first.ok(&["get", "a"]), "1");
+}
+
+#[test]
+fn who_is_no_node_is_told_so_in_bounded_time() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = listener.local_addr().expect("an address").to_string();
+    let other = std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().expect("somebody comes");
+        socket.write_all(b"SSH-2.0-OpenSSH_9.9\r\n").expect("said");
+        socket.read(&mut [0; 1]).ok();
+    });
+    let (code, told) = refused(dir.path(), "n2", &["--join", &addr], &[]);
+    assert!(code == Some(3) && told.contains("does not answer as a node"), "{told}");
+    other.join().expect("no panic");
+    let since = Instant::now();
+    let (code, told) = refused(dir.path(), "n2", &["--join", "127.0.0.1:1"], &[]);
+    assert!(code == Some(3) && told.contains("no node answers at 127.0.0.1:1"), "{told}");
+    assert!(since.elapsed() < Duration::from_secs(15));
+}
+
+#[test]
+fn a_node_of_an_older_protocol_is_told_so() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let first = member(dir.path(), "n1", &[]);
+    let join = Join {
+        herd: Some(HerdId([1; 16])),
+        protocol: 0,
+        identity: Identity([2; 16]),
+        process: [3; 16],
+        name: "old".into(),
+        addresses: vec!["127.0.0.1:1".into()],
+        host: "h".into(),
+        rack: String::new(),
+        memory_bytes: 64 << 20,
+        evict: false,
+    };
+    let mut out = Vec::new();
+    Joining::new(&join, [4; 16], Secret([0; 16])).expect("short").hello(&mut out);
+    let mut socket = TcpStream::connect(&first.addr).expect("it accepts");
+    socket.set_read_timeout(Some(SOON)).expect("a timeout");
+    socket.write_all(&out).expect("said");
+    let mut told = Vec::new();
+    socket.read_to_end(&mut told).expect("answered and closed");
+    let frame = parse_frame(&told).expect("a frame").expect("whole");
+    assert_eq!((frame.header().kind, frame.header().code), (Kind::Goodbye, LinkErrorKind::OlderProtocol as u16));
+}
