@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::debug_time::DebugTime;
 use crate::flight::Flights;
 use crate::gate::Gate;
-use crate::group::{Gates, Parts};
+use crate::group::{self, Gates, Mail, Parts};
 use crate::link::{Ends, Hub};
 use crate::member::{Member, Petitions};
 use crate::metrics::{Batch, DoorName, Metrics, VerbName};
@@ -60,6 +60,8 @@ pub(crate) struct Shared {
     pub(crate) member: OnceLock<Arc<Member>>,
     /// The herd may hold objects: until then whoever brings one waits (`gate.rs`).
     pub(crate) held: AtomicBool,
+    /// What its loops hand each other about groups.
+    pub(crate) mail: Mail,
     /// Addresses it listens on, once it does.
     pub(crate) addrs: OnceLock<Vec<SocketAddr>>,
     /// Sessions of the wire so far.
@@ -229,7 +231,8 @@ impl Context {
     /// When [`group::alarm`](crate::group::alarm) has something to do.
     #[inline]
     pub(crate) fn parts_alarm_ms(&self) -> u64 {
-        self.shared.place.get().map_or(u64::MAX, |place| self.parts.alarm_ms(place.maps()))
+        let Some(place) = self.shared.place.get() else { return u64::MAX };
+        if group::has_mail(self) { 0 } else { self.parts.alarm_ms(place.maps()) }
     }
 
     /// Who waits with `ticket` here.

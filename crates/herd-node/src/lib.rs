@@ -85,6 +85,7 @@ impl Node {
     }
 
     fn start_with(config: Config, hub: Option<Arc<Hub>>) -> io::Result<Self> {
+        let config = with_lanes(config, hub.as_ref());
         let (listeners, addrs) = bind(&config)?;
         let (start, environment) = (Instant::now(), machine()?);
         let shared = Arc::new(shared(config, &environment)?);
@@ -102,7 +103,7 @@ impl Node {
         let (name, memory_bytes) = (config.name.as_str(), config.memory_bytes);
         let own = Own { name, memory_bytes, evict: config.evict, unix_ms: environment.unix_ms, listens: &addrs };
         let InHerd { member, founded, map, held, warden, newcomer } = member::enter(entry, &own)?;
-        let config = Config { evict: founded.default.class == "cache", ..config };
+        let config = with_lanes(Config { evict: founded.default.class == "cache", ..config }, member.hub.get());
         let shared = Arc::new(shared_as(config, &environment, founded)?);
         shared.held.store(false, Relaxed);
         shared.member.set(member.clone()).ok();
@@ -198,7 +199,7 @@ fn shared_as(config: Config, environment: &Environment, founded: Founded) -> io:
         start_ms: founded.versions_ms,
     })?;
     let default = store.create("default", founded.default).map_err(|error| io::Error::other(error.text))?;
-    let watch = Watch::new(store.clone());
+    let (watch, mail) = (Watch::new(store.clone()), group::Mail::new(config.threads));
     Ok(Shared {
         store,
         default,
@@ -214,10 +215,18 @@ fn shared_as(config: Config, environment: &Environment, founded: Founded) -> io:
         gates: group::Gates::default(),
         member: OnceLock::new(),
         held: AtomicBool::new(true),
+        mail,
         addrs: OnceLock::new(),
         sessions: AtomicU32::new(0),
         hub: OnceLock::new(),
     })
+}
+
+/// A node with links has a power of two of loops: of two such numbers one divides the other, so that links join the loops
+/// of the same groups at both ends.
+fn with_lanes(config: Config, hub: Option<&Arc<Hub>>) -> Config {
+    let threads = if hub.is_some() { 1 << config.threads.max(1).ilog2() } else { config.threads };
+    Config { threads, ..config }
 }
 
 /// The date and chance as this machine has them.

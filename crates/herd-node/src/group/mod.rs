@@ -3,6 +3,7 @@
 //!
 //! * `operation.rs`: operations that wait, and their decisions. `change.rs`: what members tell each other of an object.
 //! * `copies.rs`: the store behind the rules. `outbox.rs`: what is said to a member, long values ahead of it.
+//! * `mail.rs`: operations that another loop has, and what they came to.
 //! * `share.rs`: a part and what is around it; its effects. `gate.rs`: which groups this node decides for.
 //!
 //! Here is the table of a loop's parts, and what comes to them: views from the map, links that come and go, messages,
@@ -11,6 +12,7 @@
 mod change;
 mod copies;
 mod gate;
+mod mail;
 mod operation;
 mod outbox;
 mod share;
@@ -19,6 +21,7 @@ mod tests;
 
 pub(crate) use change::Key;
 pub(crate) use gate::Gates;
+pub(crate) use mail::Mail;
 pub(crate) use operation::{Done, Operation, Origin, Told};
 
 use crate::context::Context;
@@ -28,6 +31,7 @@ use herd_core::replica::View;
 use herd_core::wire::{Ahead, Fields, FrameHead, GroupMessage, LinkId, WireError, is_ahead};
 use herd_core::{Error, ErrorKind};
 use herd_store::Collection;
+use mail::Letter;
 use share::Share;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,15 +65,62 @@ impl Parts {
     }
 }
 
-/// Asks an operation on an object of the part of its group. What comes of it, now or later, is told to its origin.
+/// Asks an operation on an object of the part of its group, which may live on another loop. What comes of it, now or
+/// later, is told to its origin.
 pub(crate) fn ask(cx: &mut Context, c: &Collection, name: &[u8], op: Operation) {
     let key = Key { of: cx.shared.store.key(c, name), generation: c.generation() };
     let group = group_of(cx, &key);
+    let on_loop = group.map_or(cx.number, |group| loop_of(cx, group));
+    if on_loop != cx.number {
+        let letter = Letter::Ask(c.clone(), name.into(), Box::new(op));
+        if let Err(Letter::Ask(_, _, op)) = cx.shared.post(on_loop, letter) {
+            let text = "too many changes wait for the groups of this node: ask again later";
+            cx.parts.told.push((op.origin, Err(Error::new(ErrorKind::Busy, text))));
+        }
+        return;
+    }
+    // A map that came just now may have made the part.
+    look_at_map(cx);
     let origin = op.origin;
     if with(cx, group, |share, _| share.ask(key, op)).is_none() {
         let text = "this node does not decide on the object any more: try again";
         cx.parts.told.push((origin, Err(Error::new(ErrorKind::Unreachable, text))));
     }
+    deliver(cx);
+}
+
+/// Hands what operations came to, to the loops that asked them; what this loop asked stays.
+fn deliver(cx: &mut Context) {
+    let number = cx.number;
+    let is_others =
+        |(origin, _): &mut (Origin, Told)| matches!(origin, Origin::Asker { on_loop, .. } if *on_loop != number);
+    for (origin, told) in cx.parts.told.extract_if(.., is_others) {
+        if let Origin::Asker { on_loop, .. } = origin {
+            // A loop that there is not has asked nothing.
+            cx.shared.post(on_loop, Letter::Told(origin, told)).ok();
+        }
+    }
+}
+
+/// Whether other loops have handed something over.
+#[inline]
+pub(crate) fn has_mail(cx: &Context) -> bool {
+    cx.shared.mail.has_any(cx.number)
+}
+
+/// Takes what other loops have handed over.
+fn open_letters(cx: &mut Context) {
+    for letter in cx.shared.mail.take(cx.number) {
+        match letter {
+            Letter::Ask(c, name, op) => ask(cx, &c, &name, *op),
+            Letter::Told(origin, told) => cx.parts.told.push((origin, told)),
+        }
+    }
+}
+
+/// The loop on which the part of a group lives.
+fn loop_of(cx: &Context, group: GroupId) -> usize {
+    usize::from(group.number % lanes(cx.shared.config.threads))
 }
 
 /// The group of an object, by the map that this node goes by.
@@ -95,6 +146,7 @@ pub(crate) fn came(
         let message = GroupMessage::decode(head, body)?;
         with(cx, Some(message.group), |share, cx| share.came(cx, link, &message.message));
     }
+    deliver(cx);
     Ok(())
 }
 
@@ -114,11 +166,13 @@ pub(crate) fn look(cx: &mut Context) {
         }
     }
     look_at_map(cx);
+    deliver(cx);
 }
 
 /// Does what is due by the time.
 pub(crate) fn alarm(cx: &mut Context) {
     look(cx);
+    open_letters(cx);
     let now_ms = cx.now_ms();
     if cx.parts.due_ms.is_none_or(|due_ms| due_ms > now_ms) {
         return;
@@ -128,6 +182,7 @@ pub(crate) fn alarm(cx: &mut Context) {
     for group in groups {
         with(cx, Some(group), |share, cx| share.alarm(cx, now_ms));
     }
+    deliver(cx);
 }
 
 /// The groups whose messages go over a link to a node of so many loops.
@@ -161,7 +216,7 @@ fn adopt(cx: &mut Context, me: Life, map: &Arc<Map>) {
     for spread in map.spreads.iter().filter(|_| lives) {
         for (number, group) in spread.groups.iter().enumerate() {
             let id = GroupId { spread: spread.id, number: number as u16 };
-            let is_here = id.number % lanes(cx.shared.config.threads) == cx.number as u16;
+            let is_here = loop_of(cx, id) == cx.number;
             let is_known = cx.parts.shares.contains_key(&id);
             if !is_here || !is_known && !gate::has_part(me, spread, group) {
                 continue;
