@@ -42,6 +42,11 @@ pub(crate) enum Ask {
     Unlock {
         grant: u64,
     },
+    /// Puts a value and shows the token of a lock's grant, which the object remembers.
+    Guarded {
+        value: Vec<u8>,
+        grant: u64,
+    },
     /// All copies were lost: nobody asked for it.
     Lose,
 }
@@ -65,6 +70,8 @@ pub(crate) enum Answer {
     Open,
     /// It had no effect, and tells nothing of the object.
     Nothing,
+    /// The same, for want of memory.
+    Full,
     /// A value, or none.
     Value(Option<Vec<u8>>),
     /// It was done.
@@ -115,6 +122,8 @@ struct State {
     version: u64,
     /// No later version is below it.
     floor: u64,
+    /// The highest grant that was shown with a put.
+    shown: u64,
 }
 
 /// A lock held by somebody who was not answered.
@@ -128,7 +137,8 @@ pub(crate) fn lock_value(grant: u64) -> Vec<u8> {
 
 /// Looks for an order of these operations on one object.
 pub(crate) fn check(ops: &[Op]) -> Verdict {
-    let counts = |op: &&Op| op.answer != Answer::Nothing && !(op.answer == Answer::Open && op.ask == Ask::Get);
+    let has_effect = |op: &&Op| !matches!(op.answer, Answer::Nothing | Answer::Full);
+    let counts = |op: &&Op| has_effect(op) && !(op.answer == Answer::Open && op.ask == Ask::Get);
     let mut ops: Vec<&Op> = ops.iter().filter(counts).collect();
     ops.sort_by_key(|op| op.begin);
     let mut search = Search { values: Values::default(), ops, met: HashSet::new(), best: (0, Vec::new()) };
@@ -182,7 +192,7 @@ struct Place {
 impl Search<'_> {
     fn run(&mut self) -> Verdict {
         let answered = self.ops.iter().filter(|op| op.answer != Answer::Open).count();
-        let first = State { value: None, version: 0, floor: 0 };
+        let first = State { value: None, version: 0, floor: 0, shown: 0 };
         let mut path = vec![self.place(vec![0; self.ops.len() / 64 + 1], first, false, 0)];
         while let Some(place) = path.last_mut() {
             if place.ordered == answered {
@@ -256,7 +266,14 @@ impl Search<'_> {
                 (Answer::Open | Answer::Done, Some(_)) => Some(gone(state)),
                 _ => None,
             },
-            Ask::Lose => Some(gone(state)),
+            Ask::Lose => Some(State { shown: 0, ..gone(state) }),
+            Ask::Guarded { value, grant } => match (&op.answer, *grant >= state.shown) {
+                (Answer::Open | Answer::Differs, false) => Some(state),
+                (Answer::Open | Answer::Done, true) => {
+                    self.changed(state, op, value).map(|state| State { shown: *grant, ..state })
+                }
+                _ => None,
+            },
             Ask::Put { value, when } => self.put(state, op, value, when),
             Ask::Append { value, create } => match (&op.answer, state.value) {
                 (Answer::Open | Answer::Absent, None) if !create => Some(state),
@@ -272,7 +289,8 @@ impl Search<'_> {
                 (Answer::Open | Answer::Differs, Some(_)) => Some(state),
                 (Answer::Open, None) => self.changed(state, op, HELD_BY_NOBODY),
                 (Answer::Granted(grant), None) if *grant > state.floor => {
-                    Some(State { value: Some(self.values.number(&lock_value(*grant))), version: 0, floor: *grant })
+                    let value = Some(self.values.number(&lock_value(*grant)));
+                    Some(State { value, version: 0, floor: *grant, ..state })
                 }
                 _ => None,
             },
@@ -370,9 +388,9 @@ impl Search<'_> {
     fn changed(&mut self, state: State, op: &Op, value: &[u8]) -> Option<State> {
         let value = Some(self.values.number(value));
         match op.version.filter(|_| op.answer != Answer::Open) {
-            Some(version) if version > state.floor => Some(State { value, version, floor: version }),
+            Some(version) if version > state.floor => Some(State { value, version, floor: version, ..state }),
             Some(_) => None,
-            None => Some(State { value, version: 0, floor: state.floor + 1 }),
+            None => Some(State { value, version: 0, floor: state.floor + 1, ..state }),
         }
     }
 
@@ -394,7 +412,7 @@ impl Op {
 
 /// Nothing is there any more.
 fn gone(state: State) -> State {
-    State { value: None, version: 0, floor: state.floor + 1 }
+    State { value: None, version: 0, floor: state.floor + 1, ..state }
 }
 
 impl std::fmt::Display for Op {
@@ -407,6 +425,7 @@ impl std::fmt::Display for Op {
         let ask = match &self.ask {
             Ask::Put { value, when: When::Value(than) } => format!("Put '{}' where '{}'", short(value), short(than)),
             Ask::Put { value, when } => format!("Put '{}' {when:?}", short(value)),
+            Ask::Guarded { value, grant } => format!("Put '{}' under {grant}", short(value)),
             Ask::Append { value, create } => format!("Append '{}' create {create}", short(value)),
             ask => format!("{ask:?}"),
         };

@@ -2,7 +2,7 @@
 
 use super::check::{Answer, Ask, Op, lock_value};
 use super::door::Door;
-use super::plan::Plan;
+use super::plan::{Family, Plan};
 use herd_core::entry::Token;
 use herd_core::limits::BLOCK_BYTES;
 use herd_core::method::lock::read_holders;
@@ -22,6 +22,7 @@ pub(super) struct History {
     /// Answers that tell something, that say nothing was done, and operations without one.
     pub(super) told: usize,
     pub(super) nothing: usize,
+    pub(super) full: usize,
     pub(super) open: usize,
 }
 
@@ -44,6 +45,7 @@ impl History {
         match answer {
             Answer::Open => self.open += 1,
             Answer::Nothing => self.nothing += 1,
+            Answer::Full => self.full += 1,
             _ => self.told += 1,
         }
         let end = self.moment();
@@ -83,12 +85,14 @@ pub(super) struct Client {
     /// Grants of the locks it holds, by object.
     grants: BTreeMap<usize, u64>,
     tokens: BTreeMap<u64, Token>,
+    /// Those of other locks than the one that guards objects.
+    others: BTreeSet<u64>,
 }
 
 impl Client {
     pub(super) fn new(number: usize) -> Self {
-        let (open, grants, tokens) = <_>::default();
-        Self { number, link: None, door: Door::new(number as u64, 0), open, grants, tokens }
+        let (open, grants, tokens, others) = <_>::default();
+        Self { number, link: None, door: Door::new(number as u64, 0), open, grants, tokens, others }
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -111,7 +115,11 @@ impl Client {
             return;
         }
         let (key, family) = plan.key();
-        let ask = plan.ask(family, history.seen.get(&key), self.grants.get(&key).copied());
+        let grant = match family {
+            Family::Guarded => self.tokens.keys().rev().find(|grant| !self.others.contains(grant)).copied(),
+            _ => self.grants.get(&key).copied(),
+        };
+        let ask = plan.ask(family, history.seen.get(&key), grant);
         let ask = if self.door.takes(&ask) { ask } else { Ask::Get };
         // What a connection asks later sees what it asked before, unless that still arrives in frames between which
         // others are served.
@@ -181,6 +189,9 @@ impl Client {
             let open = self.open.remove(at);
             if let Answer::Granted(grant) = answer {
                 self.grants.insert(open.key, grant);
+                if open.key != Plan::GUARD {
+                    self.others.insert(grant);
+                }
             }
             history.end(open.key, open.begin, plain(answer), version);
         }

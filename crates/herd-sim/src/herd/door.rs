@@ -79,6 +79,7 @@ impl Door {
         let when = |when: &When| matches!(when, When::Value(_));
         match (self, ask) {
             (_, Ask::Lose) => false,
+            (_, Ask::Guarded { .. }) => matches!(self, Door::Wire(_)),
             (Door::Wire(_), Ask::Append { create, .. } | Ask::Count { create, .. }) => *create,
             (Door::Wire(_), _) => true,
             (Door::Memcached(_), Ask::Put { when: w, .. }) => !when(w),
@@ -215,6 +216,7 @@ fn memcached_answer(ask: &Ask, input: &[u8]) -> Answered {
     let cas = || words.get(1).and_then(|word| word.strip_prefix('c')?.parse().ok());
     let (answer, version) = match (ask, words[0]) {
         (_, "SERVER_ERROR") if text(said).contains("unknown") => (Answer::Open, None),
+        (_, "SERVER_ERROR") if text(said).contains("out of memory") => (Answer::Full, None),
         (_, "SERVER_ERROR") => (Answer::Nothing, None),
         (Ask::Get, "END") => (Answer::Value(None), None),
         (Ask::Get, "VALUE") => {
@@ -288,6 +290,7 @@ fn http_answer(ask: &Ask, input: &[u8]) -> Answered {
         (Ask::Remove, 204) => Answer::Done,
         (Ask::Remove, 404) => Answer::Absent,
         (_, 500..) if is_open => Answer::Open,
+        (_, 507) => Answer::Full,
         (_, 500..) => Answer::Nothing,
         _ => return Err(format!("status {status} to {ask:?}: {}", text(body))),
     };
@@ -306,7 +309,7 @@ impl Wire {
             Ask::Take => ("get-and-remove", vec![]),
             Ask::Lock => ("lock", vec![b"exclusive".to_vec(), LOCK_LEASE_MAX_MS.to_string().into_bytes()]),
             Ask::Unlock { grant } => ("unlock", vec![tokens[grant].to_string().into_bytes()]),
-            Ask::Get | Ask::Put { .. } | Ask::Remove | Ask::Lose => ("", vec![]),
+            Ask::Get | Ask::Put { .. } | Ask::Guarded { .. } | Ask::Remove | Ask::Lose => ("", vec![]),
         };
         let mut encoded = Vec::new();
         arguments.iter().for_each(|argument| push_item(&mut encoded, argument));
@@ -321,12 +324,16 @@ impl Wire {
                 };
                 Request::put(name, value, &PutOptions { condition, ..PutOptions::default() })
             }
+            Ask::Guarded { value, grant } => {
+                let put = Request::put(name, value, &PutOptions::default());
+                put.map(|put| put.with_token(tokens[grant]))
+            }
             Ask::Remove => Request::remove(name, Condition::None),
             _ => Request::get(name),
         };
         let request = request.expect("a valid request");
         let value = match ask {
-            Ask::Put { value, .. } if method.is_empty() => value,
+            Ask::Put { value, .. } | Ask::Guarded { value, .. } if method.is_empty() => value,
             _ => &encoded,
         };
         let body = match value.len() {
@@ -404,10 +411,14 @@ impl Asked {
         let said = || format!("status {} '{}' to {ask:?}", reply.code, reply.text);
         let status = Status::from_code(reply.code).ok_or_else(said)?;
         let text = String::from_utf8_lossy(&bytes);
+        let may_differ = matches!(ask, Ask::Unlock { .. } | Ask::Put { .. } | Ask::Guarded { .. });
         let answer = match (ask, status) {
             (Ask::Get | Ask::Take, Status::Ok) => Answer::Value(Some(bytes)),
             (Ask::Get | Ask::Take, Status::Error(ErrorKind::NotFound)) => Answer::Value(None),
-            (Ask::Put { .. } | Ask::Remove | Ask::Append { .. } | Ask::Unlock { .. }, Status::Ok) => Answer::Done,
+            (
+                Ask::Put { .. } | Ask::Guarded { .. } | Ask::Remove | Ask::Append { .. } | Ask::Unlock { .. },
+                Status::Ok,
+            ) => Answer::Done,
             (Ask::Count { delta, .. }, Status::Ok) => Answer::Number(text.parse::<i64>().map_err(|_| said())? + delta),
             (Ask::Lock, Status::Ok) => match &items(&bytes).ok_or_else(said)?[..] {
                 [b"granted", token, ..] => {
@@ -417,13 +428,15 @@ impl Asked {
                 }
                 _ => Answer::Differs,
             },
-            (Ask::Unlock { .. } | Ask::Put { .. }, Status::Error(ErrorKind::ConditionFailed)) => Answer::Differs,
+            (_, Status::Error(ErrorKind::ConditionFailed)) if may_differ => Answer::Differs,
             (Ask::Put { when: When::Value(_), .. } | Ask::Remove, Status::Error(ErrorKind::NotFound)) => Answer::Absent,
-            (_, Status::Error(kind)) if kind == ErrorKind::Timeout || kind.name() == "outcome_unknown" => Answer::Open,
-            (_, Status::Error(ErrorKind::Unreachable | ErrorKind::Busy | ErrorKind::Full)) => Answer::Nothing,
+            (_, Status::Error(ErrorKind::Timeout | ErrorKind::OutcomeUnknown)) => Answer::Open,
+            (_, Status::Error(ErrorKind::Full)) => Answer::Full,
+            (_, Status::Error(ErrorKind::Unreachable | ErrorKind::Busy)) => Answer::Nothing,
             _ => return Err(said()),
         };
-        let tells = matches!(ask, Ask::Get | Ask::Put { .. } | Ask::Append { .. } | Ask::Count { .. });
+        let tells =
+            matches!(ask, Ask::Get | Ask::Put { .. } | Ask::Guarded { .. } | Ask::Append { .. } | Ask::Count { .. });
         let version = Some(reply.version).filter(|_| status == Status::Ok && tells);
         Ok((self.number, answer, version))
     }

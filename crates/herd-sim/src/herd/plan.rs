@@ -41,6 +41,8 @@ pub(super) enum Family {
     /// Numbers.
     Count,
     Lock,
+    /// Values that are put by holders of a lock, and by those who were.
+    Guarded,
 }
 
 /// See the module.
@@ -127,11 +129,15 @@ impl Plan {
 
     /// An object, its name and what is asked of such.
     pub(super) fn key(&mut self) -> (usize, Family) {
-        let families = [Family::Value, Family::Value, Family::Text, Family::Count, Family::Lock];
-        let family = self.random.below(families.len() as u64) as usize;
+        const FAMILIES: [Family; 6] =
+            [Family::Value, Family::Value, Family::Text, Family::Count, Family::Lock, Family::Guarded];
+        let family = self.random.below(FAMILIES.len() as u64) as usize;
         let keys = if family < 3 { self.keys } else { self.keys.min(2) };
-        (family * 16 + self.random.below(keys as u64) as usize, families[family])
+        (family * 16 + self.random.below(keys as u64) as usize, FAMILIES[family])
     }
+
+    /// The lock whose tokens are shown with objects that are guarded.
+    pub(super) const GUARD: usize = 64;
 
     /// A value that no other is like.
     fn value(&mut self, most: u64) -> Vec<u8> {
@@ -142,7 +148,8 @@ impl Plan {
         value
     }
 
-    /// What is asked of an object whose last version and value seen are these, by one who may hold its lock.
+    /// What is asked of an object whose last version and value seen are these, by one who may hold its lock, or held one
+    /// under this grant.
     pub(super) fn ask(&mut self, family: Family, seen: Option<&(u64, Vec<u8>)>, grant: Option<u64>) -> Ask {
         let put = |value, when| Ask::Put { value, when };
         let most = if family == Family::Text { 60 } else { self.value_bytes };
@@ -152,6 +159,10 @@ impl Plan {
             }
             (Family::Lock, 0..80) => Ask::Lock,
             (_, 0..35) => Ask::Get,
+            (Family::Guarded, _) => match grant {
+                Some(grant) => Ask::Guarded { value: self.value(60), grant },
+                None => Ask::Get,
+            },
             (Family::Lock, _) | (_, 35..42) => Ask::Remove,
             (Family::Count, 42..50) => put(self.random.below(100).to_string().into_bytes(), When::Always),
             (Family::Count, draw) => Ask::Count { delta: 1 + draw as i64 % 3, create: self.random.chance(50) },

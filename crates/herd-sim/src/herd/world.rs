@@ -562,6 +562,7 @@ impl<S: Service> World<S> {
         self.news.iter_mut().for_each(|news_ns| *news_ns = 0);
         self.rest(6_000)?;
         let keys: Vec<usize> = self.history.ops.keys().copied().collect();
+        let untold = self.history.nothing + self.history.open;
         for at in 0..self.machines.len() {
             self.clients[0].lost(&mut self.history);
             self.connect_to(0, at, at as u64);
@@ -572,6 +573,11 @@ impl<S: Service> World<S> {
                     self.step()?;
                 }
             }
+        }
+        if self.history.nothing + self.history.open > untold {
+            let last = |ops: &Vec<Op>| ops.iter().rev().take(self.machines.len()).map(|op| format!("{op}\n")).collect();
+            let last: Vec<String> = self.history.ops.values().map(last).collect();
+            return Err(format!("not all objects can be had when nothing goes wrong any more:\n{}", last.concat()));
         }
         for client in &mut self.clients {
             client.lost(&mut self.history);

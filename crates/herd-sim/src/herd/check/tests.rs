@@ -147,6 +147,15 @@ fn one_holds_a_lock_and_grants_rise() {
 }
 
 #[test]
+fn who_shows_an_earlier_token_puts_nothing() {
+    let put = |begin, end, grant, answer| op(begin, end, Ask::Guarded { value: vec![b'a'], grant }, answer);
+    right(&[put(1, 2, 5, Answer::Done), put(3, 4, 6, Answer::Done), put(5, 6, 5, Answer::Differs)]);
+    wrong(&[put(1, 2, 6, Answer::Done), put(3, 4, 5, Answer::Done)]);
+    wrong(&[put(1, 2, 5, Answer::Done), put(3, 4, 5, Answer::Differs)]);
+    right(&[put(1, 2, 6, Answer::Full), put(3, 4, 5, Answer::Done)]);
+}
+
+#[test]
 fn what_all_copies_lost_is_gone() {
     right(&[set(1, 2, "a"), op(3, 4, Ask::Lose, Answer::Done), get(5, 6, None)]);
     wrong(&[set(1, 2, "a"), op(3, 4, Ask::Lose, Answer::Done), get(5, 6, Some("a"))]);
