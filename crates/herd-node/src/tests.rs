@@ -13,18 +13,18 @@ use herd_core::key::CollectionId;
 use herd_core::wire::{self as frames, Fields, Frame, Header, Verb};
 
 /// A frame as bytes.
-fn frame(header: Header, fields: &Fields<'_>, body: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(header: Header, fields: &Fields<'_>, body: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     frames::encode_frame(&mut out, header, fields, body).expect("within the limits");
     out
 }
 
-fn request(verb: Verb, id: u64) -> Header {
+pub(crate) fn request(verb: Verb, id: u64) -> Header {
     Header { collection: CollectionId::DEFAULT.0, ..Header::request(verb, id) }
 }
 
 /// The frames in `bytes`, all of them whole.
-fn frames_of(mut bytes: &[u8]) -> Vec<Frame<'_>> {
+pub(crate) fn frames_of(mut bytes: &[u8]) -> Vec<Frame<'_>> {
     let mut all = Vec::new();
     while !bytes.is_empty() {
         let frame = frames::parse_frame(bytes).expect("a frame").expect("a whole one");

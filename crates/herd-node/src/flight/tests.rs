@@ -2,6 +2,7 @@
 
 use crate::link::tests::world::World;
 
+mod chance;
 mod golden;
 
 /// Sends a text to a node's connection and gives what it answers by now.
