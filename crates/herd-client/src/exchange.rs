@@ -10,7 +10,10 @@
 //! | between tries | there is none | dialing |
 //! | dialing: the owner's addresses | [`Exchange::connected`] | open, or the next, or astray and between |
 //! | dialing: nodes in turn | [`Exchange::connected`] | open, or the next node |
+//! | between tries | a long body, and nothing is known of the herd | asking |
+//! | asking: the map is waited for, once | it came, or did not in its time | between |
 //! | open: the request is under way | an answer, or what can't be helped | ended |
+//! | open | a node that could not hand it on, and knows a later map | asking |
 //! | open, dialing | a failure after which it may go again | between, perhaps behind a pause |
 //!
 //! Where the map tells who decides on the object, that node is asked first. A request for which it could not be had is
@@ -22,7 +25,7 @@
 use crate::address::Address;
 use crate::connection::{Body, Patience};
 use crate::error::{Error, ErrorKind, Result};
-use crate::limits::{COPIED_BODY_MAX_BYTES, STREAM_FRAME_BYTES};
+use crate::limits::{COPIED_BODY_MAX_BYTES, MAP_WAIT_MS, STREAM_FRAME_BYTES};
 use crate::link::{Call, Link, Sink, Socket, Source, Step};
 use crate::reply::Reply;
 use crate::request::Request;
@@ -103,6 +106,8 @@ enum State<S> {
     Reading,
     Between,
     Dialing(Dial),
+    /// Until then.
+    Asking(Link<S>, u64),
     Open(Link<S>, u64),
     Pausing(u64),
     Ended(Option<Result<(Reply, Vec<u8>)>>),
@@ -128,12 +133,16 @@ pub(crate) struct Exchange<'a, S> {
     tries: Tries,
     /// It does not go to the owner of its object any more.
     astray: bool,
+    /// The map was waited for.
+    asked: bool,
     /// This try goes to the owner.
     to_owner: bool,
     /// This try's connection was idle before.
     was_idle: bool,
     /// The id that its collection has by the map, 0 if none; `None`: it goes by no map.
     collection: Option<CollectionId>,
+    /// The epoch of the map that this try goes by.
+    epoch: u32,
     state: State<S>,
 }
 
@@ -166,9 +175,11 @@ impl<'a, S: Socket> Exchange<'a, S> {
             tries: Tries::new(&request, 0),
             request,
             astray: false,
+            asked: false,
             to_owner: false,
             was_idle: false,
             collection: None,
+            epoch: 0,
             state: State::Between,
         };
         match given {
@@ -202,6 +213,11 @@ impl<'a, S: Socket> Exchange<'a, S> {
                         self.failed(now_ms, Failure::NoConnection(failure));
                     }
                 },
+                State::Asking(..) => {
+                    if let Some(need) = self.await_map(now_ms) {
+                        return need;
+                    }
+                }
                 State::Open(..) => {
                     if let Some(need) = self.step(now_ms) {
                         return need;
@@ -279,14 +295,18 @@ impl<'a, S: Socket> Exchange<'a, S> {
 
     /// The socket to wait for.
     pub(crate) fn socket(&self) -> &S {
-        let State::Open(link, _) = &self.state else { unreachable!("only an open request waits") };
-        &link.socket
+        match &self.state {
+            State::Open(link, _) | State::Asking(link, _) => &link.socket,
+            _ => unreachable!("only an open request waits"),
+        }
     }
 
     /// Takes note that a wait is over.
     pub(crate) fn waited(&mut self, now_ms: u64, result: io::Result<()>) {
-        if let (Err(error), State::Open(_, id)) = (result, &self.state) {
-            self.lost(now_ms, *id, Error::lost(error));
+        match (result, &self.state) {
+            (Err(error), State::Open(_, id)) => self.lost(now_ms, *id, Error::lost(error)),
+            (Err(_), State::Asking(..)) => self.state = State::Between,
+            _ => {}
         }
     }
 
@@ -310,6 +330,7 @@ impl<'a, S: Socket> Exchange<'a, S> {
 
     fn begin(&mut self, now_ms: u64) {
         let course = self.pool.course(now_ms, &self.request);
+        self.epoch = course.epoch;
         let (owner, about_node) = (course.owner.filter(|_| !self.astray), self.request.is_about_node());
         (self.to_owner, self.collection) = (owner.is_some(), course.collection);
         let idle = match &owner {
@@ -326,7 +347,55 @@ impl<'a, S: Socket> Exchange<'a, S> {
         }
     }
 
-    fn open(&mut self, now_ms: u64, mut link: Link<S>, was_idle: bool) {
+    /// Begins the request over a connection; before a long body, the map is asked for if it never was.
+    fn open(&mut self, now_ms: u64, link: Link<S>, was_idle: bool) {
+        if self.is_long() && !self.asked && self.pool.knows_nothing() {
+            self.ask(now_ms, link);
+        } else {
+            self.send_request(now_ms, link, was_idle);
+        }
+    }
+
+    /// Whether its body is worth a round trip, if that has it sent once instead of twice.
+    fn is_long(&self) -> bool {
+        match self.outgoing {
+            Outgoing::Nothing | Outgoing::Buffered => false,
+            Outgoing::Slice(bytes) => bytes.len() > STREAM_FRAME_BYTES,
+            Outgoing::Stream(_) => true,
+        }
+    }
+
+    /// Asks for the map, and waits for it.
+    fn ask(&mut self, now_ms: u64, mut link: Link<S>) {
+        self.asked = true;
+        let left_ms = self.tries.deadline_ms().saturating_sub(now_ms);
+        match self.pool.ask_map_now(now_ms, &mut link) {
+            Ok(()) => self.state = State::Asking(link, now_ms.saturating_add(MAP_WAIT_MS.min(left_ms / 2))),
+            Err(error) => self.failed(now_ms, Failure::Final(error)),
+        }
+    }
+
+    /// What is needed until the map is there; nothing if it is, or if it does not come.
+    fn await_map(&mut self, now_ms: u64) -> Option<Need> {
+        let State::Asking(link, until_ms) = &mut self.state else { unreachable!("checked by the caller") };
+        let (step, left_ms) = (link.step(now_ms, link.map(), Source::Nothing), until_ms.saturating_sub(now_ms));
+        match step {
+            Ok(Step::Time) => return Some(Need::Time),
+            Ok(Step::Wait { write }) if left_ms > 0 => {
+                return Some(Need::Wait { write, most: Duration::from_millis(left_ms) });
+            }
+            _ => {}
+        }
+        let State::Asking(link, _) = self.leave() else { unreachable!("checked above") };
+        match step {
+            // A map that comes later is taken then.
+            Ok(_) => self.pool.give_back(now_ms, link),
+            Err(_) => self.pool.failed(link.node),
+        }
+        None
+    }
+
+    fn send_request(&mut self, now_ms: u64, mut link: Link<S>, was_idle: bool) {
         self.request.wait_at_most(self.wait_until_ms.saturating_sub(now_ms));
         let body = match self.outgoing {
             Outgoing::Nothing => Body::Copied(self.request.body()),
@@ -416,6 +485,14 @@ impl<'a, S: Socket> Exchange<'a, S> {
                 let accepted = if self.sink == Sink::Stream { self.progress.accept(&reply) } else { Ok(()) };
                 self.end(accepted.map(|()| (reply, value)));
             }
+            // Another than the node that was asked decides by now, and nothing was done.
+            Err(Failure::Final(error)) if self.may_ask_again(now_ms, &error, &link) => match self.is_outdated() {
+                true => {
+                    self.asked = true;
+                    self.pool.give_back(now_ms, link);
+                }
+                false => self.ask(now_ms, link),
+            },
             Err(failure) => {
                 match &failure {
                     Failure::Busy(_) => self.pool.failed(link.node),
@@ -424,6 +501,18 @@ impl<'a, S: Socket> Exchange<'a, S> {
                 self.failed(now_ms, failure);
             }
         }
+    }
+
+    /// Whether a request that its node could not hand on may go to the owner by a later map.
+    fn may_ask_again(&self, now_ms: u64, error: &Error, link: &Link<S>) -> bool {
+        let is_unreachable = error.kind() == ErrorKind::Refused(herd_core::ErrorKind::Unreachable);
+        let can_repeat = !self.asked && !self.tries.is_consumed() && now_ms < self.tries.deadline_ms();
+        is_unreachable && can_repeat && (self.pool.wants_map() || link.map().is_some() || self.is_outdated())
+    }
+
+    /// Whether a later map than this try goes by has come meanwhile.
+    fn is_outdated(&self) -> bool {
+        self.pool.epoch_at_hand() > self.epoch
     }
 
     /// Takes note of what an answer tells of the map.

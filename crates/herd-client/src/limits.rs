@@ -45,6 +45,9 @@ pub const IDLE_MAX_MS: u64 = 60_000;
 /// Least time between two requests for the map. A client of an older map only has nodes hand its requests on.
 pub const MAP_AGAIN_MS: u64 = 1_000;
 
+/// Longest wait for the map, where a request waits for it at all: before a long body, or when a node knows a later one.
+pub const MAP_WAIT_MS: u64 = 1_000;
+
 /// Longest wait for a connection to the owner of an object, before another node is asked: a lost packet is sent again
 /// after a second.
 pub const OWNER_CONNECT_MS: u64 = 1_500;

@@ -168,6 +168,11 @@ impl<S: Socket> Link<S> {
         Ok(())
     }
 
+    /// The call that asks for the map, until its answer is taken.
+    pub(crate) fn map(&self) -> Option<u64> {
+        self.map
+    }
+
     /// The answer to who asked for the map, once it is there.
     pub(crate) fn take_map(&mut self) -> Option<Call> {
         let id = self.map.filter(|&id| self.is_answered(id))?;

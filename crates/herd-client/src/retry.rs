@@ -72,6 +72,11 @@ impl Tries {
         self.consumed = true;
     }
 
+    /// Whether a new try could not start from the beginning.
+    pub(crate) fn is_consumed(&self) -> bool {
+        self.consumed
+    }
+
     /// Notes that something of the request moved, so that it fails at `deadline_ms`, if that is later.
     pub fn moved(&mut self, deadline_ms: u64) {
         self.deadline_ms = self.deadline_ms.max(deadline_ms);

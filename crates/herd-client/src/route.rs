@@ -123,9 +123,14 @@ impl Asks {
     pub(crate) fn due(&mut self, now_ms: u64) -> bool {
         let due = self.wants() && now_ms >= self.next_ms;
         if due {
-            self.next_ms = now_ms.saturating_add(MAP_AGAIN_MS);
+            self.asked(now_ms);
         }
         due
+    }
+
+    /// It is asked, because a request waits for it.
+    pub(crate) fn asked(&mut self, now_ms: u64) {
+        self.next_ms = now_ms.saturating_add(MAP_AGAIN_MS);
     }
 
     /// Takes the answer: the epoch of the map at hand then; `None` if there is no other node.

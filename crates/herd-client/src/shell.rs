@@ -119,6 +119,8 @@ pub(crate) struct Pool<S> {
     wants_map: AtomicBool,
     /// The epoch that replies are expected to tell.
     epoch: AtomicU32,
+    /// Whether no node has answered yet.
+    knows_nothing: AtomicBool,
 }
 
 struct State<S> {
@@ -148,6 +150,8 @@ pub(crate) struct Course {
     pub(crate) owner: Option<Owner>,
     /// The id of its collection by the map, 0 if the map has none; `None`: it goes by no map.
     pub(crate) collection: Option<CollectionId>,
+    /// The epoch of the map; 0: there is none.
+    pub(crate) epoch: u32,
 }
 
 impl<S: Socket> Pool<S> {
@@ -165,8 +169,9 @@ impl<S: Socket> Pool<S> {
             chart: None,
             asks: Asks::default(),
         };
-        let (has_chart, wants_map) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Self { config, given, state: Mutex::new(state), has_chart, wants_map, epoch: AtomicU32::new(0) })
+        let (has_chart, wants_map, knows_nothing) = (false.into(), false.into(), true.into());
+        let (state, epoch) = (Mutex::new(state), AtomicU32::new(0));
+        Ok(Self { config, given, state, has_chart, wants_map, epoch, knows_nothing })
     }
 
     fn state(&self) -> MutexGuard<'_, State<S>> {
@@ -189,13 +194,14 @@ impl<S: Socket> Pool<S> {
 
     /// Where a request is to go.
     pub(crate) fn course(&self, now_ms: u64, request: &Request<'_>) -> Course {
-        let Some(chart) = self.chart() else { return Course { owner: None, collection: None } };
+        let Some(chart) = self.chart() else { return Course { owner: None, collection: None, epoch: 0 } };
+        let epoch = chart.mark.epoch;
         match chart.toward(request) {
-            Toward::Anyone => Course { owner: None, collection: None },
-            Toward::Unmapped => Course { owner: None, collection: Some(CollectionId(0)) },
+            Toward::Anyone => Course { owner: None, collection: None, epoch },
+            Toward::Unmapped => Course { owner: None, collection: Some(CollectionId(0)), epoch },
             Toward::Owner(node, collection) => {
                 let owner = Some(Owner { chart, node }).filter(|owner| self.is_usable(now_ms, owner));
-                Course { owner, collection: Some(collection) }
+                Course { owner, collection: Some(collection), epoch }
             }
         }
     }
@@ -225,6 +231,11 @@ impl<S: Socket> Pool<S> {
     fn dialing(&self, order: Vec<Stop>, until_ms: u64, chart: Option<Arc<Chart>>, is_of_owner: bool) -> Dial {
         let most_ms = millis(self.config.connect_timeout).max(1);
         Dial { order, tried: 0, node: 0, most_ms, until_ms, chart, is_of_owner, last: None }
+    }
+
+    /// The epoch of the map at hand; 0: there is none.
+    pub(crate) fn epoch_at_hand(&self) -> u32 {
+        self.chart().map_or(0, |chart| chart.mark.epoch)
     }
 
     /// Whether any address of the node is not left alone.
@@ -322,6 +333,9 @@ impl<S: Socket> Pool<S> {
     /// Takes note of what a reply tells of the node's map, and of whether a collection was not as the map at hand has
     /// it.
     pub(crate) fn heard(&self, epoch: u32, is_stale: bool) {
+        if self.knows_nothing.load(Relaxed) {
+            self.knows_nothing.store(false, Relaxed);
+        }
         if self.config.routed && (is_stale || epoch > self.epoch.load(Relaxed)) {
             self.epoch.fetch_max(epoch, Relaxed);
             let wants = self.state().asks.heard(epoch, is_stale);
@@ -342,6 +356,27 @@ impl<S: Socket> Pool<S> {
             state.chart.as_ref().filter(|_| !state.asks.anew).map(|chart| chart.mark)
         };
         link.ask_map(now_ms, mark)
+    }
+
+    /// Asks for the map because a request waits for it.
+    pub(crate) fn ask_map_now(&self, now_ms: u64, link: &mut Link<S>) -> Result<()> {
+        let mark = {
+            let mut state = self.state();
+            state.asks.asked(now_ms);
+            state.chart.as_ref().filter(|_| !state.asks.anew).map(|chart| chart.mark)
+        };
+        self.knows_nothing.store(false, Relaxed);
+        link.ask_map(now_ms, mark)
+    }
+
+    /// Whether no node has said anything yet, so that there may be a map.
+    pub(crate) fn knows_nothing(&self) -> bool {
+        self.config.routed && self.knows_nothing.load(Relaxed)
+    }
+
+    /// Whether a later map than the one at hand is known of.
+    pub(crate) fn wants_map(&self) -> bool {
+        self.wants_map.load(Relaxed)
     }
 
     /// Takes the map that has come over a connection.

@@ -142,8 +142,13 @@ impl Side {
                 Kind::Request if header.verb == wire::VERB_MAP => {
                     world.asks += 1;
                     let mut out = Vec::new();
-                    let routes = routes(world.map.as_ref().expect("the epoch is told in a herd"));
-                    routes.encode(&mut out, &header, &world.map.as_ref().expect("a herd").encode()).expect("encodes");
+                    match &world.map {
+                        Some(map) => routes(map).encode(&mut out, &header, &map.encode()).expect("encodes"),
+                        None => {
+                            let reply = Header::reply_to(&header, Status::Ok);
+                            wire::encode_frame(&mut out, reply, &Fields::default(), b"").expect("encodes");
+                        }
+                    }
                     self.send(world, out);
                 }
                 Kind::Request if header.verb() == Some(Verb::Put) => self.put = Some((header, body)),
@@ -443,12 +448,30 @@ fn a_client_that_knows_the_map_goes_to_the_owner_and_one_that_does_not_to_the_no
     for (node, address) in ["a:7700", "d:1", "f:1"].into_iter().enumerate() {
         let name = name_of(&map, node);
         for knows in [true, false] {
+            let world = World::new(0, 0, Some(map.clone()));
+            let request = Request::get(&name).expect("valid");
+            let ran = run_in(world, knows, request, Given::Nothing, Sink::Stream);
+            let first = if knows { address } else { "a:7700" };
+            assert_eq!((&ran.dialed[0][..], ran.asks), (first, 0), "the first request asks for nothing");
+        }
+    }
+}
+
+#[test]
+fn before_the_first_long_body_the_map_is_asked_for_once() {
+    let map = herd(&["a:7700", "d:1|e:1", "f:1"]);
+    for (node, way) in [&["a:7700"][..], &["a:7700", "d:1"], &["a:7700", "f:1"]].into_iter().enumerate() {
+        for given in [Given::Slice(&VALUE), Given::Stream(Some(SIZE as u64)), Given::Stream(None)] {
+            let name = name_of(&map, node);
             let request = Request::put_stream(&name, &PutOptions::default()).expect("valid");
             let world = World::new(0, 0, Some(map.clone()));
-            let ran = run_in(world, knows, request, Given::Slice(&VALUE), Sink::Memory(0));
+            let ran = run_in(world, false, request.clone(), given, Sink::Memory(0));
             ran.result.expect("nothing goes wrong");
-            let first = if knows { address } else { "a:7700" };
-            assert_eq!((ran.dialed, ran.asks), (vec![first.to_owned()], 0), "the first request asks for nothing");
+            assert_eq!((ran.puts, ran.asks), (1, 1));
+            assert_eq!(ran.dialed, way);
+            let ran = run_in(World::new(0, 0, None), false, request, given, Sink::Memory(0));
+            ran.result.expect("a node that is alone answers that too");
+            assert_eq!((ran.dialed, ran.asks), (vec!["a:7700".to_owned()], 1));
         }
     }
 }
@@ -515,6 +538,7 @@ fn what_a_source_has_beyond_the_first_frame_waits_until_the_node_is_known_to_be_
             let Routes { mark, key } = routes(&map);
             pool.learn(Some((mark, key.0)), &map.encode());
         }
+        pool.heard(0, false);
         let name = name_of(&map, node);
         let request = Request::put_stream(&name, &PutOptions::default()).expect("valid");
         let sink = (Sink::Memory(0), Vec::new());

@@ -362,3 +362,23 @@ fn a_client_that_is_not_to_be_routed_asks_the_nodes_it_was_given_alone() {
     (0..10).for_each(|i| work(&client, &format!("name{i}")));
     assert_eq!((sum(&servers, |node| &node.asks), sum(&servers, |node| &node.accepted)), (0, 1));
 }
+
+#[test]
+fn what_a_node_can_not_hand_on_goes_to_the_owner_by_the_map_it_knows() {
+    let (servers, map) = herd();
+    let client = client(&servers[0]);
+    servers.iter().for_each(|server| server.node.cut_off.store(true, SeqCst));
+    let (small, large) = (name_at(1, 3), name_at(2, 3));
+    put(&client, &small);
+    assert_eq!(sum(&servers, |node| &node.asks), 1);
+    // The next map is not known to the client, and it was asked for just now.
+    tell(&servers, &turned(&map));
+    for name in [&small, &large] {
+        work(&client, name);
+    }
+    assert_eq!(sum(&servers, |node| &node.asks), 2);
+    let cold = super::routes::client(&servers[0]);
+    let body = pattern(3 << 20);
+    cold.put_from(&large, &mut &body[..], None, &PutOptions::default()).expect("put");
+    assert!(cold.get(&large).expect("get").value == body);
+}

@@ -127,6 +127,8 @@ pub(crate) struct Node {
     /// Requests for the map.
     pub(crate) asks: AtomicUsize,
     stopped: AtomicBool,
+    /// Whether it can't hand anything on.
+    pub(crate) cut_off: AtomicBool,
     /// Hellos that meant another node.
     pub(crate) refused: AtomicUsize,
     connections: Mutex<Vec<TcpStream>>,
@@ -461,13 +463,14 @@ impl Reader {
         self.push(&out);
     }
 
-    /// Notes whether the request is for an object on which this node decides.
-    fn judge(&self, header: &Header, fields: &Fields<'_>) {
+    /// Notes whether the request is for an object on which this node decides; whether it can be done.
+    fn judge(&self, header: &Header, fields: &Fields<'_>) -> bool {
         let on_object = matches!(header.verb(), Some(Verb::Get | Verb::Put | Verb::Remove | Verb::Execute));
-        let Some(place) = self.place().filter(|_| on_object && header.collection != 1) else { return };
-        if let (Ok(id), Some(name)) = (self.collection(header, fields), fields.name) {
-            self.node.handed_on.fetch_add(usize::from(!place.decides(id, name)), SeqCst);
-        }
+        let Some(place) = self.place().filter(|_| on_object && header.collection != 1) else { return true };
+        let (Ok(id), Some(name)) = (self.collection(header, fields), fields.name) else { return true };
+        let decides = place.decides(id, name);
+        self.node.handed_on.fetch_add(usize::from(!decides), SeqCst);
+        decides || !self.node.cut_off.load(SeqCst)
     }
 
     fn breach(&self, text: String) {
@@ -523,7 +526,10 @@ impl Reader {
             return true;
         }
         self.node.requests.fetch_add(1, SeqCst);
-        self.judge(header, &fields);
+        if !self.judge(header, &fields) {
+            self.fail(header, ErrorKind::Unreachable, "the node that has it can't be reached");
+            return true;
+        }
         let faults = &self.node.faults;
         if one_of(&faults.close) {
             return false;
