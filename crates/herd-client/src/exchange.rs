@@ -101,7 +101,6 @@ enum Outgoing<'a> {
 }
 
 /// There is one of these for each call, on its stack: a link in a box would cost an allocation a request.
-#[expect(clippy::large_enum_variant)]
 enum State<S> {
     Reading,
     Between,
