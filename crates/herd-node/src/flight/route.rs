@@ -188,7 +188,7 @@ impl Context {
         let Some(part) = self.flights.part(id) else { return };
         match part.state {
             State::Waits(_, Some(wanted)) if mark < wanted => self.wait(id),
-            State::Waits(since_ms, None) if now_ms >= since_ms + FLIGHT_LINK_MS => self.lose(id),
+            State::Waits(since_ms, None) if !part.was_sent && now_ms >= since_ms + FLIGHT_LINK_MS => self.lose(id),
             State::Waits(..) => self.flights.todo.push_back(id),
             _ => {}
         }

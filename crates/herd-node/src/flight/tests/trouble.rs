@@ -1,0 +1,148 @@
+//! Nodes that are gone, links that break and maps that change while requests are under way.
+
+use super::*;
+use crate::link::tests::world::{node, serving};
+use herd_core::limits::{FLIGHT_LINK_MS, FLIGHT_MS, LINK_SILENCE_MS, TICK_MS};
+use herd_core::place::Map;
+use std::sync::Arc;
+
+const REFUSED: &str = "SERVER_ERROR the node that has it can't be reached, try again\r\n";
+const UNKNOWN: &str = "SERVER_ERROR the outcome is unknown\r\n";
+
+/// The first key `k..` that a node has.
+fn key_of(world: &mut World, number: u32) -> String {
+    let shared = world.machine(number).shared.clone();
+    let has = |key: &String| shared.store.seat(&shared.default, key.as_bytes()) == herd_store::Seat::Alone;
+    (0..).map(|at| format!("k{at}")).find(has).expect("it has some")
+}
+
+/// What has been answered since.
+fn hear(world: &mut World, client: usize) -> String {
+    say(world, client, "")
+}
+
+/// What nothing is under way for is given back.
+fn assert_settled(world: &mut World, number: u32) {
+    let machine = world.machine(number);
+    assert_eq!(machine.engine.service().cx.flights.due_ms(), u64::MAX);
+    assert_eq!(machine.shared.store.unsettled(), (0, 0));
+}
+
+/// The map after which one node has what another had.
+fn given_to(map: &Map, from: u32, to: u32) -> Arc<Map> {
+    let next = map.next(|draft| {
+        for group in draft.spreads[0].groups.iter_mut().filter(|group| group.primary == Some(node(from))) {
+            (group.primary, group.eligible) = (Some(node(to)), vec![node(to)]);
+        }
+    });
+    Arc::new(next.expect("valid"))
+}
+
+#[test]
+fn what_a_dead_node_had_is_an_error_soon_and_never_a_miss() {
+    let (mut world, clients) = herd(3);
+    let (own, theirs) = (key_of(&mut world, 1), key_of(&mut world, 2));
+    assert_eq!(say(&mut world, clients[0], &format!("set {theirs} 0 0 1\r\nx\r\n")), "STORED\r\n");
+    world.kill(2);
+    // That was asked before the link was known to be lost: it only reads, so it waits for another.
+    assert_eq!(say(&mut world, clients[0], &format!("get {theirs}\r\nmn\r\n")), "");
+    world.pass(FLIGHT_MS + TICK_MS);
+    assert_eq!(hear(&mut world, clients[0]), format!("{REFUSED}MN\r\n"));
+    assert_eq!(say(&mut world, clients[0], &format!("get {theirs}\r\nmn\r\n")), "", "it may be back at once");
+    world.pass(FLIGHT_LINK_MS + 2 * TICK_MS);
+    assert_eq!(hear(&mut world, clients[0]), format!("{REFUSED}MN\r\n"));
+    // The error ends the answer to the line; what stands behind it is answered.
+    let line = format!("get {own} {theirs} {own}\r\nset {theirs} 0 0 1\r\ny\r\nincr {own} 1\r\n");
+    assert_eq!(say(&mut world, clients[0], &line), "");
+    world.pass(FLIGHT_LINK_MS + 2 * TICK_MS);
+    assert_eq!(hear(&mut world, clients[0]), format!("{REFUSED}{REFUSED}NOT_FOUND\r\n"));
+    assert_settled(&mut world, 1);
+}
+
+#[test]
+fn what_may_have_been_done_is_not_done_again_and_what_only_reads_is() {
+    let (mut world, clients) = herd(2);
+    let other = world.connect(1, 1 << 20);
+    let theirs = key_of(&mut world, 2);
+    assert_eq!(say(&mut world, clients[1], &format!("set {theirs} 0 0 1\r\n1\r\n")), "STORED\r\n");
+    world.cut = true;
+    assert_eq!(say(&mut world, clients[0], &format!("incr {theirs} 1\r\n")), "");
+    assert_eq!(say(&mut world, other, &format!("get {theirs}\r\n")), "");
+    world.pass(LINK_SILENCE_MS + 2 * TICK_MS);
+    assert_eq!(hear(&mut world, clients[0]), UNKNOWN);
+    world.cut = false;
+    world.pass(2 * LINK_SILENCE_MS);
+    assert_eq!(hear(&mut world, other), format!("VALUE {theirs} 0 1\r\n1\r\nEND\r\n"));
+    assert_eq!(say(&mut world, clients[0], &format!("incr {theirs} 1\r\n")), "2\r\n");
+    assert_settled(&mut world, 1);
+}
+
+#[test]
+fn nothing_waits_longer_than_its_time() {
+    let (mut world, clients) = herd(2);
+    let theirs = key_of(&mut world, 2);
+    // It hears, and does not work.
+    world.machine(2).adopts = false;
+    let away = given_to(&serving(2), 2, 1);
+    let shared = world.machine(2).shared.clone();
+    let me = herd_core::place::Life { node: node(2), incarnation: 1 };
+    assert_eq!(shared.take_map(me, &away, true), Ok(true));
+    // The second node says that it has nothing of it any more; the first never hears of the map.
+    world.machine(1).adopts = false;
+    assert_eq!(say(&mut world, clients[0], &format!("set {theirs} 0 0 1\r\nx\r\n")), "");
+    world.pass(FLIGHT_MS - TICK_MS);
+    assert_eq!(hear(&mut world, clients[0]), "");
+    world.pass(2 * TICK_MS);
+    assert_eq!(hear(&mut world, clients[0]), REFUSED);
+    assert_settled(&mut world, 1);
+}
+
+/// Whoever goes by an older map is told of the later one, and asks once more.
+#[test]
+fn who_asks_the_wrong_node_gets_the_map_and_goes_on() {
+    let (mut world, clients) = herd(3);
+    let theirs = key_of(&mut world, 2);
+    let map = world.machine(1).map.clone().expect("it has one");
+    let given = given_to(&map, 2, 3);
+    // The first node is the last to hear of it: by the answer that it gets.
+    [2, 3].into_iter().for_each(|number| world.machine(number).adopt(&given, true));
+    let line = format!("set {theirs} 0 0 1 noreply\r\n1\r\nincr {theirs} 1 noreply\r\nget {theirs}\r\n");
+    let mut said = say(&mut world, clients[0], &line);
+    world.pass(TICK_MS);
+    said += &hear(&mut world, clients[0]);
+    assert_eq!(said, format!("VALUE {theirs} 0 1\r\n2\r\nEND\r\n"));
+    assert_eq!(world.machine(1).map.as_ref(), Some(&given));
+    let shared = world.machine(3).shared.clone();
+    assert_eq!(shared.store.entry(&shared.default, theirs.as_bytes(), Default::default()).found().is_some(), true);
+    assert_settled(&mut world, 1);
+}
+
+/// What comes to this node while it was asked for elsewhere is done here.
+#[test]
+fn what_comes_here_meanwhile_is_done_here() {
+    let (mut world, clients) = herd(2);
+    let theirs = key_of(&mut world, 2);
+    world.cut = true;
+    world.pass(LINK_SILENCE_MS + TICK_MS);
+    assert_eq!(say(&mut world, clients[0], &format!("set {theirs} 0 0 1\r\nx\r\nget {theirs}\r\n")), "");
+    let map = world.machine(1).map.clone().expect("it has one");
+    world.machine(1).adopt(&given_to(&map, 2, 1), true);
+    world.pass(TICK_MS);
+    assert_eq!(hear(&mut world, clients[0]), format!("STORED\r\nVALUE {theirs} 0 1\r\nx\r\nEND\r\n"));
+    assert_settled(&mut world, 1);
+}
+
+#[test]
+fn a_client_that_goes_leaves_nothing_behind() {
+    let (mut world, clients) = herd(2);
+    let theirs = key_of(&mut world, 2);
+    world.cut = true;
+    let lines = format!("get {theirs}\r\nset {theirs} 0 0 1\r\nx\r\nget {theirs}\r\n");
+    assert_eq!(say(&mut world, clients[0], &lines), "");
+    assert!(world.machine(1).engine.service().cx.flights.due_ms() < u64::MAX);
+    world.outside[clients[0]].1.reset();
+    world.settle();
+    assert_settled(&mut world, 1);
+    world.cut = false;
+    world.pass(LINK_SILENCE_MS);
+}
