@@ -24,7 +24,7 @@ fn member(dir: &Path, name: &str, more: &[&str]) -> Node {
 }
 
 /// Three nodes; the third one joins by way of the second, which names the first.
-fn three(dir: &Path) -> [Node; 3] {
+pub(crate) fn three(dir: &Path) -> [Node; 3] {
     let first = member(dir, "n1", &[]);
     let second = member(dir, "n2", &["--join", &first.addr]);
     let third = member(dir, "n3", &["--join", &second.addr]);
@@ -46,7 +46,7 @@ fn serving(names: &[&str]) -> Vec<(String, String)> {
     names.iter().map(|name| (name.to_string(), "serving".to_string())).collect()
 }
 
-fn all_serve(nodes: &[Node], names: &[&str]) {
+pub(crate) fn all_serve(nodes: &[Node], names: &[&str]) {
     for node in nodes {
         assert!(within(SOON, || states(node) == serving(names)), "{:?}", states(node));
     }

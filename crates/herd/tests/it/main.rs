@@ -13,5 +13,6 @@ mod memcached;
 mod node;
 mod output;
 mod patience;
+mod routes;
 mod usage;
 mod wire;
