@@ -14,6 +14,7 @@ mod out;
 mod progress;
 mod show;
 mod target;
+mod up;
 mod values;
 mod view;
 
@@ -65,6 +66,8 @@ fn usage(mut error: clap::Error, verb: &OsStr) -> Failure {
 fn name(command: &Command) -> &'static str {
     match command {
         Command::Node(_) => "node",
+        Command::Up(_) | Command::Keep(_) => "up",
+        Command::Down(_) => "down",
         Command::Put(_) => "put",
         Command::Get(_) => "get",
         Command::Rm(_) => "rm",
@@ -92,6 +95,9 @@ fn run(command: Command, literals: usize) -> Outcome {
     exit::begin(name(&command));
     match command {
         Command::Node(options) => node::run(&options),
+        Command::Up(options) => up::up(&options),
+        Command::Down(options) => up::down(&options),
+        Command::Keep(options) => up::keep(&options),
         Command::Put(options) => objects::put(&options),
         Command::Get(options) => objects::get(&options),
         Command::Rm(options) => objects::remove(&options),

@@ -30,6 +30,7 @@ pub(crate) fn run(args: &NodeArgs) -> Outcome {
     for signal in [SIGTERM, SIGINT] {
         signal_hook::flag::register(signal, stop.clone()).map_err(Failure::local("signals"))?;
     }
+    end_with_keeper();
     let (start, memory_bytes) = (start_line(&config), config.memory_bytes);
     let log = Log { level: args.log };
     let entry = entry(args, &config, &log)?;
@@ -47,6 +48,15 @@ pub(crate) fn run(args: &NodeArgs) -> Outcome {
     let result = node.stop().map_err(Failure::local("stopping"));
     log.info("stopped");
     result
+}
+
+/// A node that a keeper has ends with it, however that ends.
+fn end_with_keeper() {
+    #[cfg(target_os = "linux")]
+    if std::env::var_os(crate::up::KEPT).is_some() {
+        // Without it the node only lives on when its keeper is killed.
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM)).ok();
+    }
 }
 
 /// What a node tells while it runs: lines on stderr with time and level.

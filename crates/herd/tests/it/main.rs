@@ -14,5 +14,6 @@ mod node;
 mod output;
 mod patience;
 mod routes;
+mod up;
 mod usage;
 mod wire;

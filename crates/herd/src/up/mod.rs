@@ -1,0 +1,165 @@
+//! `herd up` and `herd down`: a herd on this machine, in the background. A keeper (`keep.rs`), which is this program
+//! again in a session of its own, starts the nodes and starts again what dies. It has the directory's lock as long as
+//! it lives, so nobody takes a number of a process that is gone for it.
+
+mod keep;
+
+pub(crate) use keep::{KEPT, run as keep};
+
+use crate::args::{DownArgs, UpArgs};
+use crate::exit::{Failure, NOT_SO, Outcome, REFUSED, USAGE};
+use crate::{machine, out};
+use herd_core::size;
+use herd_node::control;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What the keeper writes when all nodes serve.
+const STATE: &str = "up.json";
+/// Locked by the keeper.
+const LOCK: &str = "up.lock";
+/// What the keeper tells.
+const LOG: &str = "up.log";
+/// How long `down` waits: a node that stops takes 4 s at most, and the keeper ends it after 5.
+const DOWN_PATIENCE: Duration = Duration::from_millis(5_700);
+/// How long a keeper that was killed takes to be gone.
+const KILL_PATIENCE: Duration = Duration::from_millis(250);
+
+/// The directory of a herd of this machine: `--data`, or one below the state directory.
+fn place(data: Option<&Path>) -> Result<PathBuf, Failure> {
+    let dir = control::place(data, "up", |name| std::env::var_os(name));
+    let dir = dir.ok_or_else(|| Failure::new(USAGE, "there is no state directory: name one with --data"))?;
+    std::path::absolute(&dir).map_err(Failure::local(dir.display()))
+}
+
+/// The lock of a directory, if nobody has it.
+fn lock(dir: &Path) -> Result<Option<File>, Failure> {
+    let path = dir.join(LOCK);
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(Failure::local(path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(Failure::local(path.display())(error)),
+    }
+}
+
+/// The directory of a node, of so many.
+fn home(dir: &Path, number: u16) -> PathBuf {
+    dir.join(format!("n{number}"))
+}
+
+pub(crate) fn up(args: &UpArgs) -> Outcome {
+    let dir = place(args.data.as_deref())?;
+    fs::create_dir_all(&dir).map_err(Failure::local(dir.display()))?;
+    let Some(free) = lock(&dir)? else {
+        let text = format!("a herd runs in {} already: `herd down` ends it, or name another --data", dir.display());
+        return Err(Failure::new(USAGE, text));
+    };
+    begin(&dir, args)?;
+    drop(free);
+    let memory = args.memory.unwrap_or_else(|| machine::memory_bytes() / 2) / u64::from(args.nodes);
+    if let Err(error) = herd_node::check_memory(memory) {
+        return Err(Failure::new(USAGE, format!("up: each of {} nodes: {error}", args.nodes)));
+    }
+    let mut keeper = Command::new(std::env::current_exe().map_err(Failure::local("this program"))?);
+    keeper.args(["keep", "--nodes", &args.nodes.to_string(), "--port", &args.port.to_string()]);
+    keeper.args(["--memory", &memory.to_string(), "--dir"]).arg(&dir);
+    let log = File::create(dir.join(LOG)).map_err(Failure::local(dir.join(LOG).display()))?;
+    let mut child =
+        keeper.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn().map_err(Failure::local("keeper"))?;
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        // The keeper bounds how long nodes may take, and its end is the end of this.
+        BufReader::new(stdout).read_line(&mut line).map_err(Failure::local("keeper"))?;
+    }
+    match line.strip_prefix("ready ") {
+        Some(_) => {
+            out::tell(format!(
+                "{} nodes with {} each; their logs: {}; `herd down` ends them",
+                args.nodes,
+                size::show(memory),
+                dir.join("n*.log").display(),
+            ));
+            out::print(line)
+        }
+        None => {
+            let text = line.trim_start_matches("failed ").trim();
+            let text = if text.is_empty() { "the keeper ended: look at its log" } else { text };
+            let log = dir.join(LOG);
+            Err(Failure::new(REFUSED, format!("up: {text} (logs: {} and n*.log beside it)", log.display())))
+        }
+    }
+}
+
+/// Makes the directory ready. Without `--data` each herd is a new one; with it, it goes on.
+fn begin(dir: &Path, args: &UpArgs) -> Outcome {
+    let number = |entry: fs::DirEntry| entry.file_name().to_str()?.strip_prefix('n')?.parse::<u16>().ok();
+    let there = fs::read_dir(dir).map_err(Failure::local(dir.display()))?;
+    let known: Vec<u16> = there.filter_map(|entry| number(entry.ok()?)).collect();
+    let most = known.iter().copied().max().unwrap_or(0);
+    if args.data.is_some() && most > args.nodes {
+        let text =
+            format!("{}: a herd of {most} nodes was here: give --nodes {most}, or another --data", dir.display());
+        return Err(Failure::new(USAGE, text));
+    }
+    if args.data.is_none() {
+        for number in known {
+            let home = home(dir, number);
+            fs::remove_dir_all(&home).map_err(Failure::local(home.display()))?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn down(args: &DownArgs) -> Outcome {
+    let dir = place(args.data.as_deref())?;
+    let none = || Failure::new(NOT_SO, format!("no herd runs in {}: `herd up` starts one", dir.display()));
+    if !dir.join(LOCK).exists() || lock(&dir)?.is_some() {
+        return Err(none());
+    }
+    let state = read(&dir).ok_or_else(|| Failure::new(REFUSED, "the herd is only starting: try again in a moment"))?;
+    let pid = |value: &Value| Pid::from_raw(i32::try_from(value.as_i64()?).ok()?);
+    let keeper = pid(&state["pid"]).ok_or_else(none)?;
+    // What is gone already needs no signal.
+    kill_process(keeper, Signal::TERM).ok();
+    if is_over(&dir, DOWN_PATIENCE)? {
+        return Ok(());
+    }
+    // Its nodes are told by the kernel that it is gone.
+    kill_process(keeper, Signal::KILL).ok();
+    let text =
+        || Failure::new(REFUSED, format!("the herd's keeper, process {}, does not end", keeper.as_raw_nonzero()));
+    if is_over(&dir, KILL_PATIENCE)? { Ok(()) } else { Err(text()) }
+}
+
+/// Whether the keeper ends in time.
+fn is_over(dir: &Path, patience: Duration) -> Result<bool, Failure> {
+    let until = Instant::now() + patience;
+    while Instant::now() < until {
+        if lock(dir)?.is_some() {
+            return Ok(true);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(false)
+}
+
+fn read(dir: &Path) -> Option<Value> {
+    serde_json::from_slice(&fs::read(dir.join(STATE)).ok()?).ok()
+}
+
+/// Writes what `down` needs, and people may want.
+fn write(dir: &Path, addrs: &[String]) -> std::io::Result<()> {
+    let log = |number| home(dir, number).with_extension("log");
+    let node = |(number, addr): (u16, &String)| json!({"name": format!("n{number}"), "addr": addr, "log": log(number)});
+    let nodes: Vec<Value> = (1..).zip(addrs).map(node).collect();
+    let new = dir.join("up.json.new");
+    fs::write(&new, json!({"pid": std::process::id(), "nodes": nodes}).to_string() + "\n")?;
+    fs::rename(new, dir.join(STATE))
+}

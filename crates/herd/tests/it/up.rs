@@ -1,0 +1,115 @@
+//! A herd in the background: it comes up, what dies comes back, and nothing of it is left when it is ended.
+
+use crate::node::{herd, text, within};
+use serde_json::Value;
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// A command on the herd of this directory.
+fn run(state: &Path, args: &[&str]) -> Output {
+    herd().args(args).env("XDG_STATE_HOME", state).stdin(Stdio::null()).output().expect("herd runs")
+}
+
+fn up(state: &Path, more: &[&str]) -> Vec<String> {
+    let output = run(state, &[&["up", "--port", "0", "--memory", "192m"], more].concat());
+    let line = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(line.lines().count(), 1, "{line}");
+    line.strip_prefix("ready ").expect("it says that it is ready").split_whitespace().map(str::to_owned).collect()
+}
+
+/// The keeper of a herd; `None`: there is none.
+fn keeper(dir: &Path) -> Option<u64> {
+    serde_json::from_slice::<Value>(&fs::read(dir.join("up.json")).ok()?).ok()?["pid"].as_u64()
+}
+
+/// Processes whose parent is this one.
+fn children(pid: u64) -> Vec<u64> {
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.split_whitespace().map(|pid| pid.parse().expect("a number")).collect()
+}
+
+fn is_there(pid: u64) -> bool {
+    // One that has ended and is not waited for is not there either.
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with('Z'))
+}
+
+fn kill(pid: u64) {
+    Command::new("kill").args(["-KILL", &pid.to_string()]).status().expect("kill runs");
+}
+
+fn serving(addr: &str) -> usize {
+    let output = herd().args(["nodes", "--json", "--node", addr]).output().expect("herd runs");
+    let nodes: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    nodes.as_array().into_iter().flatten().filter(|node| node["state"] == "serving").count()
+}
+
+#[test]
+fn a_herd_comes_up_lives_on_and_goes_without_a_trace() {
+    let state = tempfile::tempdir().expect("a directory");
+    let dir = state.path().join("herd/up");
+    let since = Instant::now();
+    let addrs = up(state.path(), &[]);
+    assert!(addrs.len() == 3 && since.elapsed() < SOON, "{addrs:?}");
+    assert!(within(SOON, || serving(&addrs[2]) == 3));
+    let twice = run(state.path(), &["up", "--port", "0"]);
+    assert!(twice.status.code() == Some(2) && text(&twice.stderr).contains("runs in"), "{}", text(&twice.stderr));
+
+    let keeper = keeper(&dir).expect("it is noted");
+    let before = children(keeper);
+    assert_eq!(before.len(), 3);
+    kill(before[1]);
+    assert!(
+        within(SOON, || children(keeper).len() == 3 && !children(keeper).contains(&before[1])),
+        "it is started again"
+    );
+    assert!(within(SOON, || serving(&addrs[0]) == 3), "and is in the herd again, at its old address");
+
+    let (all, since) = (children(keeper), Instant::now());
+    let down = run(state.path(), &["down"]);
+    assert!(down.status.success() && since.elapsed() < Duration::from_secs(6), "{}", text(&down.stderr));
+    assert!(!all.iter().chain([&keeper]).any(|pid| is_there(*pid)));
+    assert_eq!(run(state.path(), &["down"]).status.code(), Some(1), "there is none any more");
+}
+
+#[test]
+fn a_keeper_that_is_killed_takes_its_nodes_along() {
+    let state = tempfile::tempdir().expect("a directory");
+    let dir = state.path().join("data");
+    let data = dir.to_str().expect("text");
+    let addrs = up(state.path(), &["--nodes", "2", "--data", data]);
+    let made = herd().args(["collection", "create", "photos", "--node", &addrs[1]]).status().expect("herd runs");
+    assert!(made.success());
+    let keeper = keeper(&dir).expect("it is noted");
+    let all = children(keeper);
+    kill(keeper);
+    assert!(within(SOON, || !all.iter().any(|pid| is_there(*pid))));
+    assert_eq!(run(state.path(), &["down", "--data", data]).status.code(), Some(1));
+    // With a directory of its own the herd goes on.
+    let fewer = run(state.path(), &["up", "--nodes", "1", "--port", "0", "--data", data]);
+    assert!(fewer.status.code() == Some(2) && text(&fewer.stderr).contains("--nodes 2"), "{}", text(&fewer.stderr));
+    let addrs = up(state.path(), &["--nodes", "2", "--data", data]);
+    let listed = herd().args(["collection", "ls", "--node", &addrs[0]]).output().expect("herd runs");
+    assert!(text(&listed.stdout).contains("photos"));
+    assert!(run(state.path(), &["down", "--data", data]).status.success());
+}
+
+#[test]
+fn a_herd_that_can_not_come_up_says_why_and_leaves_nothing() {
+    let state = tempfile::tempdir().expect("a directory");
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    let output = run(state.path(), &["up", "--port", &port, "--memory", "192m"]);
+    let told = text(&output.stderr);
+    assert!(output.status.code() == Some(3) && told.contains("is taken") && told.contains("up.log"), "{told}");
+    assert_eq!(run(state.path(), &["down"]).status.code(), Some(1));
+    let output = run(state.path(), &["up", "--port", "0", "--memory", "12m"]);
+    assert!(output.status.code() == Some(2) && text(&output.stderr).contains("too little"), "{}", text(&output.stderr));
+}
