@@ -4,7 +4,7 @@
 #   make test     all tests; what continuous integration runs
 #   make bench    measure beside memcached, Redis and others (MEMCACHED=path, POGOCACHE=path, ROUNDS=7, LINES=c,d)
 #   make figures  measure and draw the papers' figures again on pretend networks (ROUNDS=3, FULL=1: every cell)
-#   make histories  have clients ask real nodes that stop and lose their links, and judge each answer (HISTORIES=100)
+#   make histories  have clients ask real nodes that stop and lose their links, and judge each answer (HISTORIES=100 NODES=3)
 #   make check    measure whether the lab's pretend networks do what they say
 #   make fuzz     fuzz every parser and session (FUZZ_SECONDS=600 of CPU each, FUZZ_JOBS=1 at once)
 #   make bugs     plant bugs, one at a time, and have the simulator find each
@@ -20,7 +20,7 @@ FUZZ_SECONDS ?= 600
 SCHEDULES ?= 100000
 FUZZ_JOBS ?= 1
 HISTORIES ?= 100
-NODES ?= 1
+NODES ?= 3
 HERD := target/release/herd
 # Where the crates others build on must check (docs/portability.md).
 TARGETS := aarch64-unknown-linux-gnu aarch64-apple-darwin x86_64-unknown-freebsd

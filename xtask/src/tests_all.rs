@@ -122,7 +122,7 @@ fn histories(counts: &mut Counts) {
     if is_built {
         let mut short = Command::new("target/release/herd-lab");
         short.args(["histories", "--herd", "target/release/herd", "--out", "target/histories-short"]);
-        short.args(["--histories", "6", "--operations", "1000"]);
+        short.args(["--nodes", "3", "--histories", "6", "--operations", "1000"]);
         step(counts, "histories, short form", succeed(short));
     }
 }

@@ -92,6 +92,8 @@ pub fn decide<'a, B: Large>(op: &Op<'a, B>, there: &There<'_, B>, at: &Circumsta
     op.condition.check_head(found.map(|found| &found.head))?;
     let fence = match &op.action {
         Action::Execute(method) if method.is_lock() => fence_of_lock(op, method, there, at)?,
+        // Like any get, it needs no token where it changes nothing.
+        Action::Execute(method) if op.token.is_none() && method.only_shows(found, at) => there.held(),
         _ => fence(op, there)?,
     };
     match &op.action {

@@ -90,6 +90,16 @@ fn compare(meta: &Meta<'_>, head: &Head) -> Result<(), Error> {
     if meta.has(b'C') { Condition::IfCas(meta.compare_cas).check_head(Some(head)) } else { Ok(()) }
 }
 
+/// Whether an `mg` leaves the item, or that there is none, as it is.
+pub(super) fn only_shows<B>(meta: &Meta<'_>, found: Option<&Found<'_, B>>, at: &Circumstances) -> bool {
+    let Some(found) = found else {
+        return !meta.has(b'N');
+    };
+    let mut head = found.head;
+    door::meta_get_effects(meta, &mut head, false, clock(at));
+    head == found.head
+}
+
 /// A miss makes an item where `N` was given; a hit is changed as its flags say.
 fn get<'a, B: Large>(
     meta: &Meta<'_>,

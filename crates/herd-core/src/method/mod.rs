@@ -126,6 +126,14 @@ impl<'a, B> Method<'a, B> {
         matches!(self, Method::Lock(lock::Method::Lock { .. }))
     }
 
+    /// Whether it is a get of memcached's that leaves what is there as it is.
+    pub(crate) fn only_shows(&self, found: Option<&Found<'_, B>>, at: &Circumstances) -> bool
+    where
+        B: Large,
+    {
+        matches!(self, Method::Memcached(memcached::Method::Get(meta)) if memcached::only_shows(meta, found, at))
+    }
+
     /// Whether it never changes the object.
     pub fn only_reads(&self) -> bool {
         match self {

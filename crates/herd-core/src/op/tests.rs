@@ -495,6 +495,26 @@ mod memcached {
     }
 
     #[test]
+    fn an_mg_that_changes_nothing_needs_no_token() {
+        let mut place = Place::new();
+        let token = Some(Token { lock: [1; 16], grant: 5 });
+        place.put(b"10", None, token).expect("the first token");
+        assert!(run(&mut place, "mg a v c t q", b"").is_ok(), "a plain get asks for nothing");
+        for line in ["mg a v T30", "ms a 1", "md a", "ma a"] {
+            assert_eq!(run(&mut place, line, b"1"), Err(ErrorKind::NotAllowed), "{line}");
+        }
+        place.object.as_mut().expect("there").head.memcached.stale = true;
+        assert_eq!(
+            run(&mut place, "mg a v", b""),
+            Err(ErrorKind::NotAllowed),
+            "it would hand out the right to recache"
+        );
+        place.execute_with("get-and-remove", &[], token).expect("the present token");
+        assert_eq!(run(&mut place, "mg a v", b""), Err(ErrorKind::NotFound));
+        assert_eq!(run(&mut place, "mg a v N30", b""), Err(ErrorKind::NotAllowed), "it would make the object");
+    }
+
+    #[test]
     fn every_mode_of_ms_compares_the_cas_value() {
         let (other, bad) = (Err(ErrorKind::ConditionFailed), "C1");
         for mode in ["MS", "MR", "MA", "MP", ""] {
