@@ -6,6 +6,7 @@ use crate::context::Context;
 use herd_core::entry::Value;
 use herd_core::limits::WIRE_FRAME_BODY_MAX_BYTES;
 use herd_core::op::{Action, Op};
+use herd_core::place::NodeId;
 use herd_core::wire::{
     Asked, Between, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_MORE, FLAG_QUIET, FLAG_RANGE, Fields, Handed, Header, Verb,
     WireError, block_checks, encode_frame_head, encode_op, value_of,
@@ -40,6 +41,8 @@ pub(crate) struct Handing {
     pub(crate) changes: bool,
     /// The object's value comes with the answer, and not what a method answers.
     pub(super) with_value: bool,
+    /// This node is asked, whatever it has.
+    pub(super) to: Option<NodeId>,
 }
 
 /// A value that is kept.
@@ -123,6 +126,23 @@ impl Handing {
         Ok(handing)
     }
 
+    /// Of what is about no object, for a certain node. Errors: as of [`Handing::of_op`].
+    pub(crate) fn to_node(
+        cx: &mut Context,
+        collection: &Collection,
+        node: NodeId,
+        header: Header,
+        fields: &Fields<'_>,
+    ) -> Result<Self, Error> {
+        let (id, mut asked, mut head) = (cx.flights.next_id(), Vec::new(), Vec::new());
+        Asked { id, age_ms: 0, max_bytes: 0, at_primary: false, else_remove: false, uncounted: false }
+            .encode(&mut asked);
+        fields.encode(&mut head)?;
+        let (collection, header) = (collection.clone(), Header { collection: collection.id().0, ..header });
+        let (value, name) = (Kept::Small(Vec::new(), None), Box::default());
+        Ok(Self { collection, name, header, head, asked, value, changes: false, with_value: false, to: Some(node) })
+    }
+
     fn of(collection: &Collection, header: Header, fields: Fields<'_>, value: Option<Kept>) -> Result<Self, Error> {
         let (Some(name), Some(Between::Asked(asked))) = (fields.name, fields.between) else {
             return Err(Error::new(ErrorKind::BadRequest, "the request names no object"));
@@ -132,7 +152,17 @@ impl Handing {
         let value = value.unwrap_or(Kept::Small(Vec::new(), None));
         let flags = header.flags & !(FLAG_QUIET | FLAG_BRIEF | FLAG_MORE);
         let header = Header { flags, collection: collection.id().0, hops: 0, brief: false, ..header };
-        Ok(Self { collection: collection.clone(), name, header, head, asked, value, changes: true, with_value: false })
+        Ok(Self {
+            collection: collection.clone(),
+            name,
+            header,
+            head,
+            asked,
+            value,
+            changes: true,
+            with_value: false,
+            to: None,
+        })
     }
 
     /// Bytes that it takes in memory, a large value aside: that is the store's.

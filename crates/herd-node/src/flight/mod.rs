@@ -20,10 +20,12 @@
 //! what was never sent, or only reads, is.
 //!
 //! * `handing.rs`: what is handed on. `landed.rs`: what came back. `table.rs`: the flights of a loop.
+//! * `pages.rs`: pages of names, of which each node has a part.
 //! * `route.rs`: where a part goes, and what becomes of it there.
 
 mod handing;
 mod landed;
+mod pages;
 mod route;
 mod table;
 #[cfg(test)]
@@ -31,6 +33,7 @@ mod tests;
 
 pub(crate) use handing::{Handing, How};
 pub(crate) use landed::{Cargo, Landed};
+pub(crate) use pages::Pages;
 pub(crate) use route::Where;
 pub(crate) use table::{FlightId, Flights, Taken};
 

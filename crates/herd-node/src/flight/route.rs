@@ -228,6 +228,9 @@ impl Context {
         if matches!(part.state, State::Landed(_) | State::Out(..)) {
             return;
         }
+        if let Some(node) = part.handing.to {
+            return self.ask(id, node);
+        }
         match self.whereabouts(&part.handing.collection, &part.handing.name) {
             Where::Here => match part.handing.run(self) {
                 Ok(landed) => self.land(id, landed),
@@ -425,8 +428,9 @@ impl Context {
 
     /// What came of a part whose whole answer is there.
     fn landed(&mut self, id: FlightId, header: &Header, fields: &Fields<'_>, body: &[u8]) -> Landed {
+        let is_object = self.flights.part(id).is_some_and(|part| part.handing.to.is_none());
         match header.status() {
-            Some(Status::Ok) if body.len() <= INLINE_MAX_BYTES => {
+            Some(Status::Ok) if body.len() <= INLINE_MAX_BYTES || !is_object => {
                 self.replied(id, header, fields, Cargo::Small(body.to_vec()))
             }
             Some(Status::Ok) => {

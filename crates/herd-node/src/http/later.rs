@@ -2,6 +2,7 @@
 //! there.
 
 use super::get::{Form, Taken, answer, finish, not_modified, plan_of_wait};
+use super::list::Asked;
 use super::put::{answer_put, answer_removed};
 use super::{Session, fail, fail_as};
 use crate::context::{Context, Output, not_found};
@@ -24,6 +25,8 @@ pub(crate) enum Later {
     Wait { form: Form, collection: Collection, name: Box<[u8]>, newer_than: Version, until_ms: u64 },
     /// A PUT.
     Put { connection: Connection, collection: Collection },
+    /// A page of names, of which the other nodes are asked.
+    List(Asked),
     /// A DELETE.
     Remove { connection: Connection, collection: Collection, name: Box<[u8]> },
 }
@@ -102,10 +105,18 @@ impl Session {
     pub(super) fn landed(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) -> Option<bool> {
         let (later, landed) = match cx.take_flight(ticket) {
             Flown::None => return None,
-            Flown::Landed(Kept::Http(later), landed) => (later, landed.into_iter().next()?),
+            Flown::Landed(Kept::Http(later), landed) => (*later, landed),
             Flown::Open | Flown::Landed(..) => return Some(false),
         };
-        match *later {
+        let (later, landed) = match later {
+            Later::List(asked) => {
+                self.list_own(cx, ticket, asked, landed, out);
+                return Some(true);
+            }
+            later => (later, landed.into_iter().next()?),
+        };
+        match later {
+            Later::List(_) => {}
             Later::Get { sent, collection, name } => {
                 if let Ok(Some((request, _))) = proto::parse_head(&sent) {
                     self.answer_got(cx, ticket, &request, (&collection, &name), landed, out);

@@ -20,7 +20,7 @@ use herd_core::limits::OUTPUT_HIGH_BYTES;
 use herd_core::{Error, ErrorKind};
 use herd_net::{Next, Step};
 pub(crate) use later::Later;
-use list::Listing;
+use list::{Listing, Wanted};
 use put::Incoming;
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
@@ -113,9 +113,9 @@ impl Session {
             }
             Target::List { collection, prefix, after, limit } => {
                 cx.count(VerbName::List);
-                match Listing::begin(cx, Form::of(request), collection, prefix, after, *limit) {
-                    Ok(listing) => self.list_turn(cx, listing, None, out),
-                    Err(error) => fail(cx, request, VerbName::List, &error, None, out),
+                let wanted = Wanted { collection, prefix, after, limit: *limit };
+                if let Err(error) = self.list(cx, Form::of(request), &wanted, out) {
+                    fail(cx, request, VerbName::List, &error, None, out);
                 }
             }
             Target::Metrics => {

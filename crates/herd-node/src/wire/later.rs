@@ -1,5 +1,6 @@
 //! Requests that are handed on: what is kept of them, and the replies once the answers are there.
 
+use super::list::Asked;
 use super::send::{FirstFields, Outgoing, send_small};
 use super::verbs::Place;
 use super::write::{answer_done, done};
@@ -19,6 +20,8 @@ pub(crate) struct Later {
     pub(super) request: Header,
     pub(super) collection: Collection,
     pub(super) name: Box<[u8]>,
+    /// It is a listing, and the other nodes are asked.
+    pub(super) listing: Option<Asked>,
 }
 
 /// How long a request may take.
@@ -65,7 +68,7 @@ impl Session {
             Some(_) => Handing::of_asked(collection, header, fields, value)?,
         };
         self.check_open(cx)?;
-        let later = Later { request: *header, collection: collection.clone(), name: name.into() };
+        let later = Later { request: *header, collection: collection.clone(), name: name.into(), listing: None };
         let ticket = cx.hand_on(out, false, Kept::Wire(Box::new(later)), vec![handing], limit_ms(header))?;
         self.conn = Some(ticket.conn);
         Ok(())
@@ -81,6 +84,12 @@ impl Session {
             Taken::Landed(..) => return Some(false),
         };
         let request = later.request;
+        if later.listing.is_some() {
+            if let Err(error) = self.list_own(cx, ticket, *later, landed, out) {
+                refuse(cx, VerbName::List, &request, 0, &error, out);
+            }
+            return Some(true);
+        }
         let answered = match landed.into_iter().next() {
             Some(landed) if self.peer.is_some() => self.answer_node(cx, &later, &landed, out),
             Some(landed) if request.verb() == Some(Verb::Get) => self.answer_got(cx, &later, landed, out),
@@ -110,7 +119,7 @@ impl Session {
         landed: Landed,
         out: &mut Output<'_>,
     ) -> Result<(), Error> {
-        let Later { request, collection, name } = later;
+        let Later { request, collection, name, .. } = later;
         if let Err(error) = landed.done {
             return match error.kind {
                 // A wait goes on where the object is.

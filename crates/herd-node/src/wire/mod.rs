@@ -9,6 +9,7 @@
 mod asks;
 mod handed;
 mod later;
+mod list;
 mod map;
 mod receive;
 mod send;
@@ -24,11 +25,12 @@ use herd_core::{Error, ErrorKind};
 use herd_net::{Next, Step};
 use herd_store::Given;
 pub(crate) use later::Later;
+use list::Listing;
 use receive::Incoming;
 use send::Outgoing;
 use std::collections::{BTreeMap, HashMap};
 use std::io::IoSliceMut;
-use verbs::{Listing, Wait};
+use verbs::Wait;
 
 /// The protocol version this door speaks.
 const SPOKEN: u16 = wire::PROTOCOL_VERSION;

@@ -5,19 +5,18 @@ use super::write::{self, answer_done};
 use super::{Session, refuse, write_frame};
 use crate::apply::apply;
 use crate::context::{Context, Output, not_found};
-use crate::held::Held;
 use crate::metrics::VerbName;
 use crate::watch::Watched;
 use herd_core::collection::Spec;
 use herd_core::entry::{Range, Token};
 use herd_core::key::{CollectionId, name_is_valid};
-use herd_core::limits::{WAIT_MAX_MS, WIRE_LIST_PAGE_MAX};
+use herd_core::limits::WAIT_MAX_MS;
 use herd_core::op::{Action, Op};
 use herd_core::warden::{Ask, Create};
-use herd_core::wire::{Became, Between, FLAG_HEAD_ONLY, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, ListEntry, Status};
+use herd_core::wire::{Became, Between, FLAG_HEAD_ONLY, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, Status};
 use herd_core::{Error, ErrorKind};
 use herd_net::Ticket;
-use herd_store::{Collection, Found, Given, Got, ListCursor, Page, Seat, Value};
+use herd_store::{Collection, Found, Given, Got, Seat, Value};
 
 /// A get that waits for a newer version.
 pub(super) struct Wait {
@@ -387,95 +386,5 @@ impl Session {
         cx.emptied(collection.id());
         answer_done(cx, &collection, header, Ok(0), out);
         Ok(())
-    }
-}
-
-/// A page of names that is being made.
-pub(super) struct Listing {
-    request: Header,
-    cursor: ListCursor,
-    page: Page,
-    limit: usize,
-    held: Held,
-}
-
-impl Listing {
-    pub(super) fn id(&self) -> u64 {
-        self.request.id
-    }
-
-    /// A turn; true when the page is whole.
-    fn turn(&mut self, cx: &Context) -> Result<bool, Error> {
-        cx.shared.store.list_turn(&mut self.cursor, &mut self.page, self.limit, cx.now);
-        cx.shared.check_alone(self.cursor.collection())?;
-        if self.page.len() == self.limit || self.cursor.is_at_end() {
-            return Ok(true);
-        }
-        self.held.set(self.page.iter().map(|item| (size_of_val(item) + item.name.len()) as u64).sum())?;
-        Ok(false)
-    }
-
-    fn answer(&self, cx: &Context, out: &mut Output<'_>) {
-        let mut body = Vec::new();
-        for item in &self.page {
-            ListEntry { name: &item.name, size_bytes: item.size_bytes, version: item.version }.encode(&mut body);
-        }
-        let mut reply = cx.reply_to(&self.request, Status::Ok);
-        (reply.collection, reply.length) = (self.cursor.collection().id().0, body.len() as u64);
-        write_frame(reply, &Fields::default(), &body, out);
-    }
-}
-
-impl Session {
-    pub(super) fn list(
-        &mut self,
-        cx: &mut Context,
-        header: &Header,
-        fields: &Fields<'_>,
-        out: &mut Output<'_>,
-    ) -> Result<(), Error> {
-        let collection = collection(cx, header, fields)?;
-        cx.shared.check_alone(&collection)?;
-        let limit = fields.limit.unwrap_or(WIRE_LIST_PAGE_MAX);
-        if !(1..=WIRE_LIST_PAGE_MAX).contains(&limit) {
-            let text = format!("a page has 1 to {WIRE_LIST_PAGE_MAX} names");
-            return Err(Error::new(ErrorKind::BadRequest, text));
-        }
-        self.check_open(cx)?;
-        let store = &cx.shared.store;
-        cx.was_dear();
-        let cursor = store.begin_list(&collection, fields.prefix.unwrap_or(&[]), fields.after);
-        let (page, held) = (Page::new(), Held::nothing(store));
-        self.list_turn(cx, Listing { request: *header, cursor, page, limit: limit as usize, held }, None, out)
-    }
-
-    /// A turn of a listing: answers if the page is whole, and else has it go on.
-    fn list_turn(
-        &mut self,
-        cx: &mut Context,
-        mut listing: Listing,
-        ticket: Option<Ticket>,
-        out: &mut Output<'_>,
-    ) -> Result<(), Error> {
-        if listing.turn(cx)? {
-            listing.answer(cx, out);
-            return Ok(());
-        }
-        let ticket = ticket.unwrap_or_else(|| out.ticket());
-        self.open().listings.insert(ticket.serial, listing);
-        cx.list_later(ticket);
-        Ok(())
-    }
-
-    /// A listing has its turn. False: it was cancelled.
-    pub(super) fn list_on(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) -> bool {
-        let Some(listing) = self.open.as_mut().and_then(|open| open.listings.remove(&ticket.serial)) else {
-            return false;
-        };
-        let request = listing.request;
-        if let Err(error) = self.list_turn(cx, listing, Some(ticket), out) {
-            refuse(cx, VerbName::List, &request, 0, &error, out);
-        }
-        true
     }
 }

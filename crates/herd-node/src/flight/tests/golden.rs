@@ -1,6 +1,8 @@
 //! Conversations, word by word.
 
 use super::*;
+use crate::tests::{frame, frames_of, request};
+use herd_core::wire::{Fields, ListEntries, Status, Verb};
 
 /// Each node answers for all, whoever has the object.
 #[test]
@@ -53,4 +55,67 @@ fn http_answers_for_other_nodes() {
             assert!(got.starts_with("HTTP/1.1 404 ") && got.contains(&format!("'h{at}'")), "{got}");
         }
     }
+}
+
+/// The names in a page by HTTP, and where the next begins.
+fn names(page: &str) -> (Vec<String>, Option<String>) {
+    let quoted = |text: &str| text.split('"').next().unwrap_or_default().to_owned();
+    let names = page.split("{\"name\":\"").skip(1).map(quoted).collect();
+    (names, page.split("\"next\":\"").nth(1).map(quoted))
+}
+
+/// Page by page, at a node, through one of the doors.
+fn listed(world: &mut World, client: usize, limit: u32, by_http: bool) -> Vec<String> {
+    let (mut all, mut after) = (Vec::new(), None::<String>);
+    loop {
+        let (page, next) = if by_http {
+            let after = after.map_or(String::new(), |after| format!("&after={after}"));
+            names(&http(world, client, &format!("GET /o/default?prefix=k&limit={limit}{after}"), "\r\n"))
+        } else {
+            let after = after.as_deref().map(str::as_bytes);
+            let fields = Fields { prefix: Some(b"k"), after, limit: Some(limit), ..Fields::default() };
+            let said = world.say(client, &frame(request(Verb::List, 1), &fields, b""));
+            let reply = &frames_of(&said)[0];
+            assert_eq!(reply.header().status(), Some(Status::Ok), "{:?}", reply.fields());
+            let entries = ListEntries::new(reply.body().expect("checked"));
+            let names = entries.map(|entry| String::from_utf8_lossy(entry.expect("an entry").name).into_owned());
+            let names: Vec<String> = names.collect();
+            let next = (names.len() == limit as usize).then(|| names.last().cloned()).flatten();
+            (names, next)
+        };
+        assert!(page.len() <= limit as usize);
+        all.extend(page);
+        after = next;
+        if after.is_none() {
+            return all;
+        }
+    }
+}
+
+#[test]
+fn names_are_listed_of_all_nodes_page_by_page() {
+    let (mut world, clients) = herd(3);
+    let mut puts: String = (0..100).map(|at| format!("set k{at} 0 0 1\r\nx\r\n")).collect();
+    puts += "set other 0 0 1\r\nx\r\n";
+    assert_eq!(say(&mut world, clients[1], &puts), "STORED\r\n".repeat(101));
+    let mut all: Vec<String> = (0..100).map(|at| format!("k{at}")).collect();
+    all.sort();
+    for number in 1..=3 {
+        let [one, other] = [(); 2].map(|()| world.connect(number, 1 << 20));
+        for limit in [1, 7, 100, 1_000] {
+            for (client, by_http) in [(one, true), (other, false)] {
+                let mut names = listed(&mut world, client, limit, by_http);
+                names.sort();
+                assert!(names == all, "{limit} at {number}, by HTTP {by_http}: {} names", names.len());
+            }
+        }
+    }
+    // A node that can't be asked makes it an error.
+    world.kill(3);
+    world.settle();
+    let said = http(&mut world, clients[0], "GET /o/default", "\r\n");
+    assert_eq!(said, "", "the node may be back at once");
+    world.pass(2_000);
+    let said = say(&mut world, clients[0], "");
+    assert!(said.starts_with("HTTP/1.1 503 "), "{said}");
 }
