@@ -86,6 +86,7 @@ impl Reply {
             Some(Status::Ok) => return None,
             Some(Status::Error(Core::NotFound)) => ErrorKind::NotFound,
             Some(Status::Error(Core::NoCollection)) => ErrorKind::NoCollection,
+            Some(Status::Error(Core::OutcomeUnknown)) => ErrorKind::OutcomeUnknown,
             Some(Status::Error(Core::ConditionFailed)) => ErrorKind::ConditionFailed { version: self.version },
             Some(Status::Error(kind)) => ErrorKind::Refused(kind),
             None => return Some(Error::bad_reply(format!("status {} is unknown", self.code))),
@@ -97,6 +98,7 @@ impl Reply {
             ("", ErrorKind::ConditionFailed { version }) => {
                 return Some(Error::new(kind, format!("condition failed: it has version {version}")));
             }
+            ("", ErrorKind::OutcomeUnknown) => "it may have been done",
             ("", ErrorKind::Refused(core)) => core.name(),
             (text, _) => text,
         };
@@ -210,5 +212,23 @@ impl From<Breach> for Error {
 impl From<WireError> for Error {
     fn from(error: WireError) -> Self {
         Error::bad_reply("bad frame").caused_by(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use herd_core::ErrorKind as Core;
+
+    #[test]
+    fn what_a_node_says_of_an_outcome_it_does_not_know_is_no_refusal() {
+        let kind = |core: Core| {
+            let reply = Reply { code: Status::Error(core).code(), ..Reply::default() };
+            reply.error().expect("it is one").kind()
+        };
+        assert_eq!(kind(Core::OutcomeUnknown), ErrorKind::OutcomeUnknown);
+        assert_eq!(kind(Core::NotFound), ErrorKind::NotFound);
+        assert_eq!(kind(Core::Unreachable), ErrorKind::Refused(Core::Unreachable));
+        assert_eq!(Reply::default().error().map(|error| error.kind()), None);
     }
 }
