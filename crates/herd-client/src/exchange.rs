@@ -504,7 +504,8 @@ impl<'a, S: Socket> Exchange<'a, S> {
 
     /// Whether a request that its node could not hand on may go to the owner by a later map.
     fn may_ask_again(&self, now_ms: u64, error: &Error, link: &Link<S>) -> bool {
-        let is_unreachable = error.kind() == ErrorKind::Refused(herd_core::ErrorKind::Unreachable);
+        let unreachable = ErrorKind::Refused(herd_core::ErrorKind::Unreachable);
+        let is_unreachable = error.kind() == unreachable && self.request.object().is_some();
         let can_repeat = !self.asked && !self.tries.is_consumed() && now_ms < self.tries.deadline_ms();
         is_unreachable && can_repeat && (self.pool.wants_map() || link.map().is_some() || self.is_outdated())
     }

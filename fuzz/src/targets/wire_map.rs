@@ -1,11 +1,12 @@
-//! What nodes tell each other of their maps, in beats, answers, and with a map.
+//! What nodes tell each other of their maps, in beats, answers, and with a map; what they tell clients of it, and whom
+//! clients mean.
 //!
 //! The first byte says how long the map is said to be, the rest is the head of the frame.
 
 use super::wire_frame::error_name;
 use crate::Outcomes;
 use herd_core::limits::MAP_MAX_BYTES;
-use herd_core::wire::{Fields, Header, Kind, MapMark, MapSent, WireError, parse_frame};
+use herd_core::wire::{Between, Fields, Header, Kind, MapMark, MapSent, Meant, Routes, WireError, parse_frame};
 
 /// What the corpus reaches.
 pub const OUTCOMES: &[&[&str]] = &[&[
@@ -17,10 +18,12 @@ pub const OUTCOMES: &[&[&str]] = &[&[
     "whole",
     "difference",
     "BodyTooLong",
+    "meant",
+    "routes",
 ]];
 
 /// Words of the driver: the field, and its bits.
-pub const DICTIONARY: &[&[u8]] = &[b"\x17\x11\0", b"\x01\0\0\0\0\0\0\0", b"\0", b"\x03"];
+pub const DICTIONARY: &[&[u8]] = &[b"\x17\x11\0", b"\x1c\x14\0", b"\x1d\x21\0", b"\x01\0\0\0\0\0\0\0", b"\0", b"\x03"];
 
 /// Runs the target.
 pub fn run(input: &[u8]) -> Outcomes {
@@ -41,7 +44,34 @@ pub fn run(input: &[u8]) -> Outcomes {
         Ok((sent, _)) => arrives(sent, &mut outcomes),
         Err(error) => refused(&error, &mut outcomes),
     }
+    of_clients(&header, &fields, &mut outcomes);
     outcomes
+}
+
+/// What clients say, and what they are told.
+fn of_clients(header: &Header, fields: &Fields<'_>, outcomes: &mut Outcomes) {
+    match Meant::told(fields) {
+        Ok(None) => {}
+        Ok(Some(meant)) => {
+            outcomes.add("meant");
+            let bytes = meant.bytes();
+            let again = Fields { between: Some(Between::Meant(&bytes)), ..Fields::default() };
+            assert_eq!(Meant::told(&again), Ok(Some(meant)), "it reads back as it was written");
+        }
+        Err(error) => refused(&error, outcomes),
+    }
+    match Routes::told(header, fields) {
+        Ok(None) => {}
+        Ok(Some(routes)) => {
+            outcomes.add("routes");
+            let mut out = Vec::new();
+            routes.encode(&mut out, header, b"a map").expect("within the limits");
+            let frame = parse_frame(&out).expect("parses").expect("is whole");
+            let again = Routes::told(frame.header(), &frame.fields().expect("fields")).expect("understood");
+            assert_eq!(again.map(|again| (again.mark, again.key.0)), Some((routes.mark, routes.key.0)));
+        }
+        Err(error) => refused(&error, outcomes),
+    }
 }
 
 /// BadField is this target's own, the others are known by the frame's.
