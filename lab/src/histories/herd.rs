@@ -43,7 +43,13 @@ impl Hosts {
 
 impl Herd {
     /// Starts the nodes, one after the other: the first begins a herd, the others join it. Their logs go to `dir`.
-    pub(super) fn start(program: &Path, count: usize, hosts: Option<Hosts>, dir: &Path) -> Result<Self> {
+    /// `replicas`: copies of each object, if the herd is told.
+    pub(super) fn start(
+        program: &Path,
+        (count, replicas): (usize, Option<u8>),
+        hosts: Option<Hosts>,
+        dir: &Path,
+    ) -> Result<Self> {
         let mut herd = Self { nodes: Vec::new(), hosts, program: program.to_owned() };
         if count > 1 && !herd.knows(&["node", "--help"], "--join") {
             return Err(Error::lacking(format!(
@@ -60,6 +66,9 @@ impl Herd {
             command.args(["node", "--listen", &listen, "--threads", "2", "--memory", "256m", "--plain"]);
             command.args(["--log", "warn", "--name", &format!("n{}", number + 1)]);
             command.env("HERD_SECRET", SECRET).stderr(log);
+            if let Some(replicas) = replicas.filter(|_| number == 0) {
+                command.args(["--replicas", &replicas.to_string()]);
+            }
             if count > 1 {
                 fs::create_dir_all(&data).during(|| format!("create {}", data.display()))?;
                 command.arg("--data").arg(&data);

@@ -40,6 +40,9 @@ pub(crate) struct Options {
     /// Nodes of the herd.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=9))]
     nodes: u8,
+    /// Copies of each object [default: what the herd makes of itself].
+    #[arg(long)]
+    replicas: Option<u8>,
     /// How many histories.
     #[arg(long, default_value_t = 100)]
     histories: u64,
@@ -101,7 +104,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let judge = Judge::find(options.checker.as_deref(), Duration::from_secs(options.checker_seconds))?;
     let dir = options.out.join(format!("seed-{seed}"));
     fs::create_dir_all(&dir).during(|| format!("create {}", dir.display()))?;
-    let mut herd = Herd::start(&options.herd, usize::from(options.nodes), hosts?, &dir)?;
+    let mut herd = Herd::start(&options.herd, (usize::from(options.nodes), options.replicas), hosts?, &dir)?;
     println!("{} nodes, seed {seed}, files in {}", options.nodes, dir.display());
     let mut totals = Totals::default();
     for number in 0..options.histories {
