@@ -7,6 +7,7 @@ use crate::gate::Gate;
 use crate::group::{self, Gates, Mail, Parts};
 use crate::link::{Ends, Hub};
 use crate::member::{Member, Petitions};
+use crate::memcached::Flushes;
 use crate::metrics::{Batch, DoorName, Metrics, VerbName};
 use crate::place::Place;
 use crate::watch::{Waiter, Watch};
@@ -105,6 +106,8 @@ pub(crate) struct Context {
     pub(crate) gate: Gate,
     /// What this loop has asked of the warden.
     pub(crate) petitions: Petitions,
+    /// Connections that wait until all nodes have forgotten all objects.
+    pub(crate) flushes: Flushes,
     /// Requests of this loop's connections that others answer.
     pub(crate) flights: Flights,
 }
@@ -129,6 +132,7 @@ impl Context {
             held: false,
             gate: Gate::default(),
             petitions: Petitions::default(),
+            flushes: Flushes::default(),
             flights,
         };
         context.begin(0);
@@ -303,6 +307,7 @@ impl Context {
     pub(crate) fn due(&mut self, due: &mut Vec<Ticket>) {
         self.sweep_petitions();
         self.tick_gate();
+        self.sweep_flushes();
         let stopping = self.shared.stopping.load(Relaxed);
         self.shared.watch.due(self.number, if stopping { u64::MAX } else { self.now.unix_ms }, due);
         if self.number == 0 {

@@ -65,6 +65,9 @@ impl Service for NodeService {
             }
         }
         self.cx.door = session.name();
+        if let Some(step) = self.cx.put_off_behind_flush(out) {
+            return step;
+        }
         if !self.cx.held && gate::may_change(session, input) {
             return self.cx.put_off(out).unwrap_or_else(|error| session.refuse(&self.cx, &error, input, out));
         }
@@ -109,6 +112,9 @@ impl Service for NodeService {
         self.cx.door = session.name();
         if self.cx.passes_gate(ticket) {
             out.pass();
+            return true;
+        }
+        if self.cx.end_flush(ticket, out) {
             return true;
         }
         session.resume(&mut self.cx, ticket, out)

@@ -22,6 +22,11 @@ pub(crate) type Said = Result<Answer, Error>;
 pub(crate) struct Slot(Arc<Mutex<Option<Said>>>);
 
 impl Slot {
+    /// One in which something is already.
+    pub(crate) fn of(said: Said) -> Self {
+        Self(Arc::new(Mutex::new(Some(said))))
+    }
+
     /// Takes what was said, if it was.
     pub(crate) fn take(&self) -> Option<Said> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()

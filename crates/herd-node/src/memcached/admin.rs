@@ -1,5 +1,6 @@
 //! `flush_all`, `stats`, `version` and the clock of memcached's tests.
 
+use super::flush;
 use super::lines::answer_error;
 use crate::context::{Context, Output};
 use crate::metrics::{DoorName, VerbName};
@@ -24,6 +25,12 @@ pub(super) fn version(cx: &mut Context, out: &mut Output<'_>) {
 pub(super) fn flush_all(cx: &mut Context, delay: i64, quiet: bool, out: &mut Output<'_>) {
     cx.count(VerbName::Admin);
     let at_ms = (delay > 0).then(|| expires_ms(delay, cx.now.unix_ms));
+    if at_ms.is_none() && cx.shared.member.get().is_some() && !cx.shared.store.is_alone(&cx.shared.default) {
+        if let Err(error) = flush::begin(cx, quiet, out) {
+            answer_error(cx, VerbName::Admin, &error, quiet, out);
+        }
+        return;
+    }
     let default = &cx.shared.default;
     if let Err(error) = cx.shared.check_alone(default) {
         return answer_error(cx, VerbName::Admin, &error, quiet, out);

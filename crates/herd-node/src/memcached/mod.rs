@@ -7,6 +7,7 @@
 
 mod admin;
 mod body;
+mod flush;
 mod later;
 mod lines;
 mod meta;
@@ -16,6 +17,7 @@ use crate::apply::Elsewhere;
 use crate::context::{Context, Output};
 use crate::metrics::VerbName;
 use body::Receiving;
+pub(crate) use flush::Flushes;
 use herd_core::door::memcached::{self as proto, Command, Get, GetHow, KeyStream, reply};
 use herd_core::limits::{MEMCACHED_COMMAND_MAX_BYTES, OUTPUT_HIGH_BYTES};
 use herd_net::{Next, Step, Ticket};

@@ -121,6 +121,27 @@ fn a_node_that_comes_back_is_the_same_and_one_that_comes_late_holds_nothing() {
 }
 
 #[test]
+fn a_flush_at_one_node_empties_all_before_it_is_answered() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let nodes = three(dir.path());
+    all_serve(&nodes, &["n1", "n2", "n3"]);
+    let keys: Vec<String> = (0..32).map(|number| format!("k{number}")).collect();
+    let gets = format!("get {}\r\n", keys.join(" "));
+    for node in &nodes {
+        let sets: String = keys.iter().map(|key| format!("set {key} 0 0 1\r\nx\r\n")).collect();
+        let stored = text(&node.talk((sets + "quit\r\n").as_bytes()));
+        assert_eq!(stored, "STORED\r\n".repeat(keys.len()));
+        // What stands behind it on the line finds nothing, and neither does anybody else.
+        assert_eq!(text(&node.talk(format!("flush_all\r\n{gets}quit\r\n").as_bytes())), "OK\r\nEND\r\n");
+        for other in &nodes {
+            assert_eq!(text(&other.talk(format!("{gets}quit\r\n").as_bytes())), "END\r\n");
+        }
+    }
+    nodes[1].feed(&["put", "k1", "-"], b"x");
+    assert_eq!(text(&nodes[2].talk(b"flush_all noreply\r\nget k1\r\nquit\r\n")), "END\r\n");
+}
+
+#[test]
 fn the_herd_goes_on_when_its_first_node_was_started_anew() {
     let dir = tempfile::tempdir().expect("a directory");
     let first = member(dir.path(), "n1", &[]);
