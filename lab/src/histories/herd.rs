@@ -58,8 +58,8 @@ impl Herd {
             )));
         }
         for number in 0..count {
-            let log = dir.join(format!("node-{}.log", number + 1));
-            let log = File::create(&log).during(|| format!("create {}", log.display()))?;
+            let path = dir.join(format!("node-{}.log", number + 1));
+            let log = File::create(&path).during(|| format!("create {}", path.display()))?;
             let data = dir.join(format!("node-{}", number + 1));
             let mut command = herd.command(number);
             let listen = herd.address(number).map_or_else(|| "127.0.0.1:0".into(), |at| format!("{at}:{PORT}"));
@@ -79,7 +79,10 @@ impl Herd {
             } else if let Some(first) = herd.nodes.first() {
                 command.args(["--join", &first.addr.to_string()]);
             }
-            let node = Server::announced(command).map_err(|error| error.within(&format!("node {}", number + 1)))?;
+            let node = Server::announced(command).map_err(|error| {
+                let said = fs::read_to_string(&path).unwrap_or_default();
+                error.within(&format!("node {}: {}", number + 1, said.trim()))
+            })?;
             herd.nodes.push(node);
         }
         Ok(herd)
