@@ -216,9 +216,15 @@ impl Client {
         while let Some((node, within)) = dial.next(self.common.now_ms(), deadline_ms) {
             match connect(&self.common.pool.node(node), within) {
                 Ok(socket) => return Ok(Link::new(socket, node, self.common.now_ms(), dial.meant())),
-                Err(error) => dial.last = Some(error),
+                Err(error) => {
+                    let now_ms = self.common.now_ms();
+                    self.common.pool.avoid(now_ms, node);
+                    if dial.is_of_owner && error.kind() == io::ErrorKind::TimedOut {
+                        self.common.pool.hangs(now_ms, node);
+                    }
+                    dial.last = Some(error);
+                }
             }
-            self.common.pool.avoid(self.common.now_ms(), node);
         }
         Err(self.common.pool.unreachable(dial.last))
     }

@@ -284,10 +284,12 @@ impl<'a, S: Socket> Exchange<'a, S> {
             }
             Err(error) => {
                 self.pool.avoid(now_ms, dial.node);
-                dial.last = Some(error);
-                if !dial.is_of_owner {
-                    self.tries.missed();
+                match dial.is_of_owner {
+                    true if error.kind() == io::ErrorKind::TimedOut => self.pool.hangs(now_ms, dial.node),
+                    true => {}
+                    false => self.tries.missed(),
                 }
+                dial.last = Some(error);
             }
         }
     }

@@ -132,6 +132,10 @@ struct State<S> {
     indices: HashMap<Arc<Address>, usize>,
     /// Of each address: until when it is left alone where there is another way.
     avoid_until_ms: Vec<u64>,
+    /// Of each address: whether a node has answered there.
+    works: Vec<bool>,
+    /// Until when no owner is dialed where none has answered yet: a firewall is in the way, it seems.
+    strange_until_ms: u64,
     chart: Option<Arc<Chart>>,
     asks: Asks,
 }
@@ -165,6 +169,8 @@ impl<S: Socket> Pool<S> {
             chance: seed,
             indices: addresses.iter().cloned().zip(0..).collect(),
             avoid_until_ms: vec![0; given],
+            works: vec![false; given],
+            strange_until_ms: 0,
             addresses,
             chart: None,
             asks: Asks::default(),
@@ -240,13 +246,13 @@ impl<S: Socket> Pool<S> {
 
     /// Whether any address of the node is not left alone.
     pub(crate) fn is_usable(&self, now_ms: u64, owner: &Owner) -> bool {
-        self.state().usable(owner.chart.places(owner.node), now_ms).next().is_some()
+        self.state().reachable(owner.chart.places(owner.node), now_ms).next().is_some()
     }
 
     /// Begins to connect to the owner of an object; that takes no longer than a part of the time until `deadline_ms`.
     pub(crate) fn dial_owner(&self, now_ms: u64, deadline_ms: u64, owner: Owner) -> Dial {
         let stop = |place| Stop { place, node: Some(owner.node) };
-        let order = self.state().usable(owner.chart.places(owner.node), now_ms).map(stop).collect();
+        let order = self.state().reachable(owner.chart.places(owner.node), now_ms).map(stop).collect();
         let until_ms = now_ms.saturating_add(OWNER_CONNECT_MS.min(deadline_ms.saturating_sub(now_ms) / 2));
         self.dialing(order, until_ms, Some(owner.chart), true)
     }
@@ -286,6 +292,7 @@ impl<S: Socket> Pool<S> {
         self.take_map(&mut link);
         let usable = link.is_usable(now_ms);
         let mut state = self.state();
+        state.works[link.node] = true;
         if link.node < self.given {
             state.turns.serves(link.node);
         }
@@ -309,6 +316,15 @@ impl<S: Socket> Pool<S> {
     pub(crate) fn avoid(&self, now_ms: u64, node: usize) {
         self.failed(node);
         self.state().avoid_until_ms[node] = now_ms.saturating_add(AVOID_MS);
+    }
+
+    /// Notes that an owner did not take a connection in time. Behind a firewall that holds for all, so others that have
+    /// never answered are left alone too, instead of one wait for each.
+    pub(crate) fn hangs(&self, now_ms: u64, node: usize) {
+        let mut state = self.state();
+        if !state.works[node] {
+            state.strange_until_ms = now_ms.saturating_add(AVOID_MS);
+        }
     }
 
     /// What is told when no node could be connected to.
@@ -422,6 +438,11 @@ impl<S> State<S> {
         places.iter().copied().filter(move |&at| self.avoid_until_ms[at] <= now_ms)
     }
 
+    /// Those of an owner's addresses that are worth a try.
+    fn reachable<'a>(&'a self, places: &'a [usize], now_ms: u64) -> impl Iterator<Item = usize> + 'a {
+        self.usable(places, now_ms).filter(move |&at| self.works[at] || self.strange_until_ms <= now_ms)
+    }
+
     /// The index of an address of a map; `None` if it is none that a client can use.
     fn index(&mut self, text: &str) -> Option<usize> {
         let address = Address::parse(text).ok().filter(|_| !text.starts_with("unix:"))?;
@@ -432,6 +453,7 @@ impl<S> State<S> {
         let address = Arc::new(address);
         self.addresses.push(address.clone());
         self.avoid_until_ms.push(0);
+        self.works.push(false);
         self.indices.insert(address, index);
         Some(index)
     }

@@ -503,7 +503,31 @@ fn an_owner_that_can_not_be_reached_costs_one_try_and_is_left_alone_for_a_while(
     exchange.connected(1_500, Err(io::ErrorKind::TimedOut.into()));
     assert_eq!(dialed(&mut exchange, &pool, 1_500).0, "a:7700", "any node does it too");
     assert_eq!(dialed(&mut new(2_000), &pool, 2_000).0, "a:7700", "nobody tries again so soon");
-    assert_eq!(dialed(&mut new(750 + AVOID_MS), &pool, 750 + AVOID_MS).0, "d:1");
+    assert_eq!(dialed(&mut new(1_500 + AVOID_MS), &pool, 1_500 + AVOID_MS).0, "d:1");
+}
+
+#[test]
+fn behind_a_firewall_one_owner_that_hangs_stands_for_all_that_never_answered() {
+    let map = herd(&["a:7700", "d:1|e:1", "f:1"]);
+    for (kind, second) in [(io::ErrorKind::TimedOut, "a:7700"), (io::ErrorKind::ConnectionRefused, "f:1")] {
+        let pool = Pool::new("a", Config::default(), 1).expect("addresses");
+        let Routes { mark, key } = routes(&map);
+        pool.learn(Some((mark, key.0)), &map.encode());
+        let names = [name_of(&map, 1), name_of(&map, 2)];
+        let new = |now_ms, node: usize| {
+            let sink = (Sink::Memory(9), Vec::new());
+            let request = Request::get(&names[node - 1]).expect("valid");
+            Exchange::new(&pool, (now_ms, 10_000), request, Given::Nothing, sink)
+        };
+        let mut exchange = new(0, 1);
+        assert_eq!(dialed(&mut exchange, &pool, 0).0, "d:1");
+        exchange.connected(0, Err(kind.into()));
+        assert_eq!(dialed(&mut exchange, &pool, 0).0, "e:1");
+        exchange.connected(0, Err(kind.into()));
+        assert_eq!(dialed(&mut exchange, &pool, 0).0, "a:7700");
+        assert_eq!(dialed(&mut new(1, 2), &pool, 1).0, second);
+        assert_eq!(dialed(&mut new(AVOID_MS, 2), &pool, AVOID_MS).0, "f:1", "it is tried again");
+    }
 }
 
 #[test]
