@@ -134,6 +134,11 @@ impl Flights {
         self.table.range(tickets(conn)).map(|(ticket, flight)| (*ticket, &flight.later))
     }
 
+    /// What was kept of those of a connection.
+    pub(crate) fn kept_mut(&mut self, conn: u64) -> impl Iterator<Item = &mut Later> {
+        self.table.range_mut(tickets(conn)).map(|(_, flight)| &mut flight.later)
+    }
+
     pub(super) fn part(&mut self, id: FlightId) -> Option<&mut Part> {
         self.table.get_mut(&id.ticket).and_then(|flight| flight.parts.get_mut(id.part as usize))
     }

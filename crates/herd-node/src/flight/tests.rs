@@ -4,6 +4,7 @@ use crate::link::tests::world::World;
 
 mod chance;
 mod golden;
+mod large;
 mod trouble;
 
 /// Sends a text to a node's connection and gives what it answers by now.

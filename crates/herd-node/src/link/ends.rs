@@ -10,8 +10,8 @@ use crate::context::Context;
 use herd_core::limits::{LINK_BYTES_MAX, LINK_OPS_MAX, STALLED_TIMEOUT_MS};
 use herd_core::place::NodeId;
 use herd_core::wire::{
-    Accepting, Asker, Beat, Beats, Dialing, Fields, Header, Kind, LINK_PROTOCOL, LinkError, LinkErrorKind, LinkId,
-    Links, Load, MapMark, MapSent, Peer, Side, VERB_BEAT, WireError,
+    Accepting, Asker, Beat, Beats, Dialing, Fields, Header, Kind, LENGTH_UNKNOWN, LINK_PROTOCOL, LinkError,
+    LinkErrorKind, LinkId, Links, Load, MapMark, MapSent, Peer, Side, VERB_BEAT, WireError,
 };
 use herd_net::Ticket;
 use std::collections::BTreeMap;
@@ -94,7 +94,9 @@ impl End {
         self.check_room()?;
         let request = Header { kind: Kind::Request, id: self.asker.next_id(), ..request };
         encode(request, &mut self.unsent).expect("who asks keeps the limits of a frame");
-        self.asker.open(request, note);
+        if self.asker.open(request, note) {
+            self.unsent.extend_from_slice(&Header::credit(request.id, LENGTH_UNKNOWN).encode());
+        }
         Ok(request.id)
     }
 

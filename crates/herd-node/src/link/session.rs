@@ -161,7 +161,14 @@ impl Session {
     pub(crate) fn resume(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) -> bool {
         match self {
             Session::Joining(admission) => admission.resume(cx, out),
-            Session::Up { served, .. } => served.resume(cx, ticket, out) | self.speak(cx, out),
+            Session::Up { id, served, .. } => {
+                let (id, is_there) = (*id, served.resume(cx, ticket, out));
+                if !self.speak(cx, out) && !out.has_bulk() {
+                    // Nothing that is queued would have the next frame of a body asked for.
+                    send_request(cx, id, out);
+                }
+                is_there || out.pending_bytes() > 0
+            }
             _ => false,
         }
     }

@@ -20,6 +20,8 @@ pub(crate) struct Later {
     pub(super) request: Header,
     pub(super) collection: Collection,
     pub(super) name: Box<[u8]>,
+    /// Bytes of the answer that its client has allowed beforehand.
+    pub(super) credit: u64,
     /// It is a listing, and the other nodes are asked.
     pub(super) listing: Option<Asked>,
 }
@@ -39,6 +41,15 @@ pub(super) fn cancel(cx: &mut Context, conn: u64, id: u64) {
     let is_it = |later: &Kept| matches!(later, Kept::Wire(later) if later.request.id == id);
     let found = cx.flights.kept(conn).find(|(_, later)| is_it(later)).map(|(ticket, _)| ticket);
     found.into_iter().for_each(|ticket| cx.forget_flight(ticket));
+}
+
+/// Credit for a request that was handed on: its answer is not there yet.
+pub(super) fn credit(cx: &mut Context, conn: u64, header: &Header) {
+    let mut kept = cx.flights.kept_mut(conn).filter_map(|later| match later {
+        Kept::Wire(later) if later.request.id == header.id => Some(later),
+        _ => None,
+    });
+    kept.next().into_iter().for_each(|later| later.credit = later.credit.saturating_add(header.length));
 }
 
 impl Session {
@@ -68,7 +79,8 @@ impl Session {
             Some(_) => Handing::of_asked(collection, header, fields, value)?,
         };
         self.check_open(cx)?;
-        let later = Later { request: *header, collection: collection.clone(), name: name.into(), listing: None };
+        let later =
+            Later { request: *header, collection: collection.clone(), name: name.into(), credit: 0, listing: None };
         let ticket = cx.hand_on(out, false, Kept::Wire(Box::new(later)), vec![handing], limit_ms(header))?;
         self.conn = Some(ticket.conn);
         Ok(())
@@ -152,7 +164,8 @@ impl Session {
             }
             Value::Body(body) => {
                 cx.count_out(VerbName::Get, body.len());
-                let mut outgoing = Outgoing::part(reply, first, body.clone(), relayed.offset);
+                let part = Outgoing::part(reply, first, body.clone(), relayed.offset);
+                let mut outgoing = part.allowed(later.credit);
                 outgoing.hold(&cx.shared.store)?;
                 self.begin_send(outgoing, out);
             }

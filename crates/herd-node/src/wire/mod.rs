@@ -237,7 +237,7 @@ impl Session {
     ) -> Next {
         match kind {
             Kind::Hello => return welcome(cx, fields, out),
-            Kind::Credit => self.credit(header),
+            Kind::Credit => self.credit(cx, header),
             Kind::Cancel => self.cancel(cx, header.id),
             Kind::Goodbye => return Next::Close,
             // A node asks nobody yet, so nobody owes it a welcome or a reply.

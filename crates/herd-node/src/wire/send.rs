@@ -1,8 +1,9 @@
 //! Bodies on their way out: cut into frames as the connection takes them, one transfer after the other in turn, and
 //! none beyond its credit.
 
+use super::later;
 use super::{Session, write_frame};
-use crate::context::Output;
+use crate::context::{Context, Output};
 use crate::held::Held;
 use herd_core::Error;
 use herd_core::checksum::Crc32c;
@@ -66,6 +67,12 @@ impl Outgoing {
     /// The same, to another node, which is told what became of the object.
     pub(super) fn telling(self, became: &[u8]) -> Self {
         Self { became: became.into(), ..self }
+    }
+
+    /// The client has allowed so many bytes more, before it began.
+    pub(super) fn allowed(mut self, bytes: u64) -> Self {
+        self.credit = self.credit.saturating_add(bytes);
+        self
     }
 
     /// Counts what it keeps until its first frame is sent in the node's memory. Error: `Busy` where there is none.
@@ -172,7 +179,10 @@ impl Session {
     }
 
     /// Credit for a body arrived.
-    pub(super) fn credit(&mut self, header: &Header) {
+    pub(super) fn credit(&mut self, cx: &mut Context, header: &Header) {
+        if let Some(conn) = self.conn {
+            later::credit(cx, conn, header);
+        }
         let Some(open) = &mut self.open else {
             return;
         };
