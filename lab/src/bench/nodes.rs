@@ -1,5 +1,5 @@
-//! Line nodes: what nodes cost each other, server CPU of all nodes per small request: gets and puts that a node hands on
-//! because another has the object, and puts of which two nodes keep a copy, each beside one node alone.
+//! Line nodes: what nodes cost each other, server CPU of all nodes per small request: gets and puts that a node hands
+//! on because another has the object, and puts of which two nodes keep a copy, each beside one node alone.
 //!
 //! A node that joins a herd which holds objects gets none of them, so what is asked there is handed on, all of it.
 

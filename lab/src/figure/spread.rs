@@ -1,6 +1,6 @@
-//! (adhoc-spread, adhoc-array) One repository over one to eight nodes on thin links: gets of objects by index by clients
-//! that have the map, and through one address; then an array that is read and written, as 16 KB objects [AdHoc,
-//! Fig. 4]. Redis Cluster beside.
+//! (adhoc-spread, adhoc-array) One repository over one to eight nodes on thin links: gets of objects by index by
+//! clients that have the map, and through one address; then an array that is read and written, as 16 KB objects
+//! [AdHoc, Fig. 4]. Redis Cluster beside.
 
 use crate::error::Result;
 use crate::figure::{Figure, LINE, Stage, linear};

@@ -1,8 +1,9 @@
 //! What stands beside Herd in a figure, and Herd itself: each is started, loaded, and read, by one small trait.
 //!
 //! [`Store`] is any server of objects that one of our clients' protocols reaches: Herd by each of its doors, memcached,
-//! Redis, nginx, etcd. [`Spread`] is a herd, or a Redis Cluster, whose nodes know of each other. [`Stream`] is iperf3: no objects, but what the link carries. A peer of another kind is another
-//! implementation of [`Peer`]; a server of objects is an entry of [`STORES`] and a [`Kind`].
+//! Redis, nginx, etcd. [`Spread`] is a herd, or a Redis Cluster, whose nodes know of each other. [`Stream`] is iperf3:
+//! no objects, but what the link carries. A peer of another kind is another implementation of [`Peer`]; a server of
+//! objects is an entry of [`STORES`] and a [`Kind`].
 
 pub(crate) mod server;
 mod spread;

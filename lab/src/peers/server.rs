@@ -255,9 +255,8 @@ impl Program {
                     _ => String::new(),
                 };
                 let fixed = "--protected-mode no --appendonly no --maxclients 19000 --tcp-backlog 8192 --daemonize no";
-                format!(
-                    "--bind {address} --port {port} {fixed} --io-threads {threads} --maxmemory {memory_mib}mb{cluster} --save"
-                )
+                let memory = format!("--maxmemory {memory_mib}mb{cluster}");
+                format!("--bind {address} --port {port} {fixed} --io-threads {threads} {memory} --save")
             }
             Kind::Pogocache => {
                 let fixed = "--maxconns 19000 --backlog 8192";
