@@ -4,8 +4,8 @@
 use crate::herds::{all_serve, three};
 use crate::node::Node;
 use herd_client::blocking::Client;
-use herd_client::{Condition, Config, PutOptions, Request};
-use std::time::Duration;
+use herd_client::{Condition, Config, ErrorKind, PutOptions, Request};
+use std::time::{Duration, Instant};
 
 /// Requests of a kind that the nodes have had, those that were handed on to them included.
 fn asked(nodes: &[Node], verb: &str) -> u64 {
@@ -86,4 +86,34 @@ fn a_long_body_goes_to_the_owner_at_once() {
         nodes[0].ok(&["put", &format!("long{i}"), file.to_str().expect("text")]);
     }
     assert_eq!(asked(&nodes, "put") - before, 8);
+}
+
+#[test]
+fn a_client_whose_node_is_killed_goes_on_with_what_others_have() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let nodes = three(dir.path());
+    all_serve(&nodes, &["n1", "n2", "n3"]);
+    let client = knowing(&nodes[1]);
+    // Of each node its own, told by where a put is counted.
+    let puts = |node: &Node| asked(std::slice::from_ref(node), "put");
+    let mut of_node = [const { Vec::new() }; 3];
+    for i in 0..30 {
+        let (name, before) = (format!("name{i}"), nodes.each_ref().map(puts));
+        client.put(&name, b"x", &PutOptions::default()).expect("put");
+        let at = (0..3).find(|&at| puts(&nodes[at]) > before[at]).expect("one has it");
+        of_node[at].push(name);
+    }
+    assert!(of_node.iter().all(|names| !names.is_empty()), "{of_node:?}");
+    nodes[1].signal("-KILL");
+    std::thread::sleep(Duration::from_millis(100));
+    let client = client.with_timeout(Duration::from_secs(3));
+    for name in of_node[0].iter().chain(&of_node[2]) {
+        assert_eq!(client.get(name).expect("its owner lives").value, b"x");
+    }
+    let begun = Instant::now();
+    match client.get(&of_node[1][0]) {
+        Ok(object) => assert_eq!(object.value, b"x", "another node had a copy"),
+        Err(error) => assert_ne!(error.kind(), ErrorKind::NotFound, "that is no miss: {error}"),
+    }
+    assert!(begun.elapsed() < Duration::from_secs(10));
 }
