@@ -44,6 +44,13 @@ impl World {
         Self { now_ns: 0, shared, service, connections: 0, peers: Vec::new() }
     }
 
+    /// Another loop of the same node.
+    pub(crate) fn beside(&self, number: usize) -> Self {
+        let shared = self.shared.clone();
+        let service = NodeService::new(shared.clone(), number);
+        Self { now_ns: 0, shared, service, connections: 0, peers: Vec::new() }
+    }
+
     pub(crate) fn connect(&mut self) -> Peer {
         let session = self.service.open(([127, 0, 0, 1], 1).into());
         let at = self.peers.len();

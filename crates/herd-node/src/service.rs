@@ -141,6 +141,9 @@ impl Service for NodeService {
 
     fn tick(&mut self, due: &mut Vec<Ticket>) {
         self.cx.due(due);
+        if self.cx.shared.check_serving().is_err() {
+            self.cx.stop_flights();
+        }
         self.store_left = true;
     }
 

@@ -162,6 +162,19 @@ impl Context {
         self.fly();
     }
 
+    /// The node stops: whoever waits for a newer version is told.
+    pub(crate) fn stop_flights(&mut self) {
+        for id in self.flights.that_wait() {
+            if let Some(Part { state: State::Out(link, request, _), .. }) = self.flights.part(id) {
+                let (link, request) = (*link, *request);
+                self.links.cancel(link, request);
+            }
+            let landed = Landed::failed(self, Error::new(ErrorKind::Busy, "the node is stopping"));
+            self.land(id, landed);
+        }
+        self.fly();
+    }
+
     /// The time of a part is over.
     fn too_late(&mut self, id: FlightId) {
         let Some(part) = self.flights.part(id) else { return };

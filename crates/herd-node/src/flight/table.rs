@@ -245,6 +245,17 @@ impl Flights {
         self.table.range(tickets(conn)).map(|(ticket, _)| *ticket).collect()
     }
 
+    /// Parts that wait for a newer version, and are not over.
+    pub(super) fn that_wait(&self) -> Vec<FlightId> {
+        let waits = |part: &Part| part.handing.wait_ms(0).is_some() && !matches!(part.state, State::Landed(_));
+        let of = |(ticket, flight): (&Ticket, &Flight)| {
+            let ticket = *ticket;
+            let parts = flight.parts.iter().enumerate().filter(|(_, part)| waits(part));
+            parts.map(|(part, _)| FlightId { ticket, part: part as u32 }).collect::<Vec<_>>()
+        };
+        self.table.iter().flat_map(of).collect()
+    }
+
     /// Flights whose time is over, and that have not landed.
     pub(super) fn late(&self, now_ms: u64) -> Vec<Ticket> {
         self.deadlines.iter().take_while(|(at_ms, _)| *at_ms <= now_ms).map(|(_, ticket)| *ticket).collect()

@@ -6,6 +6,7 @@ mod chance;
 mod golden;
 mod large;
 mod trouble;
+mod waits;
 
 /// Sends a text to a node's connection and gives what it answers by now.
 fn say(world: &mut World, client: usize, text: &str) -> String {

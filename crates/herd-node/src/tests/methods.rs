@@ -202,3 +202,44 @@ fn bytes_of_values_are_counted_at_every_door() {
         assert!(said.contains(&line), "{line}");
     }
 }
+
+/// A get that shows a token is told what was there when the token was judged: never what a later holder has put.
+#[test]
+fn a_get_with_a_token_sees_nothing_of_a_later_holder() {
+    let config = crate::Config { memory_bytes: 64 << 20, threads: 2, ..crate::Config::default() };
+    let mut world = World::with(config);
+    let mut other = world.beside(1);
+    let token = |grant| Token { lock: [7; 16], grant }.to_bytes();
+    let (old, new) = (token(1), token(2));
+    let put = |name: &str, token: &[u8; 24], value: &[u8]| {
+        let fields = Fields { token: Some(token), ..Fields::named(name.as_bytes()) };
+        frame(Header { length: 1, ..request(Verb::Put, 1) }, &fields, value)
+    };
+    for round in 0..300 {
+        let name = format!("n{round}");
+        let writer = world.connect();
+        world.send(writer, &put(&name, &old, b"o"));
+        let get = frame(request(Verb::Get, 2), &Fields { token: Some(&old), ..Fields::named(name.as_bytes()) }, b"");
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let peer = other.connect();
+                let mut seen = 0;
+                loop {
+                    let said = other.send(peer, &get);
+                    let reply = &frames_of(&said)[0];
+                    match reply.header().status() {
+                        Some(Status::Ok) => assert_eq!(reply.body(), Ok(&b"o"[..]), "round {round}"),
+                        status => {
+                            assert_eq!(status, Some(Status::Error(ErrorKind::ConditionFailed)));
+                            return seen;
+                        }
+                    }
+                    seen += 1;
+                }
+            });
+            (0..round).for_each(|_| std::hint::spin_loop());
+            world.send(writer, &put(&name, &new, b"n"));
+            reader.join().expect("no value of the later holder");
+        });
+    }
+}

@@ -1,0 +1,82 @@
+//! Gets that wait for a newer version of an object of another node.
+
+use super::*;
+use crate::tests::{frame, frames_of, request};
+use herd_core::ErrorKind;
+use herd_core::limits::TICK_MS;
+use herd_core::wire::{CODE_NEWER, Fields, Header, Status, Verb};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// An object `w..` of the second of two nodes, and its version.
+fn object(world: &mut World, client: usize) -> (String, u64) {
+    let shared = world.machine(2).shared.clone();
+    let has = |name: &String| shared.store.seat(&shared.default, name.as_bytes()) == herd_store::Seat::Alone;
+    let name = (0..).map(|at| format!("w{at}")).find(has).expect("it has some");
+    assert_eq!(say(world, client, &format!("set {name} 0 0 1\r\nx\r\n")), "STORED\r\n");
+    let version = shared.store.entry(&shared.default, name.as_bytes(), Default::default()).version();
+    (name, version.expect("it is there"))
+}
+
+fn wait_by_http(name: &str, version: u64, seconds: u64) -> String {
+    format!(
+        "GET /o/default/{name} HTTP/1.1\r\nHost: h\r\nIf-None-Match: \"{version}\"\r\nPrefer: wait={seconds}\r\n\r\n"
+    )
+}
+
+fn wait_by_wire(name: &str, version: u64, time_ms: u32) -> Vec<u8> {
+    let get = Header { code: CODE_NEWER, version, time_ms, ..request(Verb::Get, 5) };
+    frame(get, &Fields::named(name.as_bytes()), b"")
+}
+
+fn status(said: &[u8]) -> Option<Status> {
+    frames_of(said).first().and_then(|reply| reply.header().status())
+}
+
+#[test]
+fn who_waits_at_one_node_is_told_of_what_changes_at_another() {
+    let (mut world, clients) = herd(2);
+    let (name, version) = object(&mut world, clients[1]);
+    let [http, wire] = [(); 2].map(|()| world.connect(1, 1 << 20));
+    assert_eq!(say(&mut world, http, &wait_by_http(&name, version, 60)), "");
+    assert!(world.say(wire, &wait_by_wire(&name, version, 60_000)).is_empty());
+    world.pass(20_000);
+    assert_eq!(say(&mut world, http, ""), "");
+    assert_eq!(say(&mut world, clients[1], &format!("append {name} 0 0 1\r\ny\r\n")), "STORED\r\n");
+    let said = say(&mut world, http, "");
+    assert!(said.starts_with("HTTP/1.1 200 ") && said.ends_with("\r\n\r\nxy"), "{said}");
+    let said = world.say(wire, b"");
+    assert_eq!(frames_of(&said)[0].body(), Ok(&b"xy"[..]));
+    // And of its end.
+    let version = frames_of(&said)[0].header().version;
+    assert_eq!(say(&mut world, http, &wait_by_http(&name, version, 60)), "");
+    assert!(world.say(wire, &wait_by_wire(&name, version, 60_000)).is_empty());
+    assert_eq!(say(&mut world, clients[1], &format!("delete {name}\r\n")), "DELETED\r\n");
+    assert!(say(&mut world, http, "").starts_with("HTTP/1.1 404 "));
+    assert_eq!(status(&world.say(wire, b"")), Some(Status::Error(ErrorKind::NotFound)));
+    assert_eq!(world.machine(2).shared.watch.waiting(), 0);
+}
+
+#[test]
+fn a_wait_ends_by_its_time_by_a_cancel_and_with_its_node() {
+    let (mut world, clients) = herd(2);
+    let (name, version) = object(&mut world, clients[1]);
+    let [http, wire] = [(); 2].map(|()| world.connect(1, 1 << 20));
+    assert_eq!(say(&mut world, http, &wait_by_http(&name, version, 3)), "");
+    assert!(world.say(wire, &wait_by_wire(&name, version, 3_000)).is_empty());
+    world.pass(3_000 + 2 * TICK_MS);
+    let said = say(&mut world, http, "");
+    assert!(said.starts_with("HTTP/1.1 304 ") && said.contains(&format!("\"{version}\"")), "{said}");
+    assert_eq!(status(&world.say(wire, b"")), Some(Status::Error(ErrorKind::Timeout)));
+    // A cancel ends it at both nodes.
+    assert!(world.say(wire, &wait_by_wire(&name, version, 60_000)).is_empty());
+    assert_eq!(world.machine(2).shared.watch.waiting(), 1);
+    world.say(wire, &Header::cancel(5).encode());
+    assert_eq!(world.machine(2).shared.watch.waiting(), 0);
+    // The node that was asked stops.
+    assert_eq!(say(&mut world, http, &wait_by_http(&name, version, 60)), "");
+    assert!(world.say(wire, &wait_by_wire(&name, version, 60_000)).is_empty());
+    world.machine(1).shared.stopping.store(true, Relaxed);
+    world.pass(TICK_MS);
+    assert!(say(&mut world, http, "").starts_with("HTTP/1.1 503 "));
+    assert_eq!(status(&world.say(wire, b"")), Some(Status::Error(ErrorKind::Busy)));
+}
