@@ -212,8 +212,7 @@ impl From<Refusal> for Error {
         let kind = match refusal {
             Refusal::Collection(error) => return error,
             Refusal::Busy => ErrorKind::Busy,
-            // A deadline passed, and what was asked may have been done.
-            Refusal::Unknown => ErrorKind::Timeout,
+            Refusal::Unknown => ErrorKind::OutcomeUnknown,
             Refusal::NotWarden(_) | Refusal::Missing(_) | Refusal::Store(_) => ErrorKind::Unreachable,
             Refusal::NoNumber(_) | Refusal::TooManyNodes | Refusal::Map(_) => ErrorKind::Full,
             Refusal::OtherHerd { .. }

@@ -111,7 +111,8 @@ impl Context {
 }
 
 fn unknown() -> Error {
-    Error::new(ErrorKind::Timeout, "the warden did not answer in time: it may have been done, look before trying again")
+    let text = "the warden did not answer in time: it may have been done, look before trying again";
+    Error::new(ErrorKind::OutcomeUnknown, text)
 }
 
 fn no_link(error: NoLink) -> Error {

@@ -20,15 +20,19 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-const PAGES: [&str; 7] = [
+const PAGES: [&str; 8] = [
     "README.md",
     "docs/guide/README.md",
     "docs/guide/command-line.md",
     "docs/guide/curl.md",
     "docs/guide/errors.md",
+    "docs/guide/herd.md",
     "docs/guide/python.md",
     "docs/guide/sizing.md",
 ];
+
+/// The page that starts its nodes by itself.
+const HERD: &str = "docs/guide/herd.md";
 
 /// Lines of `sh` blocks, each with what runs it instead.
 const ELSEWHERE: [(&str, &str); 7] = [
@@ -131,15 +135,22 @@ fn line_matches(want: &str, got: &str) -> bool {
 /// The node and directory of a page, and what was found wrong.
 struct Run<'a> {
     page: &'a str,
-    node: Node,
+    /// Where the page's first node is.
+    port: u16,
+    /// That node, unless the page starts its own.
+    node: Option<Node>,
     dir: tempfile::TempDir,
     faults: Vec<String>,
 }
 
 impl Run<'_> {
-    /// `text` with the node's port.
+    /// `text` with the node's port. A page that starts a herd has the ports behind it too.
     fn here(&self, text: &str) -> String {
-        text.replace(PORT, self.node.addr.rsplit(':').next().expect("an address has a port"))
+        let text = text.replace(PORT, &self.port.to_string());
+        if self.node.is_some() {
+            return text;
+        }
+        (1..4).fold(text, |text, n| text.replace(&format!("770{n}"), &(self.port + n).to_string()))
     }
 
     /// Runs `program` in the page's directory and compares.
@@ -147,7 +158,11 @@ impl Run<'_> {
         let bin = Path::new(env!("CARGO_BIN_EXE_herd")).parent().expect("it lies in a directory");
         let path = std::env::var("PATH").unwrap_or_default();
         program.current_dir(self.dir.path()).env("PATH", format!("{}:{path}", bin.display()));
-        program.env("HERD_NODE", &self.node.addr).env("HOME", self.dir.path()).env("LC_ALL", "C");
+        program
+            .env("HERD_NODE", format!("127.0.0.1:{}", self.port))
+            .env_remove("XDG_STATE_HOME")
+            .env("HOME", self.dir.path())
+            .env("LC_ALL", "C");
         program.env("NO_PROXY", "127.0.0.1").env("no_proxy", "127.0.0.1");
         let (code, got) = finish(program, LIMIT).unwrap_or_else(|text| (-1, text));
         let want: Vec<String> = want.iter().map(|line| self.here(line)).collect();
@@ -161,7 +176,8 @@ impl Run<'_> {
     fn console(&mut self, block: &Block) {
         for step in steps(self.page, block) {
             let mut program = Command::new("sh");
-            program.args(["-c", &self.here(&step.command)]);
+            let command = step.command.replace("herd up", &format!("herd up --port {}", self.port));
+            program.args(["-c", &self.here(&command)]);
             self.check(step.line, &step.command, program, &step.want, step.exit);
         }
     }
@@ -220,10 +236,23 @@ fn start_node(blocks: &[Block]) -> Node {
     first
 }
 
+/// A port that is free, as the three behind it are.
+fn free_ports() -> u16 {
+    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    // Below those that the system gives out by itself.
+    (0..100)
+        .map(|n| 20_000 + (std::process::id() as u16 % 100) * 100 + 4 * (n % 25))
+        .find(|base| (0..4).all(|n| free(base + n)))
+        .expect("four free ports")
+}
+
 fn run_page(page: &str) {
     let (blocks, _) = parse(page, &read(page));
     let dir = tempfile::tempdir().expect("temporary directory");
-    let mut run = Run { page, node: start_node(&blocks), dir, faults: Vec::new() };
+    let node = (page != HERD).then(|| start_node(&blocks));
+    let port = |node: &Node| node.addr.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+    let port = node.as_ref().map_or_else(free_ports, port);
+    let mut run = Run { page, port, node, dir, faults: Vec::new() };
     for (at, block) in blocks.iter().enumerate() {
         match block.language.as_str() {
             "console" => run.console(block),
@@ -303,6 +332,11 @@ fn the_page_on_curl_is_true() {
 #[test]
 fn the_page_on_errors_is_true() {
     run_page("docs/guide/errors.md");
+}
+
+#[test]
+fn the_page_on_a_herd_of_three_is_true() {
+    run_page(HERD);
 }
 
 #[test]
