@@ -62,20 +62,21 @@ impl Asker {
         self.ask(header, &[(tag::NAME, name.as_bytes())], bytes).map(drop)
     }
 
-    /// The herd's map (PROTOCOL.md §1.13).
-    pub(crate) fn map(&mut self) -> Result<Map> {
+    /// The herd's map (PROTOCOL.md §1.13); `None` from a node without others.
+    pub(crate) fn map(&mut self) -> Result<Option<Map>> {
         let request = Header { verb: verb::MAP, ..Header::default() };
         let (header, frame) = self.ask_frame(request, &[], &[])?;
         let routes = wire::find_field(header.head(&frame), tag::ROUTES);
-        let key = routes.and_then(|routes| routes.get(17..33)?.try_into().ok());
-        let key = key.ok_or_else(|| Error::new("the node is in no herd with others"))?;
+        let Some(routes) = routes else { return Ok(None) };
+        let key = routes.get(17..33).and_then(|key| key.try_into().ok());
+        let key = key.ok_or_else(|| Error::new("the node told no key of the name hash"))?;
         let (mut bytes, mut more) = (frame[header.body_start()..].to_vec(), header.more());
         while more {
             let (header, frame) = self.read_frame()?;
             bytes.extend_from_slice(&frame[header.body_start()..]);
             more = header.more();
         }
-        Map::parse(&bytes, key).map_err(Error::new)
+        Map::parse(&bytes, key).map(Some).map_err(Error::new)
     }
 
     fn ask(&mut self, header: Header, fields: &[(u8, &[u8])], body: &[u8]) -> Result<Answer> {

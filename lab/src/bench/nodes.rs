@@ -118,7 +118,7 @@ fn scene(bench: &mut Bench, arm: &Arm, case: Case, round: usize) -> Result<()> {
 
 /// The keys whose objects this node decides on.
 fn led_by(addr: SocketAddr) -> Result<Vec<u32>> {
-    let map = Asker::open(addr)?.map()?;
+    let map = Asker::open(addr)?.map()?.ok_or_else(|| Error::new("the second node is not in the map"))?;
     let led: Vec<u32> =
         (0..KEYS).filter(|number| map.owner_by_name(DEFAULT_COLLECTION, &key(*number)) == Some(addr)).collect();
     if led.is_empty() { Err(Error::new(format!("{addr} leads no group"))) } else { Ok(led) }

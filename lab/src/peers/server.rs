@@ -234,9 +234,10 @@ impl Program {
                 format!("node --listen {address}:0 --threads {threads} --memory {memory_mib}m{item}{evict}{plain}")
             }
             Kind::HerdMember => {
+                let name = dir.rsplit('/').next().unwrap_or_default();
                 let begun = || format!(" --replicas {}", setup.replicas);
                 let herd = setup.join.map_or_else(begun, |addr| format!(" --join {addr}"));
-                let more = format!("--memory {memory_mib}m --plain --data {dir}{herd}");
+                let more = format!("--memory {memory_mib}m --plain --data {dir} --name {name}{herd}");
                 format!("node --listen {address}:0 --threads {threads} {more}")
             }
             Kind::Memcached(more) => {

@@ -83,10 +83,8 @@ impl Spread {
         }
         let mut asker = Asker::open(servers[0].addr)?;
         let collection = asker.create(COLLECTION.0, COLLECTION.1)?;
-        if self.way == Way::OneAddress {
-            return Ok((vec![0; objects], Some(collection)));
-        }
-        let map = asker.map()?;
+        let map = if self.way == Way::OneAddress { None } else { asker.map()? };
+        let Some(map) = map else { return Ok((vec![0; objects], Some(collection))) };
         let place = |index: usize| {
             let place = place_of(map.owner(collection, index as u64));
             let place = place.ok_or_else(|| Error::new(format!("the map has no owner of object {index}")))?;
