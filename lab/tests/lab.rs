@@ -160,7 +160,7 @@ fn each_figure_can_be_measured() {
     // It is not there the first time.
     fs::remove_dir_all(&out).ok();
     let (herd, out) = (release.join("herd").display().to_string(), out.display().to_string());
-    for figure in ["hoc-throughput", "hoc-speedup", "hoc-mixed", "peers"] {
+    for figure in ["hoc-throughput", "hoc-speedup", "hoc-mixed", "adhoc-array", "peers"] {
         let output = lab(&["figure", figure, "--short", "--herd", &herd, "--out", &out]);
         let printed = text(&output.stdout) + &text(&output.stderr);
         assert!(output.status.success() && printed.contains("0 runs failed"), "{printed}");
@@ -170,7 +170,7 @@ fn each_figure_can_be_measured() {
         .map(|entry| entry.expect("readable").file_name().to_string_lossy().into_owned())
         .collect();
     let count = |ending: &str| files.iter().filter(|file| file.ends_with(ending)).count();
-    assert_eq!((count(".jsonl"), count(".svg")), (4, 5), "{files:?}");
+    assert_eq!((count(".jsonl"), count(".svg")), (5, 7), "{files:?}");
 }
 
 #[test]
