@@ -88,6 +88,11 @@ impl<'a, B: Chunks> Output<'a, B> {
         }
     }
 
+    /// The connection, as its tickets have it.
+    pub fn conn(&self) -> u64 {
+        self.conn
+    }
+
     /// Names a reply that comes later in no order; it needs no gap.
     pub fn ticket(&mut self) -> Ticket {
         self.queue.serial = self.queue.serial.wrapping_add(1);

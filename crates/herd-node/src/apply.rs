@@ -144,6 +144,7 @@ fn apply_other<R>(
 }
 
 /// An object as it was, held by nobody.
+#[derive(Clone)]
 pub(crate) struct Snapshot {
     /// What is known of it.
     pub(crate) head: Head,
@@ -156,6 +157,7 @@ pub(crate) struct Snapshot {
 }
 
 /// The value of an object as it was.
+#[derive(Clone)]
 pub(crate) enum Kept {
     /// At most 4 KiB, with their CRC-32C.
     Small(Vec<u8>, u32),

@@ -18,7 +18,7 @@ use herd_core::wire::MapMark;
 use herd_core::wire::{Header, Status};
 use herd_core::{Error, ErrorKind, quote};
 use herd_net::{LoopHandle, Ticket};
-use herd_store::{Body, Collection, Now, Seat, Store, Upload};
+use herd_store::{Body, Collection, Entry, Found, Got, Now, Seat, Store, Upload};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -230,6 +230,15 @@ impl Context {
         if !self.batch.is_empty() {
             self.shared.metrics[self.number].settle(&mut self.batch, now_ns - self.began_ns);
         }
+    }
+
+    /// Gets an object for a connection where it is read here: it is this node's alone, or its group's that this node
+    /// decides for, as it is committed. What the connection has changed and is under way it must see: then it is
+    /// [`Got::Away`], and the get that is handed on stands behind the change.
+    #[inline]
+    pub(crate) fn get<R>(&self, conn: u64, c: &Collection, name: &[u8], f: impl FnOnce(&Found<'_>) -> R) -> Got<R> {
+        let may_read = |entry: &Entry<'_>| self.shared.gates.may_read(entry) && self.flights.of_connection(conn) == 0;
+        self.shared.store.get_where(c, name, self.now, may_read, f)
     }
 
     /// When [`group::alarm`](crate::group::alarm) has something to do.

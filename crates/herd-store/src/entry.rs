@@ -94,6 +94,11 @@ impl<'s> Entry<'s> {
         self.place.filter(|_| !self.is_due).map(|(_, addr)| self.shard.record(addr).version())
     }
 
+    /// The spread group of its collection.
+    pub fn spread(&self) -> u16 {
+        self.c.spread()
+    }
+
     /// Its slot.
     pub fn slot(&self) -> usize {
         self.id.slot()

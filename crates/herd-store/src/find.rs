@@ -29,8 +29,22 @@ impl Store {
     /// Gets an object: hands it to `f` under its lock; counts the hit or miss and notes the use.
     #[inline]
     pub fn get<R>(&self, collection: &Collection, name: &[u8], now: Now, f: impl FnOnce(&Found<'_>) -> R) -> Got<R> {
+        self.get_where(collection, name, now, |_| false, f)
+    }
+
+    /// As [`Store::get`], where `may_read` says of the entry whether an object that is not this node's alone is read
+    /// here.
+    #[inline]
+    pub fn get_where<R>(
+        &self,
+        collection: &Collection,
+        name: &[u8],
+        now: Now,
+        may_read: impl FnOnce(&Entry<'_>) -> bool,
+        f: impl FnOnce(&Found<'_>) -> R,
+    ) -> Got<R> {
         let mut entry = self.entry(collection, name, now);
-        if entry.seat() != Seat::Alone {
+        if entry.seat() != Seat::Alone && !may_read(&entry) {
             return Got::Away { slot: entry.slot(), seat: entry.seat() };
         }
         let result = entry.found().map(|found| f(&found));

@@ -3,10 +3,12 @@
 use super::landed::Landed;
 use crate::apply::{Elsewhere, apply};
 use crate::context::Context;
+use crate::group::{self, Operation, Origin, Told};
+use crate::wire::with_object;
 use herd_core::entry::Value;
 use herd_core::limits::WIRE_FRAME_BODY_MAX_BYTES;
 use herd_core::op::{Action, Op};
-use herd_core::place::NodeId;
+use herd_core::place::{GroupId, NodeId};
 use herd_core::wire::{
     Asked, Between, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_MORE, FLAG_QUIET, FLAG_RANGE, Fields, Handed, Header, Verb,
     WireError, block_checks, encode_frame_head, encode_op, value_of,
@@ -121,7 +123,7 @@ impl Handing {
     ) -> Result<Self, Error> {
         let fields = Fields { collection: None, ..*fields };
         let mut handing = Self::of(collection, *header, fields, Some(Kept::of(&value)))?;
-        handing.with_value = !header.has(FLAG_HEAD_ONLY);
+        handing.with_value = handing.with_op(0, |op, _| with_object(header, op))?;
         handing.changes = header.verb() != Some(Verb::Get) || fields.token.is_some();
         Ok(handing)
     }
@@ -172,6 +174,27 @@ impl Handing {
             Kept::Large(_) => 0,
         };
         (size_of::<Self>() + self.name.len() + self.head.len() + self.asked.len() + value) as u64
+    }
+
+    /// As it is asked of a part of a replica group here.
+    pub(super) fn operation(&mut self, origin: Origin, now_ms: u64, age_ms: u32) -> Result<Operation, Error> {
+        self.asked[AGE_AT..AGE_AT + 4].copy_from_slice(&age_ms.to_le_bytes());
+        let fields = Fields { between: Some(Between::Asked(&self.asked)), ..Fields::decode(&self.head)? };
+        let value = match &self.value {
+            Kept::Small(bytes, check) => Given::Small(bytes, *check),
+            Kept::Large(body) => Given::Large(body.clone()),
+        };
+        Ok(Operation::new(self.header, &fields, value, (origin, now_ms))?)
+    }
+
+    /// Answers it from what is committed here of a replica group that this node decides for; `None`: it changes
+    /// something, or this node does not decide.
+    pub(super) fn read(&self, cx: &Context, group: GroupId) -> Option<Told> {
+        let read = |op: &Op<'_, Arc<Body>>, asked: &Asked| {
+            let is_counted = matches!(op.action, Action::Read) && !asked.uncounted;
+            group::read(cx, group, (&self.collection, &self.name), op, is_counted)
+        };
+        if self.changes { None } else { self.with_op(cx.now.unix_ms, read).ok().flatten() }
     }
 
     /// What tells its object from others, nearly.

@@ -3,9 +3,10 @@
 
 use crate::apply::{At, Done, Outcome, Snapshot};
 use crate::context::{Context, away};
+use crate::group::Told;
 use herd_core::Error;
 use herd_core::door::memcached::Clock;
-use herd_core::entry::{Head, Value};
+use herd_core::entry::Head;
 use herd_core::op::Answer;
 use herd_core::wire::{Became, Fields, Header};
 use herd_store::{Body, Found};
@@ -25,6 +26,8 @@ pub(crate) struct Landed {
     pub(crate) relayed: Option<(Header, Option<u32>)>,
     /// The object has come here, and a get that waits waits here.
     pub(crate) is_here: bool,
+    /// The object's value is what was asked for, and not what a method answered.
+    pub(crate) with_value: bool,
 }
 
 /// The body of a reply.
@@ -48,7 +51,15 @@ impl Cargo {
 impl Landed {
     /// It was not done, or nobody knows.
     pub(crate) fn failed(cx: &Context, error: Error) -> Self {
-        Self { clock: cx.clock(), before: None, done: Err(error), object: None, relayed: None, is_here: false }
+        Self {
+            clock: cx.clock(),
+            before: None,
+            done: Err(error),
+            object: None,
+            relayed: None,
+            is_here: false,
+            with_value: false,
+        }
     }
 
     /// The object has come here while it was waited for elsewhere.
@@ -63,7 +74,24 @@ impl Landed {
             false => Snapshot::without_value(&found),
         });
         let (clock, before) = (outcome.clock(cx), outcome.before);
-        Self { clock, before, done: outcome.done.clone(), object, relayed: None, is_here: false }
+        Self { clock, before, done: outcome.done.clone(), object, relayed: None, is_here: false, with_value }
+    }
+
+    /// What a part of a replica group here has come to; `Err`: it is to be asked again, and may have been done.
+    pub(super) fn told(cx: &Context, told: Told, with_value: bool) -> Result<Self, bool> {
+        let done = match told {
+            Told::Again { may_be_done } => return Err(may_be_done),
+            Told::Failed(error, before) => return Ok(Self { before, ..Self::failed(cx, error) }),
+            Told::Done(done) => done,
+        };
+        let object = match done.object {
+            // With its value, whose checksum may be told.
+            Some(object) => Some(Arc::unwrap_or_clone(object)),
+            // Of a request that was asked again.
+            None => done.became.after.map(|head| Snapshot::made(head, Vec::new(), Cargo::Small(Vec::new()))),
+        };
+        let (clock, before, done) = (done.became.clock, done.became.before, Ok((done.version, done.answer)));
+        Ok(Self { clock, before, done, object, relayed: None, is_here: false, with_value })
     }
 
     /// What another node replied that it was done.
@@ -78,7 +106,7 @@ impl Landed {
         };
         let object = after.map(|head| Snapshot::made(head, attributes.to_vec(), cargo));
         let relayed = Some((*header, fields.checksum));
-        Self { clock, before, done: Ok((header.version, answer)), object, relayed, is_here: false }
+        Self { clock, before, done: Ok((header.version, answer)), object, relayed, is_here: false, with_value }
     }
 
     /// What another node replied that it was not done.
@@ -86,7 +114,12 @@ impl Landed {
         let became = Became::decode(fields).ok().flatten();
         let before = became.and_then(|became| became.before);
         let clock = became.map_or_else(|| cx.clock(), |became| became.clock);
-        Self { clock, before, done: Err(error), object: None, relayed: None, is_here: false }
+        Self { clock, before, done: Err(error), object: None, relayed: None, is_here: false, with_value: false }
+    }
+
+    /// Whether it was read here.
+    pub(crate) fn is_read(&self) -> bool {
+        self.done.is_ok() && self.relayed.is_none() && !self.is_here
     }
 
     /// The object as it is now.
@@ -107,10 +140,5 @@ impl Landed {
             _ => 0,
         };
         object + answer
-    }
-
-    /// The value of the object.
-    pub(crate) fn value(&self) -> Option<Value<'_, Arc<Body>>> {
-        self.found().map(|found| found.value)
     }
 }

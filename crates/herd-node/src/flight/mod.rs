@@ -12,7 +12,7 @@
 //! | stands in line | what its connection asked of the same object before, and changes it, has landed |
 //! | waits | there is a link to the node, or a later map here |
 //! | is out | its answer comes, or the link is lost |
-//! | is with the group's part here | that calls [`Context::flight_done`] |
+//! | is with the group's part here | that tells it ([`Context::flight_told`]) |
 //! | has landed | the flight is taken |
 //!
 //! So a connection sees what it has changed itself, also by commands that want no answer, and a change that was sent to

@@ -4,6 +4,7 @@ use super::landed::{Cargo, Landed};
 use super::table::{Arriving, Coming, Flight, FlightId, Part, State, Taken};
 use super::{Handing, Later};
 use crate::context::{Context, Output, away};
+use crate::group::{self, Origin, Told};
 use crate::held::Held;
 use crate::link::{LinkLost, NoLink, Note};
 use herd_core::limits::{DEFERRED_MAX, FLIGHT_AGAIN_MS, FLIGHT_LINK_MS, FORWARD_HOPS_MAX, INLINE_MAX_BYTES};
@@ -115,12 +116,6 @@ impl Context {
             // Nothing more is read of it before its replies have gone.
             self.was_dear();
         }
-        self.fly();
-    }
-
-    /// A part of a flight has an answer: the way for parts of replica groups, too.
-    pub(crate) fn flight_done(&mut self, id: FlightId, landed: Landed) {
-        self.land(id, landed);
         self.fly();
     }
 
@@ -259,12 +254,50 @@ impl Context {
         }
     }
 
-    /// This node decides for a group of which others are members: its part carries the operation out and calls
-    /// [`Context::flight_done`].
-    fn decide_in_group(&mut self, id: FlightId, _group: GroupId) {
-        let Some(part) = self.flights.part(id) else { return };
-        let error = away(&part.handing.name);
-        self.flight_done(id, Landed::failed(self, error));
+    /// This node decides for a group of which others are members: a read is answered from what is committed; what
+    /// changes something goes to the group's part, which tells what it came to.
+    fn decide_in_group(&mut self, id: FlightId, group: GroupId) {
+        let (now_ms, origin) = (self.now_ms(), Origin::Flight(self.number, id));
+        let read = self.flights.part_of(id).and_then(|part| part.handing.read(self, group));
+        if let Some(told) = read {
+            return self.told(id, told);
+        }
+        let Some(flight) = self.flights.table.get_mut(&id.ticket) else { return };
+        let age_ms = u32::try_from(now_ms - flight.began_ms).unwrap_or(u32::MAX);
+        let Some(part) = flight.parts.get_mut(id.part as usize) else { return };
+        let (c, name) = (part.handing.collection.clone(), part.handing.name.clone());
+        // 0 says that it is asked for the first time.
+        let age_ms = age_ms.max(u32::from(part.was_sent || part.attempt > 0));
+        let operation = part.handing.operation(origin, now_ms, age_ms);
+        match operation {
+            Ok(operation) => {
+                // From now on it may be done.
+                self.flights.part(id).into_iter().for_each(|part| part.was_sent = true);
+                group::ask(self, &c, &name, operation);
+            }
+            Err(error) => {
+                let landed = Landed::failed(self, error);
+                self.land(id, landed);
+            }
+        }
+    }
+
+    /// What a group's part has come to.
+    pub(crate) fn flight_told(&mut self, id: FlightId, told: Told) {
+        self.told(id, told);
+        self.fly();
+    }
+
+    fn told(&mut self, id: FlightId, told: Told) {
+        let Some(part) = self.flights.part(id).filter(|part| matches!(part.state, State::InGroup)) else { return };
+        let with_value = part.handing.with_value;
+        match Landed::told(self, told, with_value) {
+            Ok(landed) => self.land(id, landed),
+            Err(may_be_done) => {
+                self.flights.part(id).into_iter().for_each(|part| part.was_sent = may_be_done);
+                self.stay(id, None);
+            }
+        }
     }
 
     /// A part waits for a link, or for a map.
@@ -289,6 +322,7 @@ impl Context {
         if part.moved >= FORWARD_HOPS_MAX {
             return self.lose(id);
         }
+        let age_ms = age_ms.max(u32::from(part.was_sent || part.attempt > 0));
         part.attempt += 1;
         let note = Note::Flight(id, part.attempt);
         let (verb, time_ms) = (part.handing.verb(), part.handing.wait_ms(age_ms).unwrap_or(left_ms));

@@ -139,6 +139,10 @@ impl Flights {
         self.table.range_mut(tickets(conn)).map(|(_, flight)| &mut flight.later)
     }
 
+    pub(super) fn part_of(&self, id: FlightId) -> Option<&Part> {
+        self.table.get(&id.ticket).and_then(|flight| flight.parts.get(id.part as usize))
+    }
+
     pub(super) fn part(&mut self, id: FlightId) -> Option<&mut Part> {
         self.table.get_mut(&id.ticket).and_then(|flight| flight.parts.get_mut(id.part as usize))
     }

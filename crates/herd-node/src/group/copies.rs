@@ -80,8 +80,9 @@ impl Kept {
 
     /// A request comes, which was asked for the first time then: whether it is new, and stands here from now on. Where
     /// the same stands here already, or may have been done, that is told when it is decided.
-    pub(super) fn stand(&mut self, slot: usize, id: RequestId, first_ms: u64) -> bool {
-        self.window(slot).find(id, first_ms) == Known::New && self.standing.insert(id)
+    pub(super) fn stand(&mut self, slot: usize, id: RequestId, first_ms: Option<u64>) -> bool {
+        let is_new = first_ms.is_none_or(|first_ms| self.window(slot).find(id, first_ms) == Known::New);
+        is_new && self.standing.insert(id)
     }
 
     /// Keeps the windows within their part of the memory after one has grown.

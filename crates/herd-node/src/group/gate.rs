@@ -6,8 +6,9 @@
 
 use herd_core::limits::{SLOTS, SPREADS_MAX};
 use herd_core::place::{Group, GroupId, Life, Map, Seat, Spread};
+use herd_store::Entry;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::SeqCst};
 
 const OPEN: u64 = 1;
 /// There is a part of the group here, or was.
@@ -19,6 +20,8 @@ const SINCE_SHIFT: u32 = 2;
 #[derive(Default)]
 pub(crate) struct Gates {
     spreads: [OnceLock<Box<[AtomicU64]>>; SPREADS_MAX],
+    /// The group of each slot.
+    slots: [OnceLock<Box<[AtomicU16]>>; SPREADS_MAX],
 }
 
 impl Gates {
@@ -35,6 +38,9 @@ impl Gates {
     /// before seats are set, by one thread at a time.
     pub(crate) fn adopt(&self, me: Life, map: &Map) {
         for spread in &map.spreads {
+            let slots =
+                self.slots[usize::from(spread.id)].get_or_init(|| (0..SLOTS).map(|_| AtomicU16::new(0)).collect());
+            slots.iter().zip(spread.slots.iter()).for_each(|(slot, number)| slot.store(*number, SeqCst));
             for (number, group) in spread.groups.iter().enumerate() {
                 let id = GroupId { spread: spread.id, number: number as u16 };
                 let lives = map.node(me.node).is_some_and(|node| node.incarnation == me.incarnation);
@@ -74,6 +80,22 @@ impl Gates {
     /// Whether this node decides for a group, and its take-over is done.
     pub(crate) fn is_open(&self, id: GroupId) -> bool {
         self.get(id) & OPEN != 0
+    }
+
+    /// Whether an object is read here, whose entry is locked: this node alone decides, or for its group.
+    #[inline]
+    pub(crate) fn may_read(&self, entry: &Entry<'_>) -> bool {
+        match entry.seat() {
+            Seat::Alone => true,
+            Seat::Led => self.is_open_slot(entry.spread(), entry.slot()),
+            Seat::Held | Seat::Away => false,
+        }
+    }
+
+    fn is_open_slot(&self, spread: u16, slot: usize) -> bool {
+        let slots = self.slots.get(usize::from(spread)).and_then(OnceLock::get);
+        let number = slots.and_then(|slots| slots.get(slot)).map(|number| number.load(SeqCst));
+        number.is_some_and(|number| self.is_open(GroupId { spread, number }))
     }
 
     /// What the node is to a slot: where a part of its group is, or was, it goes on to decide, also alone, as writes

@@ -22,7 +22,9 @@ mod tests;
 pub(crate) use change::Key;
 pub(crate) use gate::Gates;
 pub(crate) use mail::Mail;
-pub(crate) use operation::{Done, Operation, Origin, Told};
+#[cfg(test)]
+pub(crate) use operation::Done;
+pub(crate) use operation::{Operation, Origin, Told, read};
 
 use crate::context::Context;
 use crate::link::Change;
@@ -33,7 +35,7 @@ use herd_core::{Error, ErrorKind};
 use herd_store::Collection;
 use mail::Letter;
 use share::Share;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// The parts of one loop.
@@ -45,28 +47,27 @@ pub(crate) struct Parts {
     /// When [`alarm`] has something to do, unless there is a new map.
     due_ms: Option<u64>,
     /// What operations came to, and who is told.
-    told: Vec<(Origin, Told)>,
+    told: VecDeque<(Origin, Told)>,
+    /// What those of tests came to.
+    #[cfg(test)]
+    tests: Vec<(u64, Told)>,
 }
 
 impl Parts {
     /// When [`alarm`] has something to do.
     #[inline]
     pub(crate) fn alarm_ms(&self, maps: u64) -> u64 {
-        if maps != self.seen { 0 } else { self.due_ms.unwrap_or(u64::MAX) }
+        let is_due = maps != self.seen || !self.told.is_empty();
+        if is_due { 0 } else { self.due_ms.unwrap_or(u64::MAX) }
     }
 
     fn tell(&mut self, told: &mut Vec<(Origin, Told)>) {
-        self.told.append(told);
-    }
-
-    /// What operations came to since this was last asked.
-    pub(crate) fn take_told(&mut self) -> Vec<(Origin, Told)> {
-        std::mem::take(&mut self.told)
+        self.told.extend(told.drain(..));
     }
 }
 
-/// Asks an operation on an object of the part of its group, which may live on another loop. What comes of it, now or
-/// later, is told to its origin.
+/// Asks an operation on an object of the part of its group, which may live on another loop. What comes of it is told to
+/// its origin, later.
 pub(crate) fn ask(cx: &mut Context, c: &Collection, name: &[u8], op: Operation) {
     let key = Key { of: cx.shared.store.key(c, name), generation: c.generation() };
     let group = group_of(cx, &key);
@@ -75,7 +76,7 @@ pub(crate) fn ask(cx: &mut Context, c: &Collection, name: &[u8], op: Operation) 
         let letter = Letter::Ask(c.clone(), name.into(), Box::new(op));
         if let Err(Letter::Ask(_, _, op)) = cx.shared.post(on_loop, letter) {
             let text = "too many changes wait for the groups of this node: ask again later";
-            cx.parts.told.push((op.origin, Err(Error::new(ErrorKind::Busy, text))));
+            cx.parts.told.push_back((op.origin, Told::failed(Error::new(ErrorKind::Busy, text))));
         }
         return;
     }
@@ -83,21 +84,20 @@ pub(crate) fn ask(cx: &mut Context, c: &Collection, name: &[u8], op: Operation) 
     look_at_map(cx);
     let origin = op.origin;
     if with(cx, group, |share, _| share.ask(key, op)).is_none() {
-        let text = "this node does not decide on the object any more: try again";
-        cx.parts.told.push((origin, Err(Error::new(ErrorKind::Unreachable, text))));
+        cx.parts.told.push_back((origin, Told::Again { may_be_done: false }));
     }
-    deliver(cx);
 }
 
-/// Hands what operations came to, to the loops that asked them; what this loop asked stays.
+/// Hands on what operations came to: to flights of this loop, and to the loops that asked the others.
 fn deliver(cx: &mut Context) {
-    let number = cx.number;
-    let is_others =
-        |(origin, _): &mut (Origin, Told)| matches!(origin, Origin::Asker { on_loop, .. } if *on_loop != number);
-    for (origin, told) in cx.parts.told.extract_if(.., is_others) {
-        if let Origin::Asker { on_loop, .. } = origin {
+    while let Some((origin, told)) = cx.parts.told.pop_front() {
+        match origin {
+            Origin::Nobody => {}
+            Origin::Flight(on_loop, id) if on_loop == cx.number => cx.flight_told(id, told),
             // A loop that there is not has asked nothing.
-            cx.shared.post(on_loop, Letter::Told(origin, told)).ok();
+            Origin::Flight(on_loop, _) => drop(cx.shared.post(on_loop, Letter::Told(origin, told))),
+            #[cfg(test)]
+            Origin::Test(number) => cx.parts.tests.push((number, told)),
         }
     }
 }
@@ -113,7 +113,7 @@ fn open_letters(cx: &mut Context) {
     for letter in cx.shared.mail.take(cx.number) {
         match letter {
             Letter::Ask(c, name, op) => ask(cx, &c, &name, *op),
-            Letter::Told(origin, told) => cx.parts.told.push((origin, told)),
+            Letter::Told(origin, told) => cx.parts.told.push_back((origin, told)),
         }
     }
 }
@@ -166,23 +166,25 @@ pub(crate) fn look(cx: &mut Context) {
         }
     }
     look_at_map(cx);
-    deliver(cx);
 }
 
 /// Does what is due by the time.
 pub(crate) fn alarm(cx: &mut Context) {
     look(cx);
     open_letters(cx);
-    let now_ms = cx.now_ms();
-    if cx.parts.due_ms.is_none_or(|due_ms| due_ms > now_ms) {
-        return;
+    if cx.parts.due_ms.is_some_and(|due_ms| due_ms <= cx.now_ms()) {
+        by_time(cx);
     }
+    deliver(cx);
+}
+
+fn by_time(cx: &mut Context) {
+    let now_ms = cx.now_ms();
     cx.parts.due_ms = None;
     let groups: Vec<GroupId> = cx.parts.shares.keys().copied().collect();
     for group in groups {
         with(cx, Some(group), |share, cx| share.alarm(cx, now_ms));
     }
-    deliver(cx);
 }
 
 /// The groups whose messages go over a link to a node of so many loops.

@@ -9,19 +9,22 @@
 use super::change::{Becomes, Edit, Held, Key, Object};
 use super::copies::Copies;
 use crate::apply::{self, Kept, Snapshot};
+use crate::context::Context;
+use crate::flight::FlightId;
 use herd_core::checksum::crc32c;
 use herd_core::door::memcached::Clock;
 use herd_core::entry::{COUNTER_BITS, Fence, Head, Version};
 use herd_core::limits::WINDOW_RESULT_MAX_BYTES;
 use herd_core::method::{Method, memcached};
 use herd_core::op::{Action, Answer, Change, Circumstances, Decided, Given, New, NewValue, Op, There, decide};
+use herd_core::place::GroupId;
 use herd_core::replica::GroupEpoch;
 use herd_core::replica::window::{Known, RequestId};
 use herd_core::wire::{
     Answers, Became, Between, Fields, Handed, Header, WireError, encode_frame_head, parse_frame_head,
 };
 use herd_core::{Error, ErrorKind};
-use herd_store::{Body, Collection};
+use herd_store::{Body, Collection, Seat};
 use std::sync::Arc;
 
 /// An operation that waits.
@@ -31,8 +34,8 @@ pub(crate) struct Operation {
     pub(crate) origin: Origin,
     /// Who asks; the same however often it is asked.
     pub(super) id: Option<RequestId>,
-    /// When it was asked for the first time, ms of this node's clock.
-    pub(super) first_ms: u64,
+    /// When it was asked for the first time, ms of this node's clock; `None`: it is the first time.
+    pub(super) first_ms: Option<u64>,
     /// Nobody had asked the same before when it came; else it may have been done.
     pub(super) is_new: bool,
     /// What is told once the write that it shares is done.
@@ -55,12 +58,32 @@ enum What {
 pub(crate) enum Origin {
     /// Nobody.
     Nobody,
-    /// Whoever gave it this number, on this loop.
-    Asker { on_loop: usize, number: u64 },
+    /// A part of a flight of this loop.
+    Flight(usize, FlightId),
+    /// A test.
+    #[cfg(test)]
+    Test(u64),
 }
 
 /// What became of an operation.
-pub(crate) type Told = Result<Done, Error>;
+pub(crate) enum Told {
+    /// It was done, or needed nothing to be done.
+    Done(Done),
+    /// It was not done; and what was there.
+    Failed(Error, Option<Head>),
+    /// Another node decides now: it is asked again, with the same id. It may have been done, or not even begun.
+    Again {
+        /// It may have been done.
+        may_be_done: bool,
+    },
+}
+
+impl Told {
+    /// It failed, whatever was there.
+    pub(super) fn failed(error: Error) -> Self {
+        Told::Failed(error, None)
+    }
+}
 
 /// An operation that was done.
 pub(crate) struct Done {
@@ -102,14 +125,23 @@ impl Operation {
             Given::Large(body) => (Given::Large(body), Box::default()),
         };
         let asked = Handed::decode(&header, fields)?.map(|handed| handed.asked);
-        let first_ms = now_ms.saturating_sub(asked.map_or(0, |asked| asked.age_ms.into()));
+        let age_ms = asked.map_or(0, |asked| asked.age_ms);
+        let first_ms = (age_ms > 0).then(|| now_ms.saturating_sub(age_ms.into()));
         let (what, id) = (What::Request(head.into(), value, small), asked.map(|asked| asked.id));
         Ok(Self { what, origin, id, first_ms, is_new: false, told: None, key: None })
     }
 
     /// Takes an object out whose time is over.
     pub(super) fn expire() -> Self {
-        Self { what: What::Expire, origin: Origin::Nobody, id: None, first_ms: 0, is_new: true, told: None, key: None }
+        Self {
+            what: What::Expire,
+            origin: Origin::Nobody,
+            id: None,
+            first_ms: None,
+            is_new: true,
+            told: None,
+            key: None,
+        }
     }
 
     /// It stands in line for its object.
@@ -124,7 +156,7 @@ impl Operation {
 
     /// What it is told now that its write is done.
     pub(super) fn take_told(&mut self) -> Told {
-        self.told.take().unwrap_or_else(|| Err(Error::new(ErrorKind::Timeout, "outcome unknown")))
+        self.told.take().unwrap_or_else(|| Told::failed(unknown()))
     }
 
     /// What it becomes once it is refused: where its client meant what was there to be gone, the object goes.
@@ -213,13 +245,14 @@ impl Operation {
                 if is_due && state.version.is_none() {
                     state.version = Some(place.take_version());
                 }
-                self.told = Some(Ok(done(place, was, state, Answer::Nothing)));
+                self.told = Some(Told::Done(done(place, was, state, Answer::Nothing)));
                 return true;
             }
             What::Instead(error) => {
                 let error = Error::new(error.kind, error.text.clone());
+                let was = state.head();
                 state.remove(place);
-                self.told = Some(Err(error));
+                self.told = Some(Told::Failed(error, was));
                 return true;
             }
             What::Request(..) => {}
@@ -232,7 +265,7 @@ impl Operation {
         self.told = match told {
             Ok(Some(told)) => Some(told),
             Ok(None) => return false,
-            Err(error) => Some(Err(error)),
+            Err(error) => Some(Told::failed(error)),
         };
         true
     }
@@ -247,10 +280,9 @@ fn decide_one(
 ) -> Option<Told> {
     let was = state.head();
     let there = There { found: state.object.as_ref().map(|object| object.found()), left: state.left };
-    let version = place.take_version();
     let at = Circumstances {
         now_ms: place.copies.cx.now.unix_ms,
-        next_version: version,
+        next_version: place.next_version(),
         id: place.id,
         evicts: place.c.class().evicts(),
     };
@@ -263,13 +295,14 @@ fn decide_one(
             if op.else_remove && !matches!(error.kind, ErrorKind::ConditionFailed | ErrorKind::NotAllowed) {
                 state.remove(place);
             }
-            return Some(Err(error));
+            return Some(Told::Failed(error, was));
         }
     };
     let Decided { change, answer } = decided;
     if matches!(change, Change::None) {
-        return Some(Ok(done(place, was, state, answer)));
+        return Some(Told::Done(done(place, was, state, answer)));
     }
+    let version = place.take_version();
     let next = state.after(change, version, place);
     let done = done(place, was, &next, answer);
     let mut answers = std::mem::take(&mut state.answers);
@@ -279,27 +312,27 @@ fn decide_one(
         return None;
     }
     *state = State { answers, ..next };
-    Some(Ok(done))
+    Some(Told::Done(done))
+}
+
+#[cold]
+fn unknown() -> Error {
+    Error::new(ErrorKind::OutcomeUnknown, "the request was asked again, and may have been done before")
 }
 
 /// The answer of a request that was asked before; `None`: it is new.
-fn retried(place: &mut Place<'_, '_>, id: RequestId, first_ms: u64) -> Option<Told> {
-    let unknown =
-        || Error::new(ErrorKind::Timeout, "outcome unknown: the request was asked again, and may have been done");
-    let now = place.copies.cx.now;
-    match place.copies.kept.window(place.key.of.slot()).find(id, first_ms) {
+fn retried(place: &mut Place<'_, '_>, id: RequestId, first_ms: Option<u64>) -> Option<Told> {
+    let clock = place.copies.cx.clock();
+    match place.copies.kept.window(place.key.of.slot()).find(id, first_ms.unwrap_or(u64::MAX)) {
         Known::New => None,
         // Of an object under way nothing is decided; so it is one of another object.
-        Known::UnderWay | Known::Unknown => Some(Err(unknown())),
-        Known::Done(_, result) => {
-            Some(done_of(result, Clock { now_ms: now.unix_ms, node_s: now.uptime_s }).ok_or_else(unknown))
-        }
+        Known::UnderWay | Known::Unknown => Some(Told::failed(unknown())),
+        Known::Done(_, result) => Some(done_of(result, clock).map_or_else(|| Told::failed(unknown()), Told::Done)),
     }
 }
 
 fn done(place: &Place<'_, '_>, before: Option<Head>, state: &State, answer: Answer<Arc<Body>>) -> Done {
-    let now = place.copies.cx.now;
-    let clock = Clock { now_ms: now.unix_ms, node_s: now.uptime_s };
+    let clock = place.copies.cx.clock();
     let after = state.head();
     let version = match (state.version, after) {
         (_, Some(head)) => head.version,
@@ -309,6 +342,12 @@ fn done(place: &Place<'_, '_>, before: Option<Head>, state: &State, answer: Answ
 }
 
 impl Place<'_, '_> {
+    /// The version that is taken next: nobody else takes any of the group's slots.
+    fn next_version(&self) -> Version {
+        let floor = Version::from(self.since) << COUNTER_BITS;
+        self.copies.look(self.key, |entry| entry.next_version()).unwrap_or(0).max(floor + 1)
+    }
+
     fn take_version(&mut self) -> Version {
         let floor = Version::from(self.since) << COUNTER_BITS;
         self.copies.look(self.key, |mut entry| entry.take_version(floor)).unwrap_or(floor + 1)
@@ -382,6 +421,49 @@ impl State {
         let value = if kept { Held::Kept } else { Held::of(object) };
         Edit::new(Becomes::Put(Object::of(object, value)), self.answers)
     }
+}
+
+/// Answers a read of an object of a group that this node decides for, from what is committed. `None`: it does not
+/// decide, or the read is to change something.
+pub(crate) fn read(
+    cx: &Context,
+    group: GroupId,
+    (c, name): (&Collection, &[u8]),
+    op: &Op<'_, Arc<Body>>,
+    is_counted: bool,
+) -> Option<Told> {
+    let mut entry = cx.shared.store.entry(c, name, cx.now);
+    // Under the lock: whoever takes the group away has closed its gate, or sets the seat after this.
+    if entry.seat() != Seat::Led || !cx.shared.gates.is_open(group) {
+        return None;
+    }
+    let found = entry.found();
+    let was = found.as_ref().map(|found| found.head);
+    let object = found.as_ref().map(|found| Arc::new(Snapshot::of(found)));
+    let there = There { found, left: entry.left() };
+    let at = Circumstances {
+        now_ms: cx.now.unix_ms,
+        next_version: entry.next_version(),
+        id: entry.id(),
+        evicts: c.class().evicts(),
+    };
+    let told = match decide(op, &there, &at) {
+        Ok(Decided { change: Change::None, answer }) => {
+            let (version, clock) = (was.map_or(0, |head| head.version), cx.clock());
+            Told::Done(Done { version, became: Became { clock, before: was, after: was }, answer, object })
+        }
+        Ok(_) => return None,
+        Err(error) => Told::Failed(error, was),
+    };
+    match &op.action {
+        Action::Execute(Method::Memcached(memcached::Method::Get(meta))) if was.is_some() && meta.has(b'u') => {
+            entry.count_hit();
+        }
+        Action::Execute(Method::Memcached(memcached::Method::Get(_))) => entry.count_get(was.is_some()),
+        Action::Read if is_counted => entry.count_get(was.is_some()),
+        _ => {}
+    }
+    Some(told)
 }
 
 /// What a retry is answered with; longer than may be kept where the object itself was shown.

@@ -301,6 +301,9 @@ impl Share {
     }
 
     fn fail(&mut self, op: Operation, outcome: Outcome) {
+        if let Outcome::Moved | Outcome::Unknown = outcome {
+            return self.end(&op, Told::Again { may_be_done: outcome == Outcome::Unknown });
+        }
         let name = op.key.as_ref().map(|key| quote(&key.of.name)).unwrap_or_default();
         let error = self.error_of(outcome, &name);
         let is_refused = matches!(outcome, Outcome::Refused(Refusal::Full | Refusal::Quota));
@@ -309,7 +312,7 @@ impl Share {
                 let key = op.key.clone().expect("it stood in line");
                 self.part.ask(key, op);
             }
-            Err((op, error)) => self.end(&op, Err(error)),
+            Err((op, error)) => self.end(&op, Told::failed(error)),
         }
     }
 
@@ -332,9 +335,9 @@ impl Share {
                 ErrorKind::Unreachable,
                 format!("fewer than the {} nodes that must keep '{name}' are there: try again", view.needed),
             ),
-            Outcome::Moved => (ErrorKind::Unreachable, format!("another node decides on '{name}' now: try again")),
-            Outcome::Unknown | Outcome::Done(_) => {
-                (ErrorKind::Timeout, format!("outcome unknown: another node decides on '{name}' now"))
+            // These are no errors.
+            Outcome::Moved | Outcome::Unknown | Outcome::Done(_) => {
+                (ErrorKind::Unreachable, format!("another node decides on '{name}' now: try again"))
             }
         };
         Error::new(kind, text)

@@ -10,7 +10,7 @@ use herd_core::entry::{Head, Version};
 use herd_core::limits::WAIT_MAX_MS;
 use herd_core::{Error, ErrorKind};
 use herd_net::Ticket;
-use herd_store::{Body, Collection, Entry, Found, Got, Seat, Value};
+use herd_store::{Body, Collection, Entry, Found, Got, Value};
 use std::sync::Arc;
 
 /// A GET that waits for a newer version than its client has.
@@ -26,7 +26,7 @@ impl Wait {
     fn goes_on(&mut self, cx: &Context) -> bool {
         self.watched.arm();
         let (collection, name) = (self.watched.collection(), self.watched.name());
-        let head = present(&cx.shared.store.entry(collection, name, cx.now));
+        let head = present(cx, &cx.shared.store.entry(collection, name, cx.now));
         let same = head.filter(|head| head.version == self.newer_than && cx.now.unix_ms < self.until_ms);
         let on = same.filter(|_| cx.shared.check_serving().is_ok());
         if let Some(head) = on {
@@ -72,7 +72,7 @@ impl Session {
             Err(error) => return fail(cx, request, VerbName::Get, &error, None, out),
         };
         let form = Form::of(request);
-        let taken = cx.shared.store.get(&found, name, cx.now, |object| {
+        let taken = cx.get(out.conn(), &found, name, |object| {
             let plan = |version, size| request.read.plan(version, size);
             answer(cx, &form, &found, object, (plan, cx.now.unix_ms), out)
         });
@@ -104,7 +104,7 @@ impl Session {
         cx.shared.check_serving()?;
         let seat = cx.shared.watch.admit(name)?;
         let entry = cx.shared.store.entry(collection, name, cx.now);
-        let head = present(&entry).filter(|head| head.version == newer_than);
+        let head = present(cx, &entry).filter(|head| head.version == newer_than);
         // Without a place for its reply it does not wait.
         if let Some(head) = head
             && let Some(ticket) = out.defer()
@@ -133,7 +133,7 @@ impl Session {
             Err(error) => return fail_as(cx, form, VerbName::Get, &error, None, out),
         };
         let entry = cx.shared.store.entry(collection, name, cx.now);
-        if let Some(head) = present(&entry).filter(|head| head.version == newer_than) {
+        if let Some(head) = present(cx, &entry).filter(|head| head.version == newer_than) {
             let watched = seat.watch(collection, name, cx.waiter(ticket), head.or_expiry_ms(until_ms));
             self.waits.insert(ticket.serial, Wait { watched, newer_than, until_ms, form });
             return;
@@ -172,8 +172,8 @@ impl Session {
 }
 
 /// What is known of an object that is there, and that no other node decides on.
-fn present(entry: &Entry<'_>) -> Option<Head> {
-    entry.found().filter(|_| entry.seat() == Seat::Alone).map(|found| found.head)
+fn present(cx: &Context, entry: &Entry<'_>) -> Option<Head> {
+    entry.found().filter(|_| cx.shared.gates.may_read(entry)).map(|found| found.head)
 }
 
 impl Session {
@@ -186,9 +186,9 @@ impl Session {
         (newer_than, until_ms): (Version, u64),
         out: &mut Output<'_>,
     ) {
-        let (plan, now_ms) = (plan_of_wait(newer_than), cx.now.unix_ms);
+        let (plan, now_ms, conn) = (plan_of_wait(newer_than), cx.now.unix_ms, out.conn());
         let answer = |object: &Found<'_>| answer(cx, &form, collection, object, (plan, now_ms), out);
-        let taken = cx.shared.store.get(collection, name, cx.now, answer);
+        let taken = cx.get(conn, collection, name, answer);
         match taken {
             Got::Hit(Taken::Large(body, from, to)) => out.bulk(body, from, to),
             Got::Hit(Taken::NotModified(version)) => not_modified(cx, &form, collection, version, out),

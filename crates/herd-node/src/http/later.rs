@@ -184,6 +184,9 @@ impl Session {
     ) {
         let now_ms = cx.now.unix_ms;
         let error = match (&landed.done, landed.found()) {
+            (Ok(_), Some(found)) if landed.is_read() && found.head.version <= newer_than && now_ms < until_ms => {
+                return self.wait_here(cx, ticket, (form, collection, name), (newer_than, until_ms), out);
+            }
             (Ok(_), Some(found)) => {
                 let plan = (plan_of_wait(newer_than), landed.clock.now_ms);
                 match answer(cx, &form, collection, &found, plan, out) {

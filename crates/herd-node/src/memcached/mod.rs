@@ -152,8 +152,9 @@ fn serve_key(cx: &Context, key: &[u8], how: GetHow, out: &mut Output<'_>) -> Res
     match how.touch {
         Some(exptime) => text::get_and_touch(cx, key, exptime, how.with_cas, out),
         None => {
+            let conn = out.conn();
             let write = |found: &Found<'_>| write_value(cx, key, found, how.with_cas, out);
-            match cx.shared.store.get(&cx.shared.default, key, cx.now, write) {
+            match cx.get(conn, &cx.shared.default, key, write) {
                 Got::Hit(()) | Got::Miss => Ok(true),
                 Got::Away { .. } => Err(Elsewhere),
             }

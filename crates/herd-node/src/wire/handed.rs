@@ -21,7 +21,7 @@ use std::sync::Arc;
 type Large = Option<Box<Outgoing>>;
 
 /// Whether the object's value is the answer.
-fn with_object(header: &Header, op: &Op<'_, Arc<Body>>) -> bool {
+pub(crate) fn with_object(header: &Header, op: &Op<'_, Arc<Body>>) -> bool {
     let is_read = match &op.action {
         Action::Read => true,
         Action::Execute(Method::Memcached(method)) => {
@@ -99,7 +99,7 @@ impl Session {
             // It is this node's alone by now: the node that asked asks once more.
             return Err(Error::new(ErrorKind::Busy, "the object has just come to another node: try again"));
         }
-        let with_object = landed.value().is_some() && !later.request.has(FLAG_HEAD_ONLY);
+        let with_object = landed.with_value && landed.object.is_some();
         let large = answer(cx, &later.request, &later.collection, &landed.outcome(), with_object, out);
         large.into_iter().for_each(|outgoing| self.begin_send(*outgoing, out));
         Ok(())

@@ -2,7 +2,7 @@
 
 use super::list::Asked;
 use super::send::{FirstFields, Outgoing, send_small};
-use super::verbs::Place;
+use super::verbs::{Place, Taken as Read, answer_get};
 use super::write::{answer_done, done};
 use super::{Session, count_as, refuse, write_frame};
 use crate::context::{Context, Output, not_found};
@@ -103,6 +103,9 @@ impl Session {
             return Some(true);
         }
         let answered = match landed.into_iter().next() {
+            Some(landed) if self.peer.is_some() && request.verb() == Some(Verb::Get) && landed.is_read() => {
+                self.answer_read(cx, &later, &landed, out)
+            }
             Some(landed) if self.peer.is_some() => self.answer_node(cx, &later, &landed, out),
             Some(landed) if request.verb() == Some(Verb::Get) => self.answer_got(cx, &later, landed, out),
             Some(landed) => {
@@ -121,6 +124,34 @@ impl Session {
             refuse(cx, count_as(request.verb()), &request, 0, &error, out);
         }
         Some(true)
+    }
+
+    /// The reply to a get that a part of a replica group here has read.
+    fn answer_read(
+        &mut self,
+        cx: &mut Context,
+        later: &Later,
+        landed: &Landed,
+        out: &mut Output<'_>,
+    ) -> Result<(), Error> {
+        let Later { request, collection, name, .. } = later;
+        let mut reply = cx.reply_to(request, Status::Ok);
+        reply.collection = collection.id().0;
+        reply.set_ack(collection.class(), 1);
+        let found = landed.found();
+        let is_handed = self.peer.is_some();
+        match found.map(|found| answer_get(cx, request, reply, &found, is_handed, out)).transpose()? {
+            Some(Read::Done) => Ok(()),
+            Some(Read::Large(mut outgoing)) => {
+                self.check_open(cx)?;
+                outgoing.hold(&cx.shared.store)?;
+                self.begin_send(*outgoing, out);
+                Ok(())
+            }
+            Some(Read::NotNewer) => self.wait(cx, collection, request, &Fields::named(name), out),
+            None if request.newer_than().is_some() => self.wait(cx, collection, request, &Fields::named(name), out),
+            None => Err(not_found(collection.name(), name)),
+        }
     }
 
     /// The reply to a get: as the other node has made it, for this client.
@@ -143,10 +174,7 @@ impl Session {
                 _ => Err(error),
             };
         }
-        let Some((relayed, checksum)) = landed.relayed else {
-            let place = Place::Other(collection.clone());
-            return self.get_from(cx, &place, request, &Fields::named(name), out);
-        };
+        let Some((relayed, checksum)) = landed.relayed else { return self.answer_read(cx, later, &landed, out) };
         let Some(found) = landed.found() else { return Err(not_found(collection.name(), name)) };
         let head = &found.head;
         let mut reply = cx.reply_to(request, Status::Ok);

@@ -19,6 +19,7 @@ mod write;
 use crate::context::{Context, Output};
 use crate::metrics::{DoorName, VerbName};
 use asks::Asking;
+pub(crate) use handed::with_object;
 use herd_core::limits::{INLINE_MAX_BYTES, OUTPUT_HIGH_BYTES, WIRE_ARGUMENTS_MAX_BYTES, WIRE_OPEN_REQUESTS_MAX};
 use herd_core::wire::{self, Fields, Frame, FrameHead, Header, Kind, LinkId, Status, VERB_MAP, Verb};
 use herd_core::{Error, ErrorKind};

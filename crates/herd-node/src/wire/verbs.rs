@@ -64,7 +64,7 @@ impl Wait {
 }
 
 /// What a get found, taken out from under the lock.
-enum Taken {
+pub(super) enum Taken {
     /// The reply is written.
     Done,
     /// A body to be sent.
@@ -151,14 +151,14 @@ impl Session {
         fields: &Fields<'_>,
         out: &mut Output<'_>,
     ) -> Result<(), Error> {
-        let (name, is_handed) = (fields.name.unwrap_or_default(), self.peer.is_some());
+        let (name, is_handed, conn) = (fields.name.unwrap_or_default(), self.peer.is_some(), out.conn());
         let collection = place.get(cx);
         let mut reply = cx.reply_to(header, Status::Ok);
         reply.collection = collection.id().0;
         reply.set_ack(collection.class(), 1);
         let answer = |found: &Found<'_>| answer_get(cx, header, reply, found, is_handed, out);
         let got = match write::token(fields) {
-            None => cx.shared.store.get(collection, name, cx.now, answer),
+            None => cx.get(conn, collection, name, answer),
             Some(token) => get_with(cx, collection, name, token, answer)?,
         };
         let taken = match got {
@@ -184,7 +184,7 @@ impl Session {
     }
 
     /// Keeps a get until there is a newer version.
-    fn wait(
+    pub(super) fn wait(
         &mut self,
         cx: &mut Context,
         collection: &Collection,
@@ -200,7 +200,7 @@ impl Session {
         cx.shared.check_serving()?;
         let seat = cx.shared.watch.admit(name)?;
         let entry = cx.shared.store.entry(collection, name, cx.now);
-        if entry.seat() != Seat::Alone {
+        if !cx.shared.gates.may_read(&entry) {
             drop(entry);
             return self.elsewhere(cx, collection, header, fields, Given::Small(b"", None), 0, out);
         }
@@ -269,7 +269,7 @@ fn get_with<R>(
 
 /// Answers with what was found, under its lock; a large body is only taken hold of.
 #[inline]
-fn answer_get(
+pub(super) fn answer_get(
     cx: &Context,
     request: &Header,
     mut reply: Header,

@@ -29,6 +29,8 @@ impl Chance {
 /// A herd and a node that is alone, of the same age.
 struct Pair {
     herd: World,
+    /// Copies that the herd keeps.
+    copies: u8,
     alone: World,
     /// Connections of both, in the same order; the herd's in turn to its nodes.
     clients: Vec<(usize, usize)>,
@@ -39,10 +41,10 @@ struct Pair {
 }
 
 impl Pair {
-    fn new() -> Self {
-        let (mut herd, mut alone) = (World::serving(3), World::serving(1));
+    fn new(copies: u8) -> Self {
+        let (mut herd, mut alone) = (World::keeping(3, copies), World::serving(1));
         let clients = (0..9).map(|at| (herd.connect(at % 3 + 1, 1 << 20), alone.connect(1, 1 << 20))).collect();
-        Self { herd, alone, clients, versions: HashMap::new(), seen: Vec::new() }
+        Self { herd, copies, alone, clients, versions: HashMap::new(), seen: Vec::new() }
     }
 
     /// One of the three connections of a kind.
@@ -119,9 +121,12 @@ fn command(pair: &Pair, chance: &mut Chance) -> (String, String) {
     let (k, v, (theirs, ours)) = (key(chance), value(chance), pair.some_version(chance));
     let n = v.len();
     let quiet = pick(chance, &["", "", " noreply"]);
-    let exptime = pick(chance, &["0", "0", "0", "2", "-1"]);
+    // Where copies are kept what is over is removed as by a client, which takes a version.
+    let exptime = pick(chance, if pair.copies > 1 { &["0", "9000"] } else { &["0", "0", "0", "2", "-1"] });
     let same = |text: String| (text.clone(), text);
-    let meta = pick(chance, &["", "v", "s v t f c k", "v N30 t c", "v R30 T9", "q v k", "v h l u Oabc", "E7 v c N5"]);
+    // What is known of uses is each node's own.
+    let uses = if pair.copies > 1 { "v u Oabc" } else { "v h l u Oabc" };
+    let meta = pick(chance, &["", "v", "s v t f c k", "v N30 t c", "v R30 T9", "q v k", uses, "E7 v c N5"]);
     let set = pick(chance, &["", "T9 F3", "I T5", "MA", "ME", "MP N3", "MR", "q", "c s k", "E91 b"]);
     match chance.below(20) {
         0..3 => {
@@ -267,13 +272,13 @@ impl Pair {
         assert_eq!(herd.iter().map(said).collect::<Vec<_>>(), alone.iter().map(said).collect::<Vec<_>>(), "{asked:?}");
         for (ours, theirs) in herd.iter().zip(&alone) {
             self.pair(theirs.header().version, ours.header().version, &said(ours));
-            assert!(ours.body() == theirs.body());
+            assert!(ours.body() == theirs.body(), "{asked:?}\n{:?}\n{:?}", ours.body(), theirs.body());
         }
     }
 }
 
-fn run(seed: u64, steps: usize) {
-    let (mut pair, chance) = (Pair::new(), &mut Chance(seed));
+fn run(copies: u8, seed: u64, steps: usize) {
+    let (mut pair, chance) = (Pair::new(copies), &mut Chance(seed));
     let mut ids = 1;
     for _ in 0..steps {
         match chance.below(8) {
@@ -298,6 +303,7 @@ fn run(seed: u64, steps: usize) {
                 let client = pair.client(2, chance);
                 pair.wire(client, &ours, &theirs);
             }
+            _ if copies > 1 => pair.pass(3),
             _ => pair.pass([1, 40, 700, 2_100][chance.below(4) as usize]),
         }
     }
@@ -307,6 +313,14 @@ fn run(seed: u64, steps: usize) {
 #[test]
 fn a_herd_answers_as_a_node_that_is_alone() {
     for seed in 0..16 {
-        run(seed, 120);
+        run(1, seed, 120);
+    }
+}
+
+#[test]
+fn a_herd_that_keeps_copies_answers_as_a_node_that_is_alone() {
+    for seed in 0..16 {
+        println!("seed {seed}");
+        run(2 + (seed % 2) as u8, seed, 120);
     }
 }

@@ -83,7 +83,7 @@ fn nothing_waits_longer_than_its_time() {
     let theirs = key_of(&mut world, 2);
     // It hears, and does not work.
     world.machine(2).adopts = false;
-    let away = given_to(&serving(2), 2, 1);
+    let away = given_to(&serving(2, 1), 2, 1);
     let shared = world.machine(2).shared.clone();
     let me = herd_core::place::Life { node: node(2), incarnation: 1 };
     assert_eq!(shared.take_map(me, &away, true), Ok(true));

@@ -109,7 +109,7 @@ impl Run {
                     "done"
                 }
                 Err(error) => match error.kind {
-                    ErrorKind::Timeout => {
+                    ErrorKind::OutcomeUnknown => {
                         known.unknown += by;
                         "unknown"
                     }

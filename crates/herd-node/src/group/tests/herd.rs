@@ -13,6 +13,7 @@ use herd_core::place::{Collection, Draft, GroupId, Kind, Life, Map, Standing};
 use herd_core::replica::Want;
 use herd_core::replica::window::RequestId;
 use herd_core::wire::{Asked, encode_op, value_of};
+use herd_core::{Error, ErrorKind};
 use herd_store::{Body, SlotCursor, SlotItem};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -107,10 +108,8 @@ impl Herd {
 
     pub(super) fn hear(&mut self) {
         for number in self.running() {
-            for (origin, told) in self.cx(number).parts.take_told() {
-                if let Origin::Asker { number, .. } = origin {
-                    assert!(self.told.insert(number, told).is_none(), "operation {number} was answered twice");
-                }
+            for (number, told) in std::mem::take(&mut self.cx(number).parts.tests) {
+                assert!(self.told.insert(number, told).is_none(), "operation {number} was answered twice");
             }
         }
     }
@@ -140,15 +139,15 @@ impl Herd {
     pub(super) fn begin(&mut self, name: &[u8], op: &Op<'_, Arc<Body>>) -> u64 {
         let id = self.asked + 1;
         let to = self.primary(name);
-        self.begin_as(to, name, op, id)
+        self.begin_as(to, name, op, (id, 0))
     }
 
     /// As [`Herd::begin`], under this id, of this node.
-    pub(super) fn begin_as(&mut self, to: u32, name: &[u8], op: &Op<'_, Arc<Body>>, id: u64) -> u64 {
+    pub(super) fn begin_as(&mut self, to: u32, name: &[u8], op: &Op<'_, Arc<Body>>, (id, age_ms): (u64, u32)) -> u64 {
         self.asked += 1;
-        let (origin, mut scratch) = (Origin::Asker { on_loop: 0, number: self.asked }, Vec::new());
+        let (origin, mut scratch) = (Origin::Test(self.asked), Vec::new());
         let id = RequestId { client: 7, sequence: id };
-        let asked = Asked { id, age_ms: 0, max_bytes: 0, at_primary: false, else_remove: false, uncounted: false };
+        let asked = Asked { id, age_ms, max_bytes: 0, at_primary: false, else_remove: false, uncounted: false };
         let cx = self.cx(to);
         let (header, fields) = encode_op(op, name, &asked, cx.now.unix_ms, &mut scratch).expect("it goes over links");
         let value = value_of(op).cloned().unwrap_or(Given::Small(&[], None));
@@ -159,12 +158,17 @@ impl Herd {
     }
 
     /// What an operation came to, if it has ended.
-    pub(super) fn told(&mut self, number: u64) -> Option<Told> {
-        self.told.remove(&number)
+    pub(super) fn told(&mut self, number: u64) -> Option<Result<Done, Error>> {
+        self.told.remove(&number).map(|told| match told {
+            Told::Done(done) => Ok(done),
+            Told::Failed(error, _) => Err(error),
+            Told::Again { may_be_done: false } => Err(Error::new(ErrorKind::Unreachable, "another node decides")),
+            Told::Again { may_be_done: true } => Err(Error::new(ErrorKind::OutcomeUnknown, "another node decides")),
+        })
     }
 
     /// Asks an operation and waits for its end.
-    pub(super) fn ask(&mut self, name: &[u8], op: &Op<'_, Arc<Body>>) -> Told {
+    pub(super) fn ask(&mut self, name: &[u8], op: &Op<'_, Arc<Body>>) -> Result<Done, Error> {
         let number = self.begin(name, op);
         self.settle();
         self.told(number).expect("it has ended")

@@ -152,8 +152,8 @@ fn a_request_that_is_asked_again_is_answered_and_not_done_twice() {
     put(&mut herd, b"n", b"10");
     let to = herd.primary(b"n");
     let mut answers = Vec::new();
-    for _ in 0..3 {
-        let number = herd.begin_as(to, b"n", &add, 1 << 40);
+    for age_ms in 0..3 {
+        let number = herd.begin_as(to, b"n", &add, (1 << 40, age_ms));
         herd.settle();
         let done = herd.told(number).expect("ended").expect("done");
         answers.push((done.version, text(done.answer)));
@@ -173,7 +173,7 @@ fn a_request_that_is_asked_again_is_answered_and_not_done_twice() {
     herd.tell_map();
     let to = herd.primary(b"n");
     assert_ne!(to, old);
-    let number = herd.begin_as(to, b"n", &add, 1 << 40);
+    let number = herd.begin_as(to, b"n", &add, (1 << 40, 5));
     herd.settle();
     let done = herd.told(number).expect("ended").expect("done");
     assert_eq!((done.version, text(done.answer)), answers[0]);

@@ -37,11 +37,11 @@ pub(crate) fn map(nodes: u32) -> Map {
     Map::first(draft, 1).expect("a valid map")
 }
 
-/// As [`map`], with collection `default`.
-pub(crate) fn serving(nodes: u32) -> Map {
+/// As [`map`], with collection `default`, of which so many copies are kept.
+pub(crate) fn serving(nodes: u32, copies: u8) -> Map {
     let mut draft = Draft::empty(HERD);
     draft.nodes = (1..=nodes).map(|number| member(number, address(number).to_string())).collect();
-    draft.add_spread(Kind::Kept, 1, false).expect("there is room");
+    draft.add_spread(Kind::Kept, copies, false).expect("there is room");
     let (id, spec) = (CollectionId::DEFAULT, Spec::of("ram:1"));
     draft.collections.push(Collection { id, name: "default".into(), spec, generation: 1 });
     draft.term = 1;
@@ -213,9 +213,14 @@ impl World {
 
     /// The same, with collection `default`, each slot at one of them.
     pub(crate) fn serving(nodes: u32) -> Self {
+        Self::keeping(nodes, 1)
+    }
+
+    /// The same, each slot at so many of them.
+    pub(crate) fn keeping(nodes: u32, copies: u8) -> Self {
         let mut world = World::new(nodes as usize);
         (1..=nodes).for_each(|number| world.start(number));
-        let map = Arc::new(serving(nodes));
+        let map = Arc::new(serving(nodes, copies));
         world.machine(1).push(&map, true);
         (2..=nodes).for_each(|number| world.machine(number).adopt(&map, true));
         world.settle();
