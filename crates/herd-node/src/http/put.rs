@@ -31,6 +31,14 @@ pub(super) struct Incoming {
     failed: Option<Error>,
 }
 
+/// Where the body of a PUT came to.
+enum Stored {
+    /// Here: the version, and whether the object is new.
+    Here(Version, bool),
+    /// Another node decides on the object.
+    Elsewhere(Handing),
+}
+
 enum Framing {
     /// Bytes still to come.
     Length(u64),
@@ -132,7 +140,7 @@ impl Incoming {
 
     /// Stores the whole body, unless another node decides on the object: its version, and whether the object is new; or
     /// what is handed on.
-    fn finish(self, cx: &mut Context) -> Result<(Collection, Result<(Version, bool), Handing>), Error> {
+    fn finish(self, cx: &mut Context) -> Result<(Collection, Stored), Error> {
         let body = self.upload.finish(cx.now)?;
         cx.count_in(VerbName::Put, body.len());
         let mut bytes = Vec::new();
@@ -147,11 +155,11 @@ impl Incoming {
             outcome.done.map(|(version, _)| (version, created))
         });
         match done {
-            Ok(done) => Ok((self.collection, Ok(done?))),
+            Ok(done) => done.map(|(version, created)| (self.collection, Stored::Here(version, created))),
             Err(Elsewhere) => {
                 cx.check_reachable(&self.collection, &self.name)?;
                 let handing = Handing::of_op(cx, &self.collection, &self.name, &op, How::default())?;
-                Ok((self.collection, Err(handing)))
+                Ok((self.collection, Stored::Elsewhere(handing)))
             }
         }
     }
@@ -286,8 +294,8 @@ impl Session {
     fn end_put(&mut self, cx: &mut Context, incoming: Incoming, out: &mut Output<'_>) -> Next {
         let connection = incoming.connection;
         let done = match incoming.finish(cx) {
-            Ok((collection, Ok(done))) => Ok((collection, done)),
-            Ok((collection, Err(handing))) => {
+            Ok((collection, Stored::Here(version, created))) => Ok((collection, (version, created))),
+            Ok((collection, Stored::Elsewhere(handing))) => {
                 let later = Later::Put { connection, collection };
                 match self.hand_on(cx, later, handing, FLIGHT_MS, out) {
                     Ok(()) => return if connection == Connection::Close { Next::Close } else { Next::Read },
