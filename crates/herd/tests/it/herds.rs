@@ -141,6 +141,50 @@ fn a_flush_at_one_node_empties_all_before_it_is_answered() {
     assert_eq!(text(&nodes[2].talk(b"flush_all noreply\r\nget k1\r\nquit\r\n")), "END\r\n");
 }
 
+/// Whatever a client asks, and of whichever node; and what a dead node had is an error in time, never a miss.
+#[test]
+fn each_node_answers_for_all_and_a_dead_one_is_an_error() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let nodes = three(dir.path());
+    all_serve(&nodes, &["n1", "n2", "n3"]);
+    let large = crate::node::pattern(6 << 20, 7);
+    for (number, node) in nodes.iter().enumerate() {
+        let object = format!("/o/default/large{number}");
+        let mut put = format!("PUT {object} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n").into_bytes();
+        put.extend_from_slice(format!("Content-Length: {}\r\n\r\n", large.len()).as_bytes());
+        put.extend_from_slice(&large);
+        assert!(text(&node.talk(&put)).starts_with("HTTP/1.1 201 "));
+        let sets: String = (0..20).map(|at| format!("set n{number}k{at} 0 0 2\r\nxy\r\n")).collect();
+        assert_eq!(text(&node.talk(format!("{sets}quit\r\n").as_bytes())), "STORED\r\n".repeat(20));
+    }
+    let keys: Vec<String> = (0..60).map(|at| format!("n{}k{}", at / 20, at % 20)).collect();
+    let gets = format!("get {}\r\nquit\r\n", keys.join(" "));
+    let values: String = keys.iter().map(|key| format!("VALUE {key} 0 2\r\nxy\r\n")).collect();
+    for node in &nodes {
+        assert_eq!(text(&node.talk(gets.as_bytes())), format!("{values}END\r\n"));
+        for number in 0..3 {
+            let get = format!("GET /o/default/large{number} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+            let said = node.talk(get.as_bytes());
+            assert!(said.starts_with(b"HTTP/1.1 200 ") && said.ends_with(&large));
+        }
+        assert_eq!(node.ok(&["ls"]).lines().count(), 63);
+    }
+    let [first, second, third] = nodes;
+    second.signal("-KILL");
+    let began = Instant::now();
+    for key in &keys {
+        let said = text(&first.talk(format!("get {key}\r\nquit\r\n").as_bytes()));
+        let is_there = said == format!("VALUE {key} 0 2\r\nxy\r\nEND\r\n");
+        assert!(is_there || said.starts_with("SERVER_ERROR "), "{key}: {said}");
+        if !is_there {
+            assert!(began.elapsed() < Duration::from_secs(12), "an error in time");
+            drop(third);
+            return;
+        }
+    }
+    panic!("the dead node had nothing");
+}
+
 #[test]
 fn the_herd_goes_on_when_its_first_node_was_started_anew() {
     let dir = tempfile::tempdir().expect("a directory");
