@@ -391,8 +391,14 @@ pub const HOLD_PATIENCE_MS: u64 = 4_000;
 /// How long a loop waits for what it asked of the warden: a little over what that lets it wait for nodes.
 pub const PETITION_PATIENCE_MS: u64 = WARDEN_PATIENCE_MS + 1_000;
 
+/// How long a request to the warden waits for a link: one that was lost is dialed again within it.
+pub const UNLINKED_MS: u64 = 1_000;
+
 /// How soon leave to hold objects is asked for again after it was refused.
 pub const HOLD_AGAIN_MS: u64 = 500;
+
+/// Groups that a node's state lists, 200 bytes each: with 1,000 nodes it stays below the 1 MiB of one frame.
+pub const STATUS_GROUPS_MAX: usize = 3_000;
 
 /// How often a node tells its warden which maps others have, and looks at what else is late.
 pub const MEMBER_TICK_MS: u64 = 200;

@@ -287,6 +287,7 @@ impl Context {
     /// Takes the waits of this loop that are to look again.
     #[inline]
     pub(crate) fn take_woken(&mut self, tickets: &mut Vec<Ticket>) {
+        self.send_petitions();
         self.look_at_gate(tickets);
         tickets.append(self.woken.get_mut());
     }

@@ -19,6 +19,7 @@ const KEYS: &str = "A KEY is NAME (in collection 'default') or COLLECTION/NAME."
 #[derive(Parser)]
 #[command(name = "herd", version = crate::BUILD, max_term_width = 100, after_help = "Examples:
   herd node --memory 4g                 run a node on 127.0.0.1:7700
+  herd up                               or a herd of three, in the background
   herd put greeting hello.txt           store a file
   herd get greeting                     print it
   herd cp -r photos herd:photos         copy a tree into the herd

@@ -6,7 +6,7 @@
 
 use crate::context::Context;
 use crate::link::{NoLink, Note};
-use herd_core::limits::{PETITION_PATIENCE_MS, WARDEN_ASKS_MAX};
+use herd_core::limits::{PETITION_PATIENCE_MS, UNLINKED_MS, WARDEN_ASKS_MAX};
 use herd_core::warden::{Answer, Ask};
 use herd_core::wire::{Fields, Header, Kind, VERB_WARDEN, answer_of, encode_ask};
 use herd_core::{Error, ErrorKind};
@@ -51,6 +51,8 @@ struct Petition {
 #[derive(Default)]
 pub(crate) struct Petitions {
     open: BTreeMap<u64, Petition>,
+    /// Those that wait for a link.
+    unsent: Vec<u64>,
     last: u64,
 }
 
@@ -77,16 +79,42 @@ impl Context {
                     }
                 });
             }
-            None => {
-                let request = Header { verb: VERB_WARDEN, ..Header::new(Kind::Request) };
-                let encode = |header: Header, out: &mut Vec<u8>| encode_ask(out, header.id, &ask);
-                self.links.ask(member.warden_node(), request, Note::Warden(number), encode).map_err(no_link)?;
-            }
+            None => self.petitions.unsent.push(number),
         }
         self.petitions.last = number;
         let until_ms = self.now_ms() + PETITION_PATIENCE_MS;
         self.petitions.open.insert(number, Petition { ask, slot: slot.clone(), ticket, until_ms });
+        self.send_petitions();
         Ok(slot)
+    }
+
+    /// Sends what could not be sent yet, in its order. A node that has just joined has no link for some ms; where there
+    /// is none for longer, it is said so.
+    #[inline]
+    pub(crate) fn send_petitions(&mut self) {
+        if !self.petitions.unsent.is_empty() {
+            self.send_now();
+        }
+    }
+
+    #[cold]
+    fn send_now(&mut self) {
+        let Some(warden) = self.shared.member.get().map(|member| member.warden_node()) else { return };
+        let unsent = std::mem::take(&mut self.petitions.unsent);
+        for number in unsent {
+            let Some(Petition { ask, until_ms, .. }) = self.petitions.open.get(&number) else { continue };
+            let is_late = self.now_ms() + PETITION_PATIENCE_MS >= until_ms + UNLINKED_MS;
+            let request = Header { verb: VERB_WARDEN, ..Header::new(Kind::Request) };
+            let encode = |header: Header, out: &mut Vec<u8>| encode_ask(out, header.id, ask);
+            match self.links.ask(warden, request, Note::Warden(number), encode) {
+                Ok(_) => {}
+                Err(NoLink::Down) if !is_late => self.petitions.unsent.push(number),
+                Err(error) => {
+                    let petition = self.petitions.open.remove(&number);
+                    petition.into_iter().for_each(|petition| self.end(petition, Err(no_link(error))));
+                }
+            }
+        }
     }
 
     /// What came back over a link; `None`: it was lost.

@@ -3,6 +3,7 @@
 
 use crate::context::Shared;
 use crate::member::Member;
+use herd_core::limits::STATUS_GROUPS_MAX;
 use herd_core::place::{Group, Kind, Map, Node, NodeId, NodeState, Spread};
 use herd_core::warden::Hex;
 use serde_json::{Value, json};
@@ -41,6 +42,7 @@ impl View<'_> {
         let map = &self.map;
         let name = |id: NodeId| map.node(id).map(|node| node.name.clone());
         let groups: Vec<Value> = map.spreads.iter().flat_map(|spread| self.groups(spread)).collect();
+        let (count, listed) = (groups.len(), &groups[..groups.len().min(STATUS_GROUPS_MAX)]);
         let stopped = groups.iter().filter(|group| !group["stops"].is_null()).count();
         json!({
             "herd_id": String::from(Hex(map.herd.0)),
@@ -53,10 +55,10 @@ impl View<'_> {
             "warden": name(self.member.warden_node()),
             "warden_state": self.state(self.member.warden_node()),
             "nodes": map.nodes.iter().map(|node| self.node(node)).collect::<Vec<_>>(),
-            "groups": groups.len(),
+            "groups": count,
             "groups_stopped": stopped,
             "shortfalls": map.shortfalls().iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "group_list": groups,
+            "group_list": listed,
         })
     }
 
