@@ -36,6 +36,12 @@ pub enum Bug {
     UntoldWaiter,
     /// Who waits and was told once, too early, is not told again.
     ToldOnce,
+    /// A change whose link was lost is handed on again, though it may have been done.
+    RerunLost,
+    /// A change whose link was lost is said not to have been done.
+    LostForNothing,
+    /// Requests that are handed on wait without end.
+    EndlessFlight,
     /// A take-over forgets what is pending at home.
     ForgottenPending,
     /// A write is answered that fewer than k hold.
@@ -81,7 +87,10 @@ impl Bug {
     ];
 
     /// Those that only a herd shows.
-    pub const HERD: [Bug; 12] = [
+    pub const HERD: [Bug; 15] = [
+        Bug::RerunLost,
+        Bug::LostForNothing,
+        Bug::EndlessFlight,
         Bug::ForgottenPending,
         Bug::AckBelowK,
         Bug::OldAck,

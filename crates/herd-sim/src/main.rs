@@ -23,8 +23,8 @@ struct Args {
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     #[cfg(herd_bugs)]
-    if words == ["bugs"] {
-        return bugs();
+    if let Some(("bugs", names)) = words.split_first().map(|(first, rest)| (&first[..], rest)) {
+        return bugs(names);
     }
     let Some(args) = parse(&words) else {
         eprintln!("{USAGE}");
@@ -61,13 +61,14 @@ fn words(cut: &Cut) -> String {
     [nodes, copies, ops, without].into_iter().flatten().collect()
 }
 
-/// Whether each planted bug is found.
+/// Whether each planted bug is found, or those of these names.
 #[cfg(herd_bugs)]
-fn bugs() -> ExitCode {
+fn bugs(names: &[String]) -> ExitCode {
     // A bug often shows as a panic; its first line is told below.
     std::panic::set_hook(Box::new(|_| {}));
     let mut all = true;
-    herd_sim::bugs(|bug, found| match found {
+    let is_meant = |bug| names.is_empty() || names.contains(&format!("{bug:?}"));
+    herd_sim::bugs(is_meant, |bug, found| match found {
         Some((seed, error)) => println!("{bug:?}: seed {seed}: {}", error.lines().next().unwrap_or_default()),
         None => {
             println!("{bug:?}: NOT FOUND");
@@ -107,6 +108,12 @@ fn parse(words: &[String]) -> Option<Args> {
             "--without" => {
                 let numbers = option[1].split(',').map(|number| number.parse().ok());
                 args.herd.as_mut()?.without = numbers.collect::<Option<_>>()?;
+            }
+            #[cfg(herd_bugs)]
+            "--bug" => {
+                use herd_core::bugs::{Bug, plant};
+                let mut all = Bug::ONE.into_iter().chain(Bug::HERD);
+                plant(Some(all.find(|bug| format!("{bug:?}") == option[1])?));
             }
             "--jobs" => args.jobs = option[1].parse().ok().filter(|jobs| *jobs > 0)?,
             _ => return None,

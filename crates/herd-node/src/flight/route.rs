@@ -7,6 +7,7 @@ use crate::context::{Context, Output, away};
 use crate::group::{self, Origin, Told};
 use crate::held::Held;
 use crate::link::{LinkLost, NoLink, Note};
+use herd_core::bugs::{Bug, has};
 use herd_core::limits::{DEFERRED_MAX, FLIGHT_AGAIN_MS, FLIGHT_LINK_MS, FORWARD_HOPS_MAX, INLINE_MAX_BYTES};
 use herd_core::place::{GroupId, NodeId};
 use herd_core::wire::{FLAG_MORE, Fields, Header, Kind, LinkId, MapMark, MapSent, STATUS_MOVED, Status};
@@ -172,7 +173,7 @@ impl Context {
 
     /// The time of a part is over.
     fn too_late(&mut self, id: FlightId) {
-        let Some(part) = self.flights.part(id) else { return };
+        let Some(part) = self.flights.part(id).filter(|_| !has(Bug::EndlessFlight)) else { return };
         if let State::Out(link, request, _) = part.state {
             self.links.cancel(link, request);
         }
@@ -182,7 +183,7 @@ impl Context {
     /// A part gets no answer.
     fn lose(&mut self, id: FlightId) {
         let Some(part) = self.flights.part(id) else { return };
-        let error = match part.was_sent && part.handing.changes {
+        let error = match part.was_sent && part.handing.changes && !has(Bug::LostForNothing) {
             true => outcome_unknown(&part.handing.name),
             false => away(&part.handing.name),
         };
@@ -356,7 +357,7 @@ impl Context {
     pub(crate) fn flight_lost(&mut self, id: FlightId, attempt: u32, LinkLost: LinkLost) {
         if self.is_out(id, attempt) {
             match self.flights.part(id) {
-                Some(part) if !part.handing.changes => self.stay(id, None),
+                Some(part) if !part.handing.changes || has(Bug::RerunLost) => self.stay(id, None),
                 _ => self.lose(id),
             }
             self.fly();

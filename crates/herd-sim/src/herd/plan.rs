@@ -113,7 +113,7 @@ impl Plan {
     fn fault(random: &mut Random, nodes: usize) -> Fault {
         let one = random.below(nodes as u64) as usize;
         let other = (one + 1 + random.below(nodes as u64 - 1) as usize) % nodes;
-        let ms = 1 + random.size(6_000);
+        let ms = 1 + random.size(16_000);
         match random.below(16) {
             0..3 => Fault::Break(one, other),
             3..5 => Fault::Cut(one, other, ms),
