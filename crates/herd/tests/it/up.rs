@@ -51,9 +51,19 @@ fn serving(addr: &str) -> usize {
     nodes.as_array().into_iter().flatten().filter(|node| node["state"] == "serving").count()
 }
 
+/// Ends the herd of a directory when it goes, so that a test that fails leaves none behind.
+struct Ends<'a>(&'a Path, &'a [&'a str]);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        run(self.0, &[&["down"], self.1].concat());
+    }
+}
+
 #[test]
 fn a_herd_comes_up_lives_on_and_goes_without_a_trace() {
     let state = tempfile::tempdir().expect("a directory");
+    let _ends = Ends(state.path(), &[]);
     let dir = state.path().join("herd/up");
     let since = Instant::now();
     let addrs = up(state.path(), &[]);
@@ -84,6 +94,8 @@ fn a_keeper_that_is_killed_takes_its_nodes_along() {
     let state = tempfile::tempdir().expect("a directory");
     let dir = state.path().join("data");
     let data = dir.to_str().expect("text");
+    let with_data = ["--data", data];
+    let _ends = Ends(state.path(), &with_data);
     let addrs = up(state.path(), &["--nodes", "2", "--data", data]);
     let made = herd().args(["collection", "create", "photos", "--node", &addrs[1]]).status().expect("herd runs");
     assert!(made.success());
