@@ -122,7 +122,16 @@ impl Handing {
         value: Given<'_>,
     ) -> Result<Self, Error> {
         let fields = Fields { collection: None, ..*fields };
-        let mut handing = Self::of(collection, *header, fields, Some(Kept::of(&value)))?;
+        let kept = match &value {
+            // Arguments of a method are wanted in one piece.
+            Given::Large(body) if fields.method.is_some() => {
+                let mut arguments = Vec::new();
+                Value::Body(&**body).copy(0, body.len(), &mut arguments);
+                Kept::Small(arguments, None)
+            }
+            value => Kept::of(value),
+        };
+        let mut handing = Self::of(collection, *header, fields, Some(kept))?;
         handing.with_value = handing.with_op(0, |op, _| with_object(header, op))?;
         handing.changes = header.verb() != Some(Verb::Get) || fields.token.is_some();
         Ok(handing)

@@ -148,8 +148,8 @@ impl Plan {
         value
     }
 
-    /// What is asked of an object whose last version and value seen are these, by one who may hold its lock, or held one
-    /// under this grant.
+    /// What is asked of an object whose last version and value seen are these, by one who may hold its lock, or held
+    /// one under this grant.
     pub(super) fn ask(&mut self, family: Family, seen: Option<&(u64, Vec<u8>)>, grant: Option<u64>) -> Ask {
         let put = |value, when| Ask::Put { value, when };
         let most = if family == Family::Text { 60 } else { self.value_bytes };
