@@ -72,7 +72,7 @@ pub struct Node {
 }
 
 /// Copies of an object that nodes of this version can keep.
-pub const REPLICAS_BUILT: u8 = 1;
+pub const REPLICAS_BUILT: u8 = 3;
 
 impl Node {
     /// Starts a node; it serves when this returns. Errors: an address can't be had, memory is too little.
