@@ -28,8 +28,9 @@ pub(crate) use operation::{Operation, Origin, Told, read};
 
 use crate::context::Context;
 use crate::link::Change;
+use herd_core::limits::PART_OPS_MAX;
 use herd_core::place::{GroupId, Life, Map};
-use herd_core::replica::View;
+use herd_core::replica::{Message, View};
 use herd_core::wire::{Ahead, Fields, FrameHead, GroupMessage, LinkId, WireError, is_ahead};
 use herd_core::{Error, ErrorKind};
 use herd_store::Collection;
@@ -42,6 +43,8 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(crate) struct Parts {
     shares: BTreeMap<GroupId, Box<Share>>,
+    /// Views that were to be adopted in groups of which this node knows nothing yet.
+    early: BTreeMap<GroupId, (LinkId, View)>,
     /// Maps taken so far, when the map was seen last.
     seen: u64,
     /// When [`alarm`] has something to do, unless there is a new map.
@@ -144,7 +147,13 @@ pub(crate) fn came(
         with(cx, Some(ahead.group), |share, cx| share.ahead(cx, link, &ahead));
     } else {
         let message = GroupMessage::decode(head, body)?;
-        with(cx, Some(message.group), |share, cx| share.came(cx, link, &message.message));
+        let came = with(cx, Some(message.group), |share, cx| share.came(cx, link, &message.message));
+        if let (None, Message::Adopt { view }) = (came, message.message)
+            && cx.parts.early.len() < PART_OPS_MAX
+        {
+            // The map by which this node has a part of the group is on its way; before it adopts it is told nothing.
+            cx.parts.early.insert(message.group, (link, view));
+        }
     }
     deliver(cx);
     Ok(())
@@ -241,6 +250,9 @@ fn adopt(cx: &mut Context, me: Life, map: &Arc<Map>) {
                 links.into_iter().for_each(|link| share.link_up(cx, link));
                 share.adopt(cx, slots, view);
             });
+            if let Some((link, view)) = cx.parts.early.remove(&id) {
+                with(cx, Some(id), |share, cx| share.came(cx, link, &Message::Adopt { view }));
+            }
         }
     }
 }

@@ -54,6 +54,19 @@ impl Herd {
         herd
     }
 
+    /// Nodes that are linked, and have no map of their groups yet.
+    pub(super) fn linked(nodes: u32, copies: u8) -> Self {
+        let map = Arc::new(first_map(nodes, copies));
+        let mut herd = Self { world: World::new(nodes as usize), map, asked: 0, told: BTreeMap::new() };
+        for number in 1..=nodes {
+            herd.world.start(number);
+            let map = herd.map.clone();
+            herd.world.machine(number).adopt(&map, true);
+        }
+        herd.settle();
+        herd
+    }
+
     /// All that run go by the map.
     pub(super) fn tell_map(&mut self) {
         for number in self.running() {

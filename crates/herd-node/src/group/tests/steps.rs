@@ -57,6 +57,21 @@ fn a_put_is_at_all_members_and_a_removal_too() {
 }
 
 #[test]
+fn a_member_that_hears_of_the_map_after_its_primary_adopts_all_the_same() {
+    for first in 1..=3 {
+        let mut herd = Herd::linked(3, 3);
+        herd.tell_map_to(first);
+        herd.settle();
+        herd.tell_map();
+        for i in 0..60u32 {
+            put(&mut herd, &i.to_le_bytes(), b"value");
+        }
+        herd.pass(5);
+        herd.check_equal();
+    }
+}
+
+#[test]
 fn values_of_any_length_come_to_all_members() {
     let mut herd = Herd::new(3, 3);
     for (i, len) in [0, 1, 4096, 4097, 65_535, 65_536, 65_537, 1 << 20, 5_000_001, 12 << 20].into_iter().enumerate() {
