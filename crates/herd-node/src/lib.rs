@@ -223,8 +223,8 @@ fn shared_as(config: Config, environment: &Environment, founded: Founded) -> io:
     })
 }
 
-/// A node with links has a power of two of loops: of two such numbers one divides the other, so that links join the loops
-/// of the same groups at both ends.
+/// A node with links has a power of two of loops: of two such numbers one divides the other, so that links join the
+/// loops of the same groups at both ends.
 fn with_lanes(config: Config, hub: Option<&Arc<Hub>>) -> Config {
     let threads = if hub.is_some() { 1 << config.threads.max(1).ilog2() } else { config.threads };
     Config { threads, ..config }

@@ -1,5 +1,5 @@
-//! What loops of a node hand each other about groups: operations, to the loop on which the part lives, and what they came
-//! to, back to the loop that asked.
+//! What loops of a node hand each other about groups: operations, to the loop on which the part lives, and what they
+//! came to, back to the loop that asked.
 //!
 //! Who may call: any loop. A letter box is locked for a push or for taking all; its loop is woken then.
 
