@@ -29,7 +29,7 @@ pub(super) enum Letter {
     /// An operation on the object of that name.
     Ask(Collection, Box<[u8]>, Box<Operation>),
     /// What an operation came to.
-    Told(Origin, Told),
+    Told(Origin, Box<Told>),
 }
 
 impl Mail {

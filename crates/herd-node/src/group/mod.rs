@@ -98,7 +98,7 @@ fn deliver(cx: &mut Context) {
             Origin::Nobody => {}
             Origin::Flight(on_loop, id) if on_loop == cx.number => cx.flight_told(id, told),
             // A loop that there is not has asked nothing.
-            Origin::Flight(on_loop, _) => drop(cx.shared.post(on_loop, Letter::Told(origin, told))),
+            Origin::Flight(on_loop, _) => drop(cx.shared.post(on_loop, Letter::Told(origin, Box::new(told)))),
             #[cfg(test)]
             Origin::Test(number) => cx.parts.tests.push((number, told)),
         }
@@ -116,7 +116,7 @@ fn open_letters(cx: &mut Context) {
     for letter in cx.shared.mail.take(cx.number) {
         match letter {
             Letter::Ask(c, name, op) => ask(cx, &c, &name, *op),
-            Letter::Told(origin, told) => cx.parts.told.push_back((origin, told)),
+            Letter::Told(origin, told) => cx.parts.told.push_back((origin, *told)),
         }
     }
 }

@@ -160,9 +160,9 @@ impl Operation {
     }
 
     /// What it becomes once it is refused: where its client meant what was there to be gone, the object goes.
-    pub(super) fn instead(self, error: Error) -> Result<Self, (Self, Error)> {
+    pub(super) fn instead(self, error: Error) -> Result<Self, Box<(Self, Error)>> {
         let removes = matches!(self.what, What::Request(..)) && self.with_op(0, |op| op.else_remove).unwrap_or(false);
-        if removes { Ok(Self { what: What::Instead(error), told: None, ..self }) } else { Err((self, error)) }
+        if removes { Ok(Self { what: What::Instead(error), told: None, ..self }) } else { Err(Box::new((self, error))) }
     }
 
     /// Hands its operation to `f`, and who asks.
@@ -279,7 +279,6 @@ fn decide_one(
     id: Option<RequestId>,
 ) -> Option<Told> {
     let was = state.head();
-    let there = There { found: state.object.as_ref().map(|object| object.found()), left: state.left };
     let at = Circumstances {
         now_ms: place.copies.cx.now.unix_ms,
         next_version: place.next_version(),
@@ -287,8 +286,10 @@ fn decide_one(
         evicts: place.c.class().evicts(),
     };
     let (cx, of) = (place.copies.cx, (place.c, &*place.key.of.name));
-    let decided = decide(op, &there, &at).and_then(|it| apply::built(cx, of, it, state.object.as_deref()));
-    drop(there);
+    let decided = {
+        let there = There { found: state.object.as_ref().map(|object| object.found()), left: state.left };
+        decide(op, &there, &at).and_then(|it| apply::built(cx, of, it, state.object.as_deref()))
+    };
     let decided = match decided {
         Ok(decided) => decided,
         Err(error) => {

@@ -307,12 +307,12 @@ impl Share {
         let name = op.key.as_ref().map(|key| quote(&key.of.name)).unwrap_or_default();
         let error = self.error_of(outcome, &name);
         let is_refused = matches!(outcome, Outcome::Refused(Refusal::Full | Refusal::Quota));
-        match if is_refused { op.instead(error) } else { Err((op, error)) } {
+        match if is_refused { op.instead(error) } else { Err(Box::new((op, error))) } {
             Ok(op) => {
                 let key = op.key.clone().expect("it stood in line");
                 self.part.ask(key, op);
             }
-            Err((op, error)) => self.end(&op, Told::failed(error)),
+            Err(refused) => self.end(&refused.0, Told::failed(refused.1)),
         }
     }
 
