@@ -192,6 +192,11 @@ impl Client {
         self.document("status")
     }
 
+    /// What the node tells of itself under this name (PROTOCOL.md §1.15).
+    pub fn about(&self, name: &str) -> Result<serde_json::Value> {
+        self.document(name)
+    }
+
     /// The node's metrics, as Prometheus text.
     pub fn metrics(&self) -> Result<String> {
         let text = self.system("metrics")?;

@@ -48,6 +48,15 @@ pub const MEMCACHED_COMMAND_MAX_BYTES: usize = 2048;
 /// memcached: largest item unless the node is told otherwise, as memcached has it.
 pub const MEMCACHED_VALUE_MAX_BYTES: u64 = 1 << 20;
 
+/// Entries that a node looks at for one page of sums of its slots: half a millisecond.
+pub const COMPARE_ENTRIES: usize = 4096;
+
+/// A page of a slot's objects ends when it has so many bytes: with what one more stretch can bring it is a frame.
+pub const COMPARE_PAGE_BYTES: usize = 128 * 1024;
+
+/// Bytes of a name on such a page: enough to find the object by.
+pub const COMPARE_NAME_BYTES: usize = 256;
+
 /// HTTP: request line and headers together. Twice what browsers and proxies send at most in practice.
 pub const HTTP_HEAD_MAX_BYTES: usize = 16 * 1024;
 

@@ -118,6 +118,12 @@ impl State {
         self.id.spread_group()
     }
 
+    /// The generation of the map that is known.
+    pub(crate) fn followed_generation(&self) -> u32 {
+        // One that a map gave fits.
+        u32::try_from(self.followed.load(Relaxed).saturating_sub(1)).unwrap_or(u32::MAX)
+    }
+
     /// Goes over to a generation of the map, if it is another: all objects of an earlier one go. The first that is told
     /// is that of what is there.
     fn follow(&self, generation: u32) {
@@ -275,8 +281,7 @@ impl Collection {
 
     /// Its generation as the map counts them; 0 before a map has told of it.
     pub fn generation(&self) -> u32 {
-        // One that a map gave fits.
-        u32::try_from(self.0.followed.load(Relaxed).saturating_sub(1)).unwrap_or(u32::MAX)
+        self.0.followed_generation()
     }
 
     /// Goes over to a generation of the map that somebody else has heard of, if it is later than the one that is known:

@@ -26,6 +26,11 @@ impl Tag {
 
     /// The lowest and the highest tag.
     pub(crate) const MIN: Tag = Tag(0);
+    /// The tag with that number; `None`: there is none.
+    pub(crate) fn from_value(value: u32) -> Option<Self> {
+        (value < 1 << TAG_BITS).then_some(Self(value))
+    }
+
     /// As a number below 2^27.
     pub(crate) fn value(self) -> u32 {
         self.0

@@ -22,6 +22,7 @@
 mod arena;
 mod body;
 mod collection;
+mod compare;
 mod entry;
 mod evict;
 mod find;
@@ -42,6 +43,7 @@ mod upload;
 
 pub use body::{Body, BodyWriter, NoRoom};
 pub use collection::{Collection, Counts};
+pub use compare::{SlotDigest, SlotSum, SumCursor};
 pub use entry::{Amended, Entry, Found, Given, NewObject, Value};
 pub use find::Got;
 pub use list::{ListCursor, ListItem, Page};
@@ -211,6 +213,11 @@ impl Store {
     /// The key of the name hash: clients that go straight to the owner of an object know it too.
     pub fn hash_key(&self) -> HashKey {
         self.hash_key
+    }
+
+    /// In how many shards its objects lie.
+    pub fn shards(&self) -> usize {
+        self.shards.len()
     }
 
     /// Begins to fetch what finding an object will need.

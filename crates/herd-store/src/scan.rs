@@ -64,10 +64,10 @@ pub struct SlotItem {
 /// Where one who goes through a slot stands. It holds no lock and no object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotCursor {
-    spread: u16,
-    slot: usize,
+    pub(crate) spread: u16,
+    pub(crate) slot: usize,
     /// `None`: at the end.
-    next: Option<Tag>,
+    pub(crate) next: Option<Tag>,
 }
 
 impl SlotCursor {
@@ -97,7 +97,7 @@ impl Store {
         Key { slot: object.slot() as u16, hash: object.tag_bits(), collection: id, name: name.into() }
     }
 
-    fn key_of(&self, c: &State, name: &[u8]) -> Key {
+    pub(crate) fn key_of(&self, c: &State, name: &[u8]) -> Key {
         let id = c.object_id(&self.hash_key, name);
         Key { slot: id.slot() as u16, hash: id.tag_bits(), collection: c.id, name: name.into() }
     }
@@ -133,7 +133,13 @@ impl Store {
         self.turn(cursor, budget, |shard, stretch| shard.clear_stretch(stretch, now));
     }
 
-    fn turn(&self, cursor: &mut SlotCursor, budget: usize, mut look: impl FnMut(&mut Shard, &Stretch) -> usize) {
+    /// A turn in stretches; `look` gives how many entries it looked at.
+    pub(crate) fn turn(
+        &self,
+        cursor: &mut SlotCursor,
+        budget: usize,
+        mut look: impl FnMut(&mut Shard, &Stretch) -> usize,
+    ) {
         let (at, number) = self.layout.place(cursor.slot);
         let entries = (STRETCH_OBJECTS * self.layout.slots()).min(STRETCH_ENTRIES_MAX);
         let mut looked = 0;
@@ -141,7 +147,8 @@ impl Store {
             && let Some(from) = cursor.next
         {
             let mut shard = self.lock(at);
-            let stretch = Stretch { spread: cursor.spread, number, from, to: shard.index.stretch(from, entries) };
+            let to = shard.index.stretch(from, entries);
+            let stretch = Stretch { spread: cursor.spread, number: Some(number), from, to };
             looked += look(&mut shard, &stretch) + EMPTY_STRETCH_ENTRIES;
             cursor.next = stretch.to.next();
         }
@@ -184,20 +191,26 @@ impl Store {
 }
 
 /// A stretch of a shard's index.
-struct Stretch {
+pub(crate) struct Stretch {
     /// The spread group that is meant.
-    spread: u16,
-    /// The number of the slot that is meant.
-    number: usize,
-    from: Tag,
-    to: Tag,
+    pub(crate) spread: u16,
+    /// The number of the slot that is meant; `None`: all are.
+    pub(crate) number: Option<usize>,
+    /// From this tag on.
+    pub(crate) from: Tag,
+    /// To this one.
+    pub(crate) to: Tag,
 }
 
 impl Stretch {
     /// What is kept by name of objects in this stretch, in the slot of any spread group.
     fn of<'a, T>(&self, kept: &'a ByName<T>, layout: Layout) -> impl Iterator<Item = (&'a Of, &'a T)> {
-        let number = self.number;
-        kept.range(self.from, self.to).filter(move |((tag, ..), _)| layout.number(*tag) == number)
+        kept.range(self.from, self.to).filter(move |((tag, ..), _)| self.means(layout, *tag))
+    }
+
+    /// Whether an object with this tag, of the shard, is of a slot that is meant.
+    fn means(&self, layout: Layout, tag: Tag) -> bool {
+        self.number.is_none_or(|number| layout.number(tag) == number)
     }
 }
 
@@ -211,11 +224,11 @@ impl Logs {
 impl Shard {
     /// Calls `each` for the entries of the slot that are neither flushed nor removed; gives how many of any slot it
     /// looked at.
-    fn look(&self, stretch: &Stretch, now: Now, mut each: impl FnMut(&Arc<State>, Addr)) -> usize {
+    pub(crate) fn look(&self, stretch: &Stretch, now: Now, mut each: impl FnMut(&Arc<State>, Addr)) -> usize {
         let mut looked = 0;
         self.index.range(stretch.from, stretch.to, |tag, addr| {
             looked += 1;
-            if self.layout.number(tag) == stretch.number {
+            if stretch.means(self.layout, tag) {
                 let note = self.arena.note(&self.owner, PageId(addr.page()));
                 let logs = self.logs.get(usize::from(note.collection)).and_then(Option::as_ref);
                 let logs =
@@ -248,7 +261,7 @@ impl Shard {
         }
         let meant: BTreeSet<Generation> = self.of_spread(stretch.spread).into_keys().collect();
         let layout = self.layout;
-        let goes = |of: &Of| layout.number(of.0) == stretch.number && meant.contains(&of.1);
+        let goes = |of: &Of| stretch.means(layout, of.0) && meant.contains(&of.1);
         self.pending.drop_range(&self.arena, stretch.from, stretch.to, goes);
         looked
     }

@@ -7,6 +7,7 @@ use herd_core::limits::SLOTS;
 use std::collections::HashMap;
 
 mod adopt;
+mod compare;
 mod generations;
 mod left;
 mod memory;

@@ -4,6 +4,7 @@ mod args;
 mod copy;
 mod exec;
 mod exit;
+mod fsck;
 mod list;
 mod lock;
 mod machine;
@@ -85,6 +86,7 @@ fn name(command: &Command) -> &'static str {
         Command::Nodes(_) => "nodes",
         Command::Status(_) => "status",
         Command::Group(_) => "group ls",
+        Command::Fsck(_) => "fsck",
         Command::Completion { .. } => "completion",
         Command::Man => "man",
     }
@@ -111,6 +113,7 @@ fn run(command: Command, literals: usize) -> Outcome {
         Command::Nodes(options) => view::nodes(&options),
         Command::Status(options) => view::status(&options),
         Command::Group(options) => view::group(&options.command),
+        Command::Fsck(options) => fsck::run(&options),
         Command::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Args::command(), "herd", &mut script);

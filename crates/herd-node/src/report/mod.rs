@@ -1,5 +1,6 @@
 //! What a node says of itself: `/status` (JSON), `/metrics` (Prometheus text format 0.0.4), the system objects.
 
+mod compare;
 mod herd;
 mod prometheus;
 
@@ -15,7 +16,11 @@ impl Shared {
             b"status" => Some(self.status_json(now)),
             b"collections" => Some(json_of(&self.counted()).to_string()),
             b"metrics" => Some(self.metrics_text(now)),
-            _ => None,
+            _ => {
+                let name = std::str::from_utf8(name).ok()?;
+                let sums = name.strip_prefix("sums/").map(|asked| self.sums(asked, now));
+                sums.or_else(|| Some(self.slot_objects(name.strip_prefix("slot/")?, now)))?
+            }
         }
     }
 

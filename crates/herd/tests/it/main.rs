@@ -4,6 +4,7 @@ mod cli;
 mod cp;
 mod ends;
 mod exec_lock;
+mod fsck;
 mod guide;
 mod herds;
 mod http;

@@ -1,0 +1,121 @@
+//! What is told of the comparison.
+
+use super::ask::Sums;
+use super::{Different, Found, Herd};
+use crate::exit::{Failure, NOT_SO, Outcome, REFUSED};
+use crate::out;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+
+/// Objects of a slot that are named.
+const NAMED_MAX: usize = 10;
+
+/// Prints what was found; fails where copies differ, or a node could not be asked.
+pub(super) fn tell(herd: &Herd, sums: &[Sums], found: &Found, as_json: bool) -> Outcome {
+    let objects: u64 = sums.iter().flat_map(|sums| sums.values()).map(|(_, sum)| sum.objects).sum();
+    let silent: Vec<(&str, &str)> =
+        herd.nodes.iter().filter_map(|node| Some((&*node.name, &**node.client.as_ref().err()?))).collect();
+    if as_json {
+        out::print(format!("{}\n", document(herd, objects, &silent, found)))?;
+    } else {
+        out::print(text(herd, objects, &silent, found))?;
+    }
+    let slots = found.slots.len() + found.more;
+    if slots > 0 {
+        return Err(Failure::new(NOT_SO, format!("fsck: the copies of {slots} slots are not what they should be")));
+    }
+    match silent[..] {
+        [] => Ok(()),
+        [(name, _)] => Err(Failure::new(REFUSED, format!("fsck: node {name} could not be asked"))),
+        _ => Err(Failure::new(REFUSED, format!("fsck: {} nodes could not be asked", silent.len()))),
+    }
+}
+
+fn text(herd: &Herd, objects: u64, silent: &[(&str, &str)], found: &Found) -> String {
+    let mut text = String::new();
+    let mut line = |line: std::fmt::Arguments<'_>| writeln!(text, "{line}").expect("a string takes all");
+    for (name, why) in silent {
+        line(format_args!("node {name} could not be asked: {why}"));
+    }
+    for different in &found.slots {
+        let held = different.nodes.iter().zip(&different.sums).map(|((at, is_member), sum)| {
+            let stray = if *is_member { "" } else { " and is no member" };
+            format!("{} has {} objects{stray}", herd.nodes[*at].name, sum.objects)
+        });
+        let (spread, slot) = different.slot;
+        line(format_args!("group {spread}/{}, slot {slot}: {}", different.group, held.collect::<Vec<_>>().join(", ")));
+        let named = different.suspects.named();
+        for suspect in named.iter().take(NAMED_MAX) {
+            let version = |(at, version): (usize, &Option<u64>)| {
+                let version = version.map_or_else(|| "none".to_owned(), |version| format!("version {version}"));
+                format!("{} {version}", name(herd, different, at))
+            };
+            let versions: Vec<String> = suspect.versions.iter().enumerate().map(version).collect();
+            line(format_args!("  {}: {}", suspect.name, versions.join(", ")));
+        }
+        if named.len() > NAMED_MAX {
+            line(format_args!("  and {} more", named.len() - NAMED_MAX));
+        }
+    }
+    if found.more > 0 {
+        line(format_args!("and {} more slots whose sums differ", found.more));
+    }
+    if found.busy > 0 {
+        line(format_args!("{} objects were written all the time, and not compared", found.busy));
+    }
+    let (answered, all) = (herd.nodes.len() - silent.len(), herd.nodes.len());
+    line(format_args!("{answered} of {all} nodes asked, {objects} copies of objects, {}", copies(herd)));
+    if found.slots.is_empty() && silent.is_empty() {
+        let alone = herd.groups.values().all(|group| group.members.len() <= 1);
+        let what = if alone { "each object has one copy, where it belongs" } else { "all copies are the same" };
+        line(format_args!("clean: {what}"));
+    }
+    text
+}
+
+/// How many copies the groups have.
+fn copies(herd: &Herd) -> String {
+    let counts = || herd.groups.values().map(|group| group.members.len());
+    let (least, most) = (counts().min().unwrap_or(1), counts().max().unwrap_or(1));
+    let copies = if least == most { least.to_string() } else { format!("{least} to {most}") };
+    format!("{} groups of {copies}", herd.groups_all)
+}
+
+fn name<'h>(herd: &'h Herd, different: &Different, at: usize) -> &'h str {
+    different.nodes.get(at).map_or("?", |(node, _)| &herd.nodes[*node].name)
+}
+
+fn document(herd: &Herd, objects: u64, silent: &[(&str, &str)], found: &Found) -> Value {
+    let node = |name: &str, why: Option<&str>| json!({"name": name, "asked": why.is_none(), "error": why});
+    let nodes: Vec<Value> =
+        herd.nodes.iter().map(|of| node(&of.name, of.client.as_ref().err().map(String::as_str))).collect();
+    let difference = |different: &Different| {
+        let held = different.nodes.iter().zip(&different.sums).map(
+            |((at, is_member), sum)| json!({"node": herd.nodes[*at].name, "member": is_member, "objects": sum.objects}),
+        );
+        let named = different.suspects.named();
+        let objects = named.iter().take(NAMED_MAX).map(|suspect| {
+            let versions = suspect.versions.iter().enumerate();
+            let versions = versions.map(|(at, version)| json!({"node": name(herd, different, at), "version": version}));
+            json!({"key": suspect.name, "versions": versions.collect::<Vec<_>>()})
+        });
+        json!({
+            "spread": different.slot.0,
+            "group": different.group,
+            "slot": different.slot.1,
+            "copies": held.collect::<Vec<_>>(),
+            "differ": named.len(),
+            "objects": objects.collect::<Vec<_>>(),
+        })
+    };
+    json!({
+        "clean": found.slots.is_empty() && silent.is_empty(),
+        "epoch": herd.epoch,
+        "nodes": nodes,
+        "groups": herd.groups_all,
+        "copies": objects,
+        "differences": found.slots.iter().map(difference).collect::<Vec<_>>(),
+        "more_slots": found.more,
+        "busy": found.busy,
+    })
+}
