@@ -99,6 +99,8 @@ pub(crate) struct VerbMetrics {
 /// Counters of one loop.
 #[derive(Default)]
 pub(crate) struct Metrics {
+    /// Requests, and parts of them, that were handed on to another node.
+    pub(crate) handed_on: AtomicU64,
     verbs: [[VerbMetrics; VERBS]; DOORS],
 }
 

@@ -15,6 +15,7 @@ mod out;
 mod progress;
 mod show;
 mod target;
+mod top;
 mod up;
 mod values;
 mod view;
@@ -87,6 +88,7 @@ fn name(command: &Command) -> &'static str {
         Command::Status(_) => "status",
         Command::Group(_) => "group ls",
         Command::Fsck(_) => "fsck",
+        Command::Top(_) => "top",
         Command::Completion { .. } => "completion",
         Command::Man => "man",
     }
@@ -114,6 +116,7 @@ fn run(command: Command, literals: usize) -> Outcome {
         Command::Status(options) => view::status(&options),
         Command::Group(options) => view::group(&options.command),
         Command::Fsck(options) => fsck::run(&options),
+        Command::Top(options) => top::run(&options),
         Command::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Args::command(), "herd", &mut script);

@@ -7,6 +7,7 @@ use crate::context::{Context, Output, away};
 use crate::group::{self, Origin, Told};
 use crate::held::Held;
 use crate::link::{LinkLost, NoLink, Note};
+use crate::metrics::add;
 use herd_core::bugs::{Bug, has};
 use herd_core::limits::{DEFERRED_MAX, FLIGHT_AGAIN_MS, FLIGHT_LINK_MS, FORWARD_HOPS_MAX, INLINE_MAX_BYTES};
 use herd_core::place::{GroupId, NodeId};
@@ -336,7 +337,10 @@ impl Context {
             Ok((request, _)) => self.links.ask(node, request, note, |header, out| handing.encode(header, out)),
         };
         match asked {
-            Ok((link, request)) => (part.was_sent, part.state) = (true, State::Out(link, request, None)),
+            Ok((link, request)) => {
+                (part.was_sent, part.state) = (true, State::Out(link, request, None));
+                add(&self.metrics().handed_on, 1);
+            }
             Err(NoLink::Down | NoLink::Busy) => self.stay(id, None),
         }
     }

@@ -176,6 +176,11 @@ impl Hub {
         self.linked.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&node)
     }
 
+    /// How many links the loops of this node have to each other one that has any.
+    pub(crate) fn links(&self) -> BTreeMap<NodeId, usize> {
+        self.linked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn tell(&self) {
         self.changes.fetch_add(1, Relaxed);
         // Nothing to look at: they are woken, and that is all.

@@ -105,7 +105,7 @@ fn groups<'s>(spread: &Spread, slots: impl Iterator<Item = &'s u16>) -> Vec<Valu
     let one = |number: u16| {
         let group = &spread.groups[usize::from(number)];
         let members: Vec<u32> = group.members().map(|id| id.0.get()).collect();
-        let syncing = group.others.iter().filter(|member| member.standing == Standing::Syncing);
+        let syncing = group.others.iter().filter(|member| member.standing != Standing::Backup);
         let syncing: Vec<u32> = syncing.map(|member| member.node.0.get()).collect();
         json!([number, members, syncing])
     };

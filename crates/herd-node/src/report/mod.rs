@@ -2,6 +2,7 @@
 
 mod compare;
 mod herd;
+mod links;
 mod prometheus;
 
 use crate::context::Shared;

@@ -19,6 +19,7 @@ impl Shared {
         self.requests_text(&mut out);
         self.collections_text(&mut out);
         self.connections_text(&mut out);
+        self.herd_text(&mut out);
         let (budget, used) = self.store.memory();
         gauge(&mut out, "herd_memory_bytes", "Memory the store may use.", budget);
         gauge(&mut out, "herd_memory_used_bytes", "Memory the store uses, overhead included.", used);
@@ -140,16 +141,16 @@ fn latency_text(out: &mut String, door: &str, verb: &str, sum: Sum<'_>) {
     line(out, format_args!("herd_request_seconds_count{{{labels}}} {total}"));
 }
 
-fn gauge(out: &mut String, name: &str, help: &str, value: u64) {
+pub(super) fn gauge(out: &mut String, name: &str, help: &str, value: u64) {
     head(out, name, "gauge", help);
     line(out, format_args!("{name} {value}"));
 }
 
-fn head(out: &mut String, name: &str, kind: &str, help: &str) {
+pub(super) fn head(out: &mut String, name: &str, kind: &str, help: &str) {
     line(out, format_args!("# HELP {name} {help}"));
     line(out, format_args!("# TYPE {name} {kind}"));
 }
 
-fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
+pub(super) fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
     writeln!(out, "{text}").expect("writing to memory does not fail");
 }

@@ -15,6 +15,7 @@ mod node;
 mod output;
 mod patience;
 mod routes;
+mod top;
 mod up;
 mod usage;
 mod wire;

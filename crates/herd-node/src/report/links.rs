@@ -1,0 +1,65 @@
+//! What `/metrics` tells of a node's herd: its links, the groups it is in, and what it handed on. A node that is alone
+//! has none of it. Bounded: a line for each other node, and for some of the groups.
+
+use super::prometheus::{gauge, head, line};
+use crate::context::Shared;
+use herd_core::limits::STATUS_GROUPS_MAX;
+use herd_core::place::{Group, GroupId, Life, Map, Spread, Standing};
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::Relaxed;
+
+impl Shared {
+    pub(super) fn herd_text(&self, out: &mut String) {
+        let Some((me, (map, _))) = self.place.get().and_then(|place| Some((place.me(), place.map()?))) else { return };
+        gauge(out, "herd_map_epoch", "Epoch of the map that the node goes by.", map.epoch.into());
+        let handed_on: u64 = self.metrics.iter().map(|of_loop| of_loop.handed_on.load(Relaxed)).sum();
+        head(
+            out,
+            "herd_handed_on_total",
+            "counter",
+            "Requests, or parts of them, that were handed on to another node.",
+        );
+        line(out, format_args!("herd_handed_on_total {handed_on}"));
+        self.links_text(out, me, &map);
+        self.groups_text(out, me, &map);
+    }
+
+    fn links_text(&self, out: &mut String, me: Life, map: &Map) {
+        let linked = self.hub.get().map(|hub| hub.links()).unwrap_or_default();
+        head(out, "herd_links", "gauge", "Links that are up to each other node; 0: it can't be reached.");
+        for node in map.nodes.iter().filter(|node| node.id != me.node) {
+            let (peer, links) = (label(&node.name), linked.get(&node.id).copied().unwrap_or(0));
+            line(out, format_args!("herd_links{{peer=\"{peer}\"}} {links}"));
+        }
+    }
+
+    fn groups_text(&self, out: &mut String, me: Life, map: &Map) {
+        // A number may have been given up: a group without slots is none.
+        let of_slots = |spread: &Spread| -> Vec<GroupId> {
+            spread.slots.iter().map(|number| GroupId { spread: spread.id, number: *number }).collect()
+        };
+        let used: BTreeSet<GroupId> = map.spreads.iter().flat_map(of_slots).collect();
+        let groups: Vec<(GroupId, &Group)> = map.groups_of(me.node).filter(|(id, _)| used.contains(id)).collect();
+        let led = groups.iter().filter(|(_, group)| group.primary == Some(me.node)).count();
+        gauge(out, "herd_groups_led", "Replica groups that this node decides for.", led as u64);
+        let help = "What the node is to each replica group it is in; 0: it leads it, and has not taken over yet.";
+        head(out, "herd_group_state", "gauge", help);
+        for (id, group) in groups.into_iter().take(STATUS_GROUPS_MAX) {
+            let is_shared = !group.others.is_empty();
+            let standing = group.others.iter().find(|member| member.node == me.node).map(|member| member.standing);
+            let (role, is_ready) = match standing {
+                None => ("primary", !is_shared || self.gates.is_open(id)),
+                Some(Standing::Backup) => ("backup", true),
+                Some(Standing::Joining) => ("joining", true),
+                Some(Standing::Syncing) => ("syncing", true),
+            };
+            let (spread, number, is_ready) = (id.spread, id.number, u8::from(is_ready));
+            line(out, format_args!("herd_group_state{{group=\"{spread}/{number}\",role=\"{role}\"}} {is_ready}"));
+        }
+    }
+}
+
+/// A text as the value of a label.
+fn label(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}

@@ -1,0 +1,47 @@
+//! `herd top` over real nodes, and the metrics it is made of.
+
+use crate::herds::{all_serve, three};
+use crate::node::{herd, text};
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+#[test]
+fn a_second_of_a_herd_is_a_line_for_each_node_and_the_sum() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let nodes = three(dir.path());
+    all_serve(&nodes, &["n1", "n2", "n3"]);
+    let sets: String = (0..200).map(|number| format!("set k{number} 0 0 1\r\nx\r\n")).collect();
+    nodes[1].talk((sets + "quit\r\n").as_bytes());
+    let told = nodes[0].ok(&["top", "--once", "--json"]);
+    let lines: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let names: Vec<&str> = lines.iter().filter_map(|line| line["node"].as_str()).collect();
+    assert_eq!((names, lines.len(), &lines[3]["herd"]), (vec!["n1", "n2", "n3"], 4, &true.into()));
+    for line in &lines[..3] {
+        assert!(line["links"].as_u64().is_some_and(|links| links >= 2), "{line}");
+        assert!(line["led"].as_u64().is_some_and(|led| led > 0), "{line}");
+    }
+    assert!(lines[3]["objects"].as_u64().is_some_and(|objects| objects >= 200), "{told}");
+    let metrics = text(&nodes[1].talk(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
+    let handed_on = metrics.lines().find_map(|line| line.strip_prefix("herd_handed_on_total "));
+    assert!(handed_on.is_some_and(|count| count.parse::<u64>().is_ok_and(|count| count > 0)), "{metrics}");
+    for part in ["herd_links{peer=\"n1\"}", "herd_group_state{group=\"0/", "role=\"primary\"} 1"] {
+        assert!(metrics.contains(part), "{part}: {metrics}");
+    }
+}
+
+#[test]
+fn top_goes_on_until_ctrl_c() {
+    let node = crate::node::Node::start(&["--memory", "64m", "--threads", "1"]);
+    let mut command = herd();
+    command.args(["top", "--node", &node.addr]).stdout(Stdio::piped());
+    let mut top = command.spawn().expect("herd runs");
+    let mut lines = BufReader::new(top.stdout.take().expect("a pipe")).lines();
+    let mut heads = 0;
+    while heads < 2 {
+        let line = lines.next().expect("it goes on").expect("text");
+        heads += u32::from(line.starts_with("NODE"));
+    }
+    Command::new("kill").args(["-INT", &top.id().to_string()]).status().expect("kill runs");
+    assert_eq!(top.wait().expect("it ends").code(), Some(130));
+}
