@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use crate::error::{Context, Error, Result};
 use crate::net::conditions::Rate;
@@ -15,6 +16,8 @@ use crate::sys;
 const PORT: u16 = 7_700;
 /// What the nodes of a herd prove to each other.
 const SECRET: &str = "6c6162206c6162206c6162206c616220";
+/// What was cut off for a while holds the same as the others after so long.
+const TOGETHER: Duration = Duration::from_secs(10);
 /// Cables of the nodes.
 pub(super) const RATE: Rate = Rate::GBIT_1;
 
@@ -128,18 +131,26 @@ impl Herd {
         output.is_ok_and(|out| out.status.success() && String::from_utf8_lossy(&out.stdout).contains(word))
     }
 
-    /// Has the herd check itself, where it can: whether it did.
+    /// Has the herd compare its copies, where it can: whether it did. What was disturbed is given some time to come
+    /// together again: what differs then, differs.
     pub(super) fn fsck(&self) -> Result<bool> {
         if !self.knows(&["fsck", "--help"], "fsck") {
             return Ok(false);
         }
-        let mut command = self.command(0);
-        let node = self.nodes[0].addr.to_string();
-        let output = command.args(["fsck", "--node", &node]).output().during(|| "start herd fsck".into())?;
-        if output.status.success() {
-            return Ok(true);
+        let begun = Instant::now();
+        loop {
+            let mut command = self.command(0);
+            let node = self.nodes[0].addr.to_string();
+            let output = command.args(["fsck", "--node", &node]).output().during(|| "start herd fsck".into())?;
+            if output.status.success() {
+                return Ok(true);
+            }
+            if begun.elapsed() > TOGETHER {
+                let said = [output.stdout, output.stderr].concat();
+                let said = String::from_utf8_lossy(&said);
+                return Err(Error::new(format!("herd fsck: {}: {}", output.status, said.trim())));
+            }
+            std::thread::sleep(Duration::from_millis(500));
         }
-        let said = [output.stdout, output.stderr].concat();
-        Err(Error::new(format!("herd fsck: {}: {}", output.status, String::from_utf8_lossy(&said).trim())))
     }
 }

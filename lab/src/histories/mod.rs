@@ -94,6 +94,8 @@ struct Totals {
     undecided: u64,
     /// Histories that failed otherwise.
     failed: u64,
+    /// Histories after which all copies were the same.
+    compared: u64,
 }
 
 /// Runs all; false if any history is not legal.
@@ -119,14 +121,16 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
                 }
             }
         }
-    }
-    match herd.fsck() {
-        Ok(checked) => println!("herd fsck: {}", if checked { "clean" } else { "not in this version" }),
-        Err(error) => {
-            println!("FAILED {error}");
-            totals.failed += 1;
+        match herd.fsck() {
+            Ok(true) => totals.compared += 1,
+            Ok(false) => {}
+            Err(error) => {
+                println!("FAILED history {number}: {error}");
+                totals.failed += 1;
+            }
         }
     }
+    println!("herd fsck: clean after {} of {} histories", totals.compared, options.histories);
     let good = totals.are_good(options.histories);
     println!("{} {} histories: {totals}", if good { "PASS" } else { "FAIL" }, options.histories);
     Ok(good)
@@ -152,7 +156,7 @@ impl Totals {
 
 impl std::fmt::Display for Totals {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { operations, unknown, refused, illegal, undecided, failed } = self;
+        let Self { operations, unknown, refused, illegal, undecided, failed, .. } = self;
         write!(f, "{operations} operations, {unknown} of unknown outcome, {refused} refused; ")?;
         write!(f, "{illegal} illegal, {undecided} beyond the checker, {failed} failed")
     }
