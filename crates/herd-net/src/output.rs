@@ -28,9 +28,19 @@ pub(crate) fn ticket_id(at: usize, uses: u32) -> u64 {
 
 /// One thing to send.
 enum What<B> {
-    Bytes { bytes: Vec<u8>, at: usize },
-    Bulk { source: B, at: u64, end: u64 },
-    Waiting,
+    Bytes {
+        bytes: Vec<u8>,
+        at: usize,
+    },
+    Bulk {
+        source: B,
+        at: u64,
+        end: u64,
+    },
+    /// A gap; open: a part of its reply stands before it, and more is to come.
+    Waiting {
+        open: bool,
+    },
 }
 
 /// A thing to send and its place: serials never fall along a queue, and a gap is the first part with its own.
@@ -50,6 +60,8 @@ pub(crate) struct Queue<B> {
     held_bytes: usize,
     /// Of a deferred reply: its gap is to be closed.
     pub(crate) passes: bool,
+    /// Of a deferred reply: its gap stays, as there is more to come.
+    keeps: bool,
 }
 
 /// What is sent with one call.
@@ -107,13 +119,18 @@ impl<'a, B: Chunks> Output<'a, B> {
         self.settle();
         self.queue.serial = self.queue.serial.wrapping_add(1);
         self.queue.waiting += 1;
-        self.queue.push_back(What::Waiting);
+        self.queue.push_back(What::Waiting { open: false });
         Some(Ticket { conn: self.conn, serial: self.queue.serial })
     }
 
     /// Of a deferred reply: nothing is said in its gap, and what was put off behind it is served.
     pub fn pass(&mut self) {
         self.queue.passes = true;
+    }
+
+    /// Of a deferred reply: this is a part of it, and its gap stays for the next one.
+    pub fn keep(&mut self) {
+        self.queue.keeps = true;
     }
 
     /// Bytes queued or written that are not sent yet, bodies not counted.
@@ -134,7 +151,15 @@ impl<'a, B: Chunks> Output<'a, B> {
 
 impl<B: Chunks> Queue<B> {
     pub(crate) fn new() -> Self {
-        Self { parts: VecDeque::new(), waiting: 0, serial: 0, small_bytes: 0, held_bytes: 0, passes: false }
+        Self {
+            parts: VecDeque::new(),
+            waiting: 0,
+            serial: 0,
+            small_bytes: 0,
+            held_bytes: 0,
+            passes: false,
+            keeps: false,
+        }
     }
 
     /// The queue a deferred reply is made in: the place of `serial`.
@@ -148,12 +173,17 @@ impl<B: Chunks> Queue<B> {
 
     /// Whether there is something that can be sent now.
     pub(crate) fn can_send(&self) -> bool {
-        self.parts.front().is_some_and(|part| !matches!(part.what, What::Waiting))
+        self.parts.front().is_some_and(|part| !matches!(part.what, What::Waiting { .. }))
     }
 
     /// Whether the first thing in the queue is a reply that is waited for.
     pub(crate) fn is_waiting(&self) -> bool {
-        self.parts.front().is_some_and(|part| matches!(part.what, What::Waiting))
+        self.parts.front().is_some_and(|part| matches!(part.what, What::Waiting { .. }))
+    }
+
+    /// Whether the first thing in the queue is the rest of a reply that is waited for.
+    pub(crate) fn is_open(&self) -> bool {
+        self.parts.front().is_some_and(|part| matches!(part.what, What::Waiting { open: true }))
     }
 
     /// Unsent bytes, bodies not counted.
@@ -202,6 +232,9 @@ impl<B: Chunks> Queue<B> {
             let serial = self.serial;
             return self.parts.extend(reply.parts.into_iter().map(|part| Part { serial, ..part }));
         };
+        if reply.keeps {
+            return self.extend_gap(at, reply);
+        }
         self.waiting -= 1;
         let mut parts = reply.parts.into_iter().map(|part| Part { serial, ..part });
         let Some(first) = parts.next() else {
@@ -212,12 +245,21 @@ impl<B: Chunks> Queue<B> {
         parts.enumerate().for_each(|(i, part)| self.parts.insert(at + 1 + i, part));
     }
 
+    /// Puts a part of a reply before its gap, which stays. It has the serial before: a gap is the first with its own.
+    fn extend_gap(&mut self, at: usize, reply: Queue<B>) {
+        let serial = self.parts[at].serial.wrapping_sub(1);
+        self.parts[at].what = What::Waiting { open: true };
+        let parts = reply.parts.into_iter().map(|part| Part { serial, ..part });
+        parts.enumerate().for_each(|(i, part)| self.parts.insert(at + i, part));
+    }
+
     /// Where the gap of that serial is.
     fn gap(&self, serial: u32) -> Option<usize> {
         // Serials may pass zero, but never come round while a part waits.
         let first = self.parts.front()?.serial;
         let at = self.parts.partition_point(|part| part.serial.wrapping_sub(first) < serial.wrapping_sub(first));
-        self.parts.get(at).filter(|part| part.serial == serial && matches!(part.what, What::Waiting)).map(|_| at)
+        let is_it = |part: &&Part<B>| part.serial == serial && matches!(part.what, What::Waiting { .. });
+        self.parts.get(at).filter(is_it).map(|_| at)
     }
 
     /// What to send first, at most `max` bytes.
@@ -245,7 +287,7 @@ impl<B: Chunks> Queue<B> {
                         from += n as u64;
                     }
                 }
-                What::Waiting => break,
+                What::Waiting { .. } => break,
             }
             if left == 0 || slices.len() >= SLICES_MAX {
                 break;
@@ -271,7 +313,7 @@ impl<B: Chunks> Queue<B> {
                     *at += step;
                     (*at == *end, n - step as usize)
                 }
-                What::Waiting => unreachable!("a gap is not sent"),
+                What::Waiting { .. } => unreachable!("a gap is not sent"),
             };
             n = rest;
             if done {
@@ -365,6 +407,38 @@ mod tests {
         assert!(reply.passes && reply.is_empty());
         queue.fill(ticket.serial, reply);
         assert_eq!((drain(&mut queue, 10), queue.waiting), (b"c".to_vec(), 0));
+    }
+
+    #[test]
+    fn a_gap_that_is_kept_takes_one_part_after_the_other() {
+        let mut queue: Queue<Fours> = Queue::new();
+        queue.serial = u32::MAX - 1; // serials pass zero on the way
+        let (mut buf, mut tickets) = (Vec::new(), Vec::new());
+        for i in 0..3 {
+            let mut out = Output::new(&mut buf, &mut queue, 1);
+            tickets.push(out.defer().expect("few are waiting"));
+            out.buf.extend(format!("{i};").bytes());
+        }
+        queue.push(&buf);
+        let mut heard = Vec::new();
+        for (round, which) in [1, 0, 1, 0, 2, 1].into_iter().enumerate() {
+            let (mut buf, mut reply) = (Vec::new(), Queue::resumed(tickets[which].serial));
+            let mut out = Output::resumed(&mut buf, &mut reply, 1, 0);
+            out.buf.extend(format!("<{which}").bytes());
+            out.bulk(Fours(b"01234567".to_vec()), 2, 4);
+            out.buf.extend(b">");
+            if round < 3 {
+                out.keep();
+            }
+            reply.push(&buf);
+            queue.fill(tickets[which].serial, reply);
+            heard.extend(drain(&mut queue, 3));
+            let open = queue.is_open().then(|| queue.parts[0].serial);
+            let expected = [None, Some(0), Some(0), Some(1), Some(1), None][round];
+            assert_eq!(open, expected.map(|which: usize| tickets[which].serial), "{round}");
+        }
+        assert_eq!(String::from_utf8(heard).expect("text"), "<023><023>0;<123><123><123>1;<223>2;");
+        assert_eq!((queue.small_bytes(), queue.held_bytes(), queue.waiting), (0, 0, 0));
     }
 
     #[test]

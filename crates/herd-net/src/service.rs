@@ -108,7 +108,8 @@ pub trait Service {
     /// Whether replies are still to come though nothing of them is queued: bodies being sent, and waits.
     fn owes(&self, session: &Self::Session) -> bool;
 
-    /// Everything queued was sent: gives the next piece.
+    /// Everything queued was sent: gives the next piece. Or all before the rest of a reply ([`Output::keep`]), of which
+    /// more may come then.
     fn more(&mut self, session: &mut Self::Session, out: &mut Output<'_, Self::Bulk>);
 
     /// Called about four times a second, and at once when a stop begins: gives tickets whose time has come. While the

@@ -180,7 +180,8 @@ impl<S: Service, M: System> Conn<S, M> {
 
     fn wants_another(&self, turn: &Turn<'_, S, M>) -> bool {
         let more = || self.put_off || turn.service.wants_more(&self.session);
-        let has_more = self.queue.can_send() || (self.queue.is_empty() && more());
+        let is_out = self.queue.is_empty() || self.queue.is_open();
+        let has_more = self.queue.can_send() || (is_out && more());
         let serves_on = self.put_off && turn.service.is_link(&self.session);
         (self.writable && has_more) || serves_on || self.wants_to_read(turn.service)
     }
@@ -265,7 +266,8 @@ impl<S: Service, M: System> Conn<S, M> {
 
     /// Has the service queue more once everything was sent; false if there is nothing.
     fn refill(&mut self, turn: &mut Turn<'_, S, M>) -> bool {
-        if !self.queue.is_empty() || !turn.service.wants_more(&self.session) {
+        let is_out = self.queue.is_empty() || self.queue.is_open();
+        if !is_out || !turn.service.wants_more(&self.session) {
             return false;
         }
         turn.service.more(&mut self.session, &mut Output::new(turn.replies, &mut self.queue, turn.id));

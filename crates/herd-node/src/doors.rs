@@ -108,9 +108,10 @@ impl Session {
     /// Everything queued was sent: gives the next piece.
     pub(crate) fn more(&mut self, cx: &mut Context, out: &mut Output<'_>) {
         match self {
-            Session::Wire(session) => session.more(out),
+            Session::Wire(session) => session.more(cx, out),
             Session::Link(session) => session.more(cx, out),
-            Session::New | Session::Memcached(_) | Session::Http(_) => {}
+            Session::Http(session) => session.more(cx),
+            Session::New | Session::Memcached(_) => {}
         }
     }
 
@@ -120,7 +121,8 @@ impl Session {
         match self {
             Session::Wire(session) => session.wants_more(),
             Session::Link(session) => session.wants_more(cx),
-            Session::New | Session::Memcached(_) | Session::Http(_) => false,
+            Session::Http(session) => session.wants_more(),
+            Session::New | Session::Memcached(_) => false,
         }
     }
 
@@ -132,6 +134,16 @@ impl Session {
             Session::Http(session) => session.flying(),
             Session::Wire(session) => session.flying(),
             Session::Link(session) => session.flying(),
+        }
+    }
+
+    /// Whether its connection can't go on.
+    pub(crate) fn is_broken(&self, cx: &Context) -> bool {
+        match self {
+            Session::New | Session::Memcached(_) => false,
+            Session::Http(session) => session.is_broken(),
+            Session::Wire(session) => session.is_broken(),
+            Session::Link(session) => session.is_over(cx),
         }
     }
 

@@ -182,7 +182,7 @@ impl Service for NodeService {
     }
 
     fn is_dropped(&self, session: &Session) -> bool {
-        matches!(session, Session::Link(session) if session.is_over(&self.cx))
+        session.is_broken(&self.cx)
     }
 
     fn is_idle(&self, session: &Session) -> bool {

@@ -227,6 +227,11 @@ impl Handing {
         self.header.has(FLAG_RANGE)
     }
 
+    /// Bytes of the value that are asked for, at most.
+    pub(super) fn most_bytes(&self) -> u64 {
+        if self.is_range() { self.header.length } else { u64::MAX }
+    }
+
     /// The value, where it is too long for one frame.
     pub(super) fn long_value(&self) -> Option<&Arc<Body>> {
         match &self.value {

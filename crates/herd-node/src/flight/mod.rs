@@ -21,11 +21,13 @@
 //!
 //! * `handing.rs`: what is handed on. `landed.rs`: what came back. `table.rs`: the flights of a loop.
 //! * `pages.rs`: pages of names, of which each node has a part.
+//! * `passing.rs`: long values that go to their clients while they come.
 //! * `route.rs`: where a part goes, and what becomes of it there.
 
 mod handing;
 mod landed;
 mod pages;
+mod passing;
 mod route;
 mod table;
 #[cfg(test)]
@@ -34,6 +36,7 @@ mod tests;
 pub(crate) use handing::{Handing, How};
 pub(crate) use landed::{Cargo, Landed};
 pub(crate) use pages::Pages;
+pub(crate) use passing::{Passage, Piece};
 pub(crate) use route::Where;
 pub(crate) use table::{FlightId, Flights, Taken};
 

@@ -224,7 +224,7 @@ impl Context {
     }
 
     /// Sends the parts on their way that may go.
-    fn fly(&mut self) {
+    pub(super) fn fly(&mut self) {
         while let Some(id) = self.flights.todo.pop_front() {
             self.route(id);
         }
@@ -361,6 +361,8 @@ impl Context {
     pub(crate) fn flight_lost(&mut self, id: FlightId, attempt: u32, LinkLost: LinkLost) {
         if self.is_out(id, attempt) {
             match self.flights.part(id) {
+                // A client that has a part of the answer can't be given another one.
+                Some(part) if part.is_passing() => self.lose(id),
                 Some(part) if !part.handing.changes || has(Bug::RerunLost) => self.stay(id, None),
                 _ => self.lose(id),
             }
@@ -391,16 +393,19 @@ impl Context {
             self.fly();
             return Ok(());
         }
-        let mut head = Vec::new();
+        let (mut head, passes) = (Vec::new(), !is_moved && self.may_pass(id, header));
         fields.encode(&mut head)?;
+        if !passes {
+            self.links.allow(from, header.id, LENGTH_UNKNOWN);
+        }
         let body = match is_moved {
             true => {
                 let mut assembly = MapSent::decode(header, fields)?.1;
                 assembly.take(header, body)?;
                 Coming::Bytes(assembly)
             }
-            false => match self.begin_value(id, header, body) {
-                Ok(upload) => Coming::Value(upload),
+            false => match self.begin_coming(id, passes, (header, fields), body) {
+                Ok(coming) => coming,
                 Err(error) => {
                     self.fail_arriving(id, error);
                     return Ok(());
@@ -424,12 +429,17 @@ impl Context {
         if !self.is_out(id, attempt) {
             return Ok(());
         }
+        if let Some(taken) = self.pass_more(id, body, !header.has(FLAG_MORE)) {
+            taken.unwrap_or_else(|error| self.fail_arriving(id, error));
+            return Ok(());
+        }
         let now = self.now;
         let Some(Part { state: State::Out(_, _, arriving), .. }) = self.flights.part(id) else { return Ok(()) };
         let Some(coming) = arriving else { return Ok(()) };
         let taken = match &mut coming.body {
             Coming::Value(upload) => upload.write(body, now),
             Coming::Bytes(assembly) => assembly.take(header, body).map(drop).map_err(Error::from),
+            Coming::Passing(_) => Ok(()),
         };
         if let Err(error) = taken {
             self.fail_arriving(id, error);
@@ -449,9 +459,23 @@ impl Context {
                 };
                 self.land(id, landed);
             }
+            Coming::Passing(_) => {}
         }
         self.fly();
         Ok(())
+    }
+
+    fn begin_coming(
+        &mut self,
+        id: FlightId,
+        passes: bool,
+        (header, fields): (&Header, &Fields<'_>),
+        body: &[u8],
+    ) -> Result<Coming, Error> {
+        match passes {
+            true => self.begin_passing(id, header, fields, body),
+            false => self.begin_value(id, header, body).map(Coming::Value),
+        }
     }
 
     /// There is no room for an answer: the rest of it is not wanted.
@@ -469,7 +493,7 @@ impl Context {
         let expected = (header.length != LENGTH_UNKNOWN && header.offset == 0).then_some(header.length);
         let store = self.shared.store.clone();
         let Some(part) = self.flights.part(id) else {
-            return Err(Error::new(ErrorKind::Busy, "nobody waits for it"));
+            return Err(nobody_waits());
         };
         // A part of a value is shorter than the value.
         let expected = expected.filter(|_| !part.handing.is_range());
@@ -503,7 +527,7 @@ impl Context {
         }
     }
 
-    fn replied(&mut self, id: FlightId, header: &Header, fields: &Fields<'_>, cargo: Cargo) -> Landed {
+    pub(super) fn replied(&mut self, id: FlightId, header: &Header, fields: &Fields<'_>, cargo: Cargo) -> Landed {
         let with_value = self.flights.part(id).is_some_and(|part| part.handing.with_value);
         Landed::replied(self, header, fields, cargo, with_value)
     }
@@ -524,6 +548,11 @@ impl Context {
         // Where it is behind, it is asked again when it may have the map.
         self.stay(id, Some(sent.mark.max(mine)));
     }
+}
+
+#[cold]
+pub(super) fn nobody_waits() -> Error {
+    Error::new(ErrorKind::Busy, "nobody waits for it")
 }
 
 #[cold]

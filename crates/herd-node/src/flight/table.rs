@@ -3,6 +3,7 @@
 //! A flight is known by the ticket of its reply. Nothing here asks or answers anybody.
 
 use super::landed::Landed;
+use super::passing::Passing;
 use super::{Handing, Later};
 use crate::held::Held;
 use herd_core::replica::window::RequestId;
@@ -46,6 +47,13 @@ pub(super) struct Part {
     pub(super) attempt: u32,
 }
 
+impl Part {
+    /// Whether its answer goes to its client while it comes.
+    pub(super) fn is_passing(&self) -> bool {
+        matches!(&self.state, State::Out(_, _, Some(arriving)) if matches!(arriving.body, Coming::Passing(_)))
+    }
+}
+
 /// How far a part is.
 pub(super) enum State {
     /// Others of its object come before it.
@@ -71,6 +79,8 @@ pub(super) struct Arriving {
 pub(super) enum Coming {
     /// A value.
     Value(Upload),
+    /// A value that goes to its client while it comes.
+    Passing(Box<Passing>),
     /// Something else.
     Bytes(Assembly),
 }
@@ -81,6 +91,8 @@ pub(crate) enum Taken {
     None,
     /// It is not over.
     Open,
+    /// Its answer has begun to come: [`Context::pass_on`](crate::context::Context::pass_on).
+    Passing,
     /// What its door kept, and what its parts came to.
     Landed(Later, Vec<Landed>),
 }
@@ -132,6 +144,11 @@ impl Flights {
     /// Those of a connection, and what was kept of them.
     pub(crate) fn kept(&self, conn: u64) -> impl Iterator<Item = (Ticket, &Later)> {
         self.table.range(tickets(conn)).map(|(ticket, flight)| (*ticket, &flight.later))
+    }
+
+    /// What was kept of that one.
+    pub(crate) fn later(&self, ticket: Ticket) -> Option<&Later> {
+        self.table.get(&ticket).map(|flight| &flight.later)
     }
 
     /// What was kept of those of a connection.
@@ -206,6 +223,7 @@ impl Flights {
     pub(crate) fn take(&mut self, ticket: Ticket) -> Taken {
         match self.table.get(&ticket) {
             None => Taken::None,
+            Some(flight) if flight.parts.iter().any(Part::is_passing) => Taken::Passing,
             Some(flight) if flight.open > 0 => Taken::Open,
             Some(_) => self.remove(ticket).map_or(Taken::None, |flight| {
                 let landed = flight.parts.into_iter().filter_map(|part| match part.state {
@@ -263,6 +281,15 @@ impl Flights {
     /// Flights whose time is over, and that have not landed.
     pub(super) fn late(&self, now_ms: u64) -> Vec<Ticket> {
         self.deadlines.iter().take_while(|(at_ms, _)| *at_ms <= now_ms).map(|(_, ticket)| *ticket).collect()
+    }
+
+    /// It must have ended by then, as the loop's clock has it.
+    pub(super) fn set_deadline(&mut self, ticket: Ticket, at_ms: u64) {
+        if let Some(flight) = self.table.get_mut(&ticket) {
+            self.deadlines.remove(&(flight.deadline_ms, ticket));
+            flight.deadline_ms = at_ms;
+            self.deadlines.insert((at_ms, ticket));
+        }
     }
 
     /// It needs no deadline any more.

@@ -5,6 +5,7 @@ use crate::link::tests::world::World;
 mod chance;
 mod golden;
 mod large;
+mod passing;
 mod trouble;
 mod waits;
 

@@ -3,6 +3,7 @@
 
 use super::get::{Form, Taken, answer, finish, not_modified, plan_of_wait};
 use super::list::Asked;
+use super::passing::Passing;
 use super::put::{answer_put, answer_removed};
 use super::{Session, fail, fail_as};
 use crate::context::{Context, Output, not_found};
@@ -29,6 +30,13 @@ pub(crate) enum Later {
     List(Asked),
     /// A DELETE.
     Remove { connection: Connection, collection: Collection, name: Box<[u8]> },
+}
+
+impl Later {
+    /// Whether the reply can be written while the value comes.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self, Later::Get { .. })
+    }
 }
 
 impl Session {
@@ -106,8 +114,15 @@ impl Session {
         let (later, landed) = match cx.take_flight(ticket) {
             Flown::None => return None,
             Flown::Landed(Kept::Http(later), landed) => (*later, landed),
+            Flown::Passing => {
+                self.pass_on(cx, ticket, out);
+                return Some(true);
+            }
             Flown::Open | Flown::Landed(..) => return Some(false),
         };
+        if self.break_off(cx, ticket, out) {
+            return Some(true);
+        }
         let (later, landed) = match later {
             Later::List(asked) => {
                 self.list_own(cx, ticket, asked, landed, out);
@@ -119,7 +134,7 @@ impl Session {
             Later::List(_) => {}
             Later::Get { sent, collection, name } => {
                 if let Ok(Some((request, _))) = proto::parse_head(&sent) {
-                    self.answer_got(cx, ticket, &request, (&collection, &name), landed, out);
+                    self.answer_got(cx, (ticket, false), &request, (&collection, &name), landed, out);
                 }
             }
             Later::Wait { form, collection, name, newer_than, until_ms } => {
@@ -141,11 +156,12 @@ impl Session {
         Some(true)
     }
 
-    /// The answer to a GET or HEAD; it may have to wait for another version.
-    fn answer_got(
+    /// The answer to a GET or HEAD; it may have to wait for another version, or its value to pass, of which there is
+    /// only a part yet.
+    pub(super) fn answer_got(
         &mut self,
         cx: &mut Context,
-        ticket: Ticket,
+        (ticket, passes): (Ticket, bool),
         request: &Request<'_>,
         (collection, name): (&Collection, &[u8]),
         landed: Landed,
@@ -160,7 +176,14 @@ impl Session {
             _ => return fail(cx, request, VerbName::Get, &not_found(collection.name(), name), None, out),
         };
         let plan = |version, size| request.read.plan(version, size);
-        match answer(cx, &form, collection, &found, (plan, landed.clock.now_ms), out) {
+        let taken = answer(cx, &form, collection, &found, (plan, landed.clock.now_ms), out);
+        if passes && !matches!(taken, Taken::Large(..)) {
+            cx.forget_flight(ticket);
+        }
+        match taken {
+            Taken::Large(_, from, to) if passes => {
+                self.insert_passing(Passing::new(ticket, from, to));
+            }
             Taken::NotModified(version) => match request.read.wait() {
                 Some(wait) if wait.newer_than == version && wait.wait_ms > 0 => {
                     let wait = (version, wait.wait_ms);

@@ -8,6 +8,7 @@
 mod get;
 mod later;
 mod list;
+mod passing;
 mod put;
 
 use crate::context::{Context, Output};
@@ -21,6 +22,7 @@ use herd_core::{Error, ErrorKind};
 use herd_net::{Next, Step};
 pub(crate) use later::Later;
 use list::{Listing, Wanted};
+use passing::Passing;
 use put::Incoming;
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
@@ -33,6 +35,10 @@ pub(crate) struct Session {
     /// By the serial of their tickets.
     waits: BTreeMap<u32, Wait>,
     listings: BTreeMap<u32, Listing>,
+    /// Values of other nodes that are sent while they come, in the order of their replies.
+    passing: Vec<Passing>,
+    /// One of them came to no end, so that nothing behind it can be told from it.
+    is_broken: bool,
     /// A whole head was read.
     known: bool,
     /// The number of its connection, once it has handed something on.

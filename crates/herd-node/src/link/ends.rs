@@ -94,7 +94,8 @@ impl End {
         self.check_room()?;
         let request = Header { kind: Kind::Request, id: self.asker.next_id(), ..request };
         encode(request, &mut self.unsent).expect("who asks keeps the limits of a frame");
-        if self.asker.open(request, note) {
+        // That of a flight is allowed when it has begun to come.
+        if self.asker.open(request, note) && !matches!(note, Note::Flight(..)) {
             self.unsent.extend_from_slice(&Header::credit(request.id, LENGTH_UNKNOWN).encode());
         }
         Ok(request.id)
@@ -214,6 +215,11 @@ impl Ends {
         end.asker.open_streamed(request, fields, note).expect("who asks keeps the limits of a frame");
         self.ready.push(end.ticket);
         Ok((end.id, request.id))
+    }
+
+    /// So many bytes more of the answer to a request may come.
+    pub(crate) fn allow(&mut self, id: LinkId, request: u64, bytes: u64) {
+        self.say(id, |out| out.extend_from_slice(&Header::credit(request, bytes).encode()));
     }
 
     /// Nobody wants the answer to a request any more.

@@ -185,7 +185,7 @@ impl Session {
     pub(crate) fn more(&mut self, cx: &mut Context, out: &mut Output<'_>) {
         let Session::Up { id, served, .. } = self else { return };
         if served.wants_more() {
-            served.more(out);
+            served.more(cx, out);
         }
         send_request(cx, *id, out);
     }
@@ -451,7 +451,7 @@ fn reply(
     if header.has(FLAG_MORE) && !matches!(note, Note::Flight(..)) {
         return Err(Fault::Broken("an answer in parts, where none was asked for".into()));
     }
-    if answer.needs_credit {
+    if answer.needs_credit && !matches!(note, Note::Flight(..)) {
         out.buf.extend_from_slice(&Header::credit(header.id, LENGTH_UNKNOWN).encode());
     }
     if is_stopped {

@@ -210,7 +210,7 @@ impl Session {
     pub(crate) fn resume(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) -> bool {
         let (later, landed) = match cx.take_flight(ticket) {
             Taken::Landed(Kept::Memcached(later), landed) => (later, landed),
-            Taken::None | Taken::Open | Taken::Landed(..) => return false,
+            Taken::None | Taken::Open | Taken::Passing | Taken::Landed(..) => return false,
         };
         out.pass();
         match later {

@@ -26,6 +26,13 @@ pub(crate) struct Later {
     pub(super) listing: Option<Asked>,
 }
 
+impl Later {
+    /// Whether the reply can be sent while the value comes.
+    pub(crate) fn may_pass(&self) -> bool {
+        self.request.verb() == Some(Verb::Get) && self.listing.is_none()
+    }
+}
+
 /// How long a request may take.
 fn limit_ms(header: &Header) -> u64 {
     match (header.newer_than(), header.time_ms) {
@@ -92,10 +99,17 @@ impl Session {
         let (later, landed) = match cx.take_flight(ticket) {
             Taken::None => return None,
             Taken::Open => return Some(false),
+            Taken::Passing => {
+                self.pass_on(cx, ticket, out);
+                return Some(true);
+            }
             Taken::Landed(Kept::Wire(later), landed) => (later, landed),
             Taken::Landed(..) => return Some(false),
         };
         let request = later.request;
+        if self.break_off(cx, ticket, out) {
+            return Some(true);
+        }
         if later.listing.is_some() {
             if let Err(error) = self.list_own(cx, ticket, *later, landed, out) {
                 refuse(cx, VerbName::List, &request, 0, &error, out);
@@ -107,7 +121,7 @@ impl Session {
                 self.answer_read(cx, &later, &landed, out)
             }
             Some(landed) if self.peer.is_some() => self.answer_node(cx, &later, &landed, out),
-            Some(landed) if request.verb() == Some(Verb::Get) => self.answer_got(cx, &later, landed, out),
+            Some(landed) if request.verb() == Some(Verb::Get) => self.answer_got(cx, (&later, None), landed, out),
             Some(landed) => {
                 let done = done(&later.collection, &later.name, landed.outcome());
                 match request.verb() {
@@ -154,11 +168,12 @@ impl Session {
         }
     }
 
-    /// The reply to a get: as the other node has made it, for this client.
-    fn answer_got(
+    /// The reply to a get: as the other node has made it, for this client. Where the value has come in part, the rest
+    /// follows under that ticket.
+    pub(super) fn answer_got(
         &mut self,
         cx: &mut Context,
-        later: &Later,
+        (later, follows): (&Later, Option<Ticket>),
         landed: Landed,
         out: &mut Output<'_>,
     ) -> Result<(), Error> {
@@ -193,7 +208,7 @@ impl Session {
             Value::Body(body) => {
                 cx.count_out(VerbName::Get, body.len());
                 let part = Outgoing::part(reply, first, body.clone(), relayed.offset);
-                let mut outgoing = part.allowed(later.credit);
+                let mut outgoing = part.allowed(later.credit).following(follows);
                 outgoing.hold(&cx.shared.store)?;
                 self.begin_send(outgoing, out);
             }

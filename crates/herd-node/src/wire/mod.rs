@@ -11,6 +11,7 @@ mod handed;
 mod later;
 mod list;
 mod map;
+mod passing;
 mod receive;
 mod send;
 mod verbs;
@@ -46,6 +47,8 @@ pub(crate) struct Session {
     conn: Option<u64>,
     /// The link whose other node asks here what its clients have asked there.
     peer: Option<LinkId>,
+    /// A body on its way out came to no end.
+    is_broken: bool,
 }
 
 #[derive(Default)]
@@ -90,6 +93,11 @@ impl Session {
     /// The number of its connection, if it has handed anything on.
     pub(crate) fn flying(&self) -> Option<u64> {
         self.conn
+    }
+
+    /// Whether its connection can't go on.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.is_broken
     }
 
     /// Whether no body is under way. A get that waits for a newer version does not make the connection busy: it may

@@ -2,14 +2,18 @@
 //! none beyond its credit.
 
 use super::later;
+use super::passing::Rest;
 use super::{Session, write_frame};
 use crate::context::{Context, Output};
+use crate::flight::Piece;
 use crate::held::Held;
 use herd_core::Error;
 use herd_core::checksum::Crc32c;
 use herd_core::limits::{BLOCK_BYTES, WIRE_FIRST_CREDIT_BYTES, WIRE_FRAME_BODY_MAX_BYTES};
 use herd_core::wire::{self, Between, FLAG_MORE, Fields, Header, LENGTH_UNKNOWN};
+use herd_net::Ticket;
 use herd_store::{Body, Store};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A get whose body is being sent.
@@ -30,6 +34,8 @@ pub(super) struct Outgoing {
     end: u64,
     /// Bytes that may still be sent.
     credit: u64,
+    /// What else is to come of the body from another node; `body` is a piece of it then.
+    pub(super) rest: Option<Rest>,
 }
 
 /// The fields of a reply, kept until its first frame is sent.
@@ -55,7 +61,8 @@ impl Outgoing {
     pub(super) fn new(header: Header, first: FirstFields, body: Arc<Body>, from: u64, end: u64) -> Self {
         let (first, held) = (Some(Box::new(first)), None);
         let (base, became) = (0, Box::default());
-        Self { header, first, held, body, base, became, from, at: from, end, credit: WIRE_FIRST_CREDIT_BYTES }
+        let credit = WIRE_FIRST_CREDIT_BYTES;
+        Self { header, first, held, body, base, became, from, at: from, end, credit, rest: None }
     }
 
     /// A part of an object, which begins at `base` there and is all that is known of it here.
@@ -75,6 +82,39 @@ impl Outgoing {
         self
     }
 
+    /// The rest comes under this ticket.
+    pub(super) fn following(self, ticket: Option<Ticket>) -> Self {
+        Self { rest: ticket.map(Rest::new), ..self }
+    }
+
+    /// Whether its rest comes under this ticket.
+    pub(super) fn is_of(&self, ticket: Ticket) -> bool {
+        self.rest.as_ref().is_some_and(|rest| rest.ticket == ticket)
+    }
+
+    /// More of its rest has come.
+    pub(super) fn arrived(&mut self, pieces: VecDeque<Piece>, is_whole: bool) {
+        if let Some(rest) = &mut self.rest {
+            rest.add(pieces, is_whole);
+        }
+        if self.at == self.end {
+            self.go_on(0);
+        }
+    }
+
+    /// Whether the other node is to be told of what was sent.
+    fn is_unpaid(&self) -> bool {
+        self.rest.as_ref().is_some_and(Rest::is_unpaid)
+    }
+
+    /// Goes on with the next piece, if it is there.
+    fn go_on(&mut self, sent_bytes: u64) {
+        if let Some(Piece { at, body }) = self.rest.as_mut().and_then(|rest| rest.next(sent_bytes)) {
+            (self.base, self.from, self.at, self.end) = (at, 0, 0, body.len());
+            self.body = body;
+        }
+    }
+
     /// Counts what it keeps until its first frame is sent in the node's memory. Error: `Busy` where there is none.
     pub(super) fn hold(&mut self, store: &Arc<Store>) -> Result<(), Error> {
         let attributes = self.first.as_ref().map_or(0, |first| first.attributes.len() as u64);
@@ -89,7 +129,7 @@ impl Outgoing {
     }
 
     fn can_send(&self) -> bool {
-        self.credit > 0
+        self.credit > 0 && (self.rest.is_none() || self.at < self.end)
     }
 
     /// Sends the next frame, of at most `max` bytes; true when it was the last.
@@ -98,7 +138,8 @@ impl Outgoing {
         let whole_blocks = allowed / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
         let len = (self.end - self.at).min(whole_blocks);
         let to = self.at + len;
-        let more = to < self.end;
+        let follows = self.rest.as_ref().is_some_and(Rest::follows);
+        let more = to < self.end || follows;
         let first = self.first.take();
         self.held = None;
         let mut header = self.header;
@@ -117,6 +158,9 @@ impl Outgoing {
         out.bulk(self.body.clone(), self.at, to);
         self.at = to;
         self.credit = self.credit.saturating_sub(len);
+        if follows && self.at == self.end {
+            self.go_on(self.end);
+        }
         !more
     }
 }
@@ -155,17 +199,20 @@ impl Session {
         }
     }
 
-    /// Whether a frame of some body can be sent.
+    /// Whether a frame of some body can be sent, or another node is to be told of one that was.
     pub(crate) fn wants_more(&self) -> bool {
-        self.open.as_ref().is_some_and(|open| open.outgoing.iter().any(Outgoing::can_send))
+        self.open
+            .as_ref()
+            .is_some_and(|open| open.outgoing.iter().any(|outgoing| outgoing.can_send() || outgoing.is_unpaid()))
     }
 
     /// Everything queued was sent: the next frame of the body whose turn it is.
-    pub(crate) fn more(&mut self, out: &mut Output<'_>) {
+    pub(crate) fn more(&mut self, cx: &mut Context, out: &mut Output<'_>) {
+        self.pay(cx);
         self.send_next(out);
     }
 
-    fn send_next(&mut self, out: &mut Output<'_>) {
+    pub(super) fn send_next(&mut self, out: &mut Output<'_>) {
         let open = self.open();
         let alone = open.outgoing.len() == 1 && open.incoming.is_empty();
         let Some(at) = open.outgoing.iter().position(Outgoing::can_send) else {
