@@ -1,6 +1,6 @@
 # Herd. Every word installs what it lacks (as root) or says what to install.
 #
-#   make run      build, start a node, copy a real tree into it and back, leave it serving (DIR=, PORT=, ONCE=1)
+#   make run      build, start a herd of three, copy a real tree into it and back, leave it serving (DIR=, PORT=, ONCE=1)
 #   make test     all tests; what continuous integration runs
 #   make bench    measure beside memcached, Redis and others (MEMCACHED=path, POGOCACHE=path, ROUNDS=7, LINES=c,d)
 #   make figures  measure and draw the papers' figures again on pretend networks (ROUNDS=3, FULL=1: every cell)

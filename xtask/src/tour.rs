@@ -1,4 +1,5 @@
-//! `cargo xtask tour` (`make run`): a node, a real tree into it and back, compared; then it is left serving.
+//! `cargo xtask tour` (`make run`): a herd of three nodes, a real tree into it and back, compared; then it is left
+//! serving.
 //!
 //! Environment: `DIR` another tree, `PORT` the first port to try, `ONCE=1` to end after the comparison.
 
@@ -13,38 +14,47 @@ const HERD: &str = "target/release/herd";
 /// Ports tried, one after the other.
 const PORTS: u16 = 20;
 
-/// A started node, stopped when it goes.
-struct Node {
-    child: Child,
-    addr: String,
+/// Nodes of the herd.
+const NODES: usize = 3;
+
+/// A started herd, stopped when it goes.
+struct Herd {
+    children: Vec<Child>,
+    addrs: Vec<String>,
+    /// What its nodes keep on disk.
+    dir: PathBuf,
 }
 
-impl Drop for Node {
+impl Drop for Herd {
     fn drop(&mut self) {
-        let pid = self.child.id().to_string();
-        // It may be gone already; then there is nothing to stop.
-        Command::new("kill").args(["-TERM", &pid]).stderr(Stdio::null()).status().ok();
-        self.child.wait().ok();
+        for child in &self.children {
+            // It may be gone already; then there is nothing to stop.
+            Command::new("kill").args(["-TERM", &child.id().to_string()]).stderr(Stdio::null()).status().ok();
+        }
+        self.children.iter_mut().for_each(|child| drop(child.wait()));
+        fs::remove_dir_all(&self.dir).ok();
     }
 }
 
 pub(crate) fn run() -> Result<(), String> {
-    let node = start(first_port(std::env::var("PORT").ok())?)?;
-    let back = std::env::temp_dir().join(format!("herd-tour-{}", std::process::id()));
-    let done = trees().iter().try_for_each(|tree| round(&node, tree, &back));
+    let temporary = |what: &str| std::env::temp_dir().join(format!("herd-tour-{what}-{}", std::process::id()));
+    let mut herd = Herd { children: Vec::new(), addrs: Vec::new(), dir: temporary("nodes") };
+    herd.start(first_port(std::env::var("PORT").ok())?)?;
+    let back = temporary("back");
+    let done = trees().iter().try_for_each(|tree| round(&herd, tree, &back));
     // The copy is only for the comparison.
     fs::remove_dir_all(&back).ok();
     done?;
     if std::env::var("ONCE").is_ok_and(|once| once == "1") {
         return Ok(());
     }
-    let addr = &node.addr;
-    println!("\nThe node serves on {addr} until Ctrl-C. Try, in another terminal:");
-    println!("  curl http://{addr}/status");
-    println!("  echo hello | {HERD} put greeting --node {addr} && {HERD} get greeting --node {addr}");
-    println!("  curl http://{addr}/o/default/greeting");
-    let mut node = node;
-    node.child.wait().map(|_| ()).map_err(|error| error.to_string())
+    let addr = &herd.addrs[0];
+    println!("\nThe herd serves on {} until Ctrl-C. Try, in another terminal:", herd.addrs.join(", "));
+    println!("  {HERD} status --node {addr}");
+    println!("  echo hello | {HERD} put greeting --node {addr} && {HERD} get greeting --node {}", herd.addrs[1]);
+    println!("  curl http://{}/o/default/greeting", herd.addrs[2]);
+    let mut herd = herd;
+    herd.children[0].wait().map(|_| ()).map_err(|error| error.to_string())
 }
 
 /// The first port to try: `PORT`, or 7700.
@@ -70,31 +80,52 @@ fn trees() -> Vec<PathBuf> {
     found
 }
 
-fn start(first: u16) -> Result<Node, String> {
-    for port in first..first + PORTS {
-        let addr = format!("127.0.0.1:{port}");
-        if std::net::TcpListener::bind(&addr).is_err() {
-            println!("port {port} is taken, trying the next");
-            continue;
-        }
-        let mut child = Command::new(HERD)
-            .args(["node", "--listen", &addr])
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| format!("{HERD}: {error}"))?;
-        let out = child.stdout.take().ok_or("no output of the node")?;
-        let ready = BufReader::new(out).lines().map_while(Result::ok).any(|line| line.starts_with("ready "));
-        if ready {
-            return Ok(Node { child, addr });
-        }
-        // It ended by itself; its error is on the screen.
-        child.wait().ok();
+impl Herd {
+    /// Starts all nodes: the first at the first port that is free, the others at any.
+    fn start(&mut self, first: u16) -> Result<(), String> {
+        let is_free = |port: &u16| {
+            let is_free = std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+            if !is_free {
+                println!("port {port} is taken, trying the next");
+            }
+            is_free
+        };
+        let port = (first..first + PORTS).find(is_free);
+        let port = port.ok_or_else(|| format!("ports {first} to {} are taken", first + PORTS - 1))?;
+        (0..NODES).try_for_each(|number| self.start_node(if number == 0 { port } else { 0 }))
     }
-    Err(format!("no node could be started on ports {first} to {}", first + PORTS - 1))
+
+    fn start_node(&mut self, port: u16) -> Result<(), String> {
+        let name = format!("n{}", self.addrs.len() + 1);
+        let mut command = Command::new(HERD);
+        command.args(["node", "--listen", &format!("127.0.0.1:{port}"), "--name", &name, "--log", "warn"]);
+        // Together they have half of the machine's, as one node alone would.
+        command.args(["--memory", &format!("{}k", memory_kib()? / 2 / NODES as u64), "--data"]);
+        command.arg(self.dir.join(&name)).stdout(Stdio::piped());
+        if let Some(first) = self.addrs.first() {
+            command.args(["--join", first]);
+        }
+        let mut child = command.spawn().map_err(|error| format!("{HERD}: {error}"))?;
+        let out = child.stdout.take().ok_or("no output of the node")?;
+        self.children.push(child);
+        let mut lines = BufReader::new(out).lines().map_while(Result::ok);
+        // Where there is none it ended by itself, and its error is on the screen.
+        let addr = lines.find_map(|line| line.strip_prefix("ready ").map(str::to_owned));
+        self.addrs.push(addr.ok_or_else(|| format!("node {name} could not be started"))?);
+        Ok(())
+    }
+}
+
+/// The machine's memory, KiB.
+fn memory_kib() -> Result<u64, String> {
+    let text = fs::read_to_string("/proc/meminfo").map_err(|error| format!("/proc/meminfo: {error}"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse().ok());
+    kib.ok_or_else(|| "/proc/meminfo has no MemTotal".into())
 }
 
 /// One tree into the herd, back, and compared.
-fn round(node: &Node, tree: &Path, back: &Path) -> Result<(), String> {
+fn round(node: &Herd, tree: &Path, back: &Path) -> Result<(), String> {
     let name: String =
         tree.to_string_lossy().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let collection = format!("tour{name}");
@@ -129,8 +160,8 @@ fn say(way: &str, tree: &Path, files: u64, bytes: u64, begin: Instant) {
     );
 }
 
-fn herd(node: &Node, args: &[&str]) -> Result<(), String> {
-    let status = Command::new(HERD).args(args).args(["--node", &node.addr]).status();
+fn herd(node: &Herd, args: &[&str]) -> Result<(), String> {
+    let status = Command::new(HERD).args(args).args(["--node", &node.addrs[0]]).status();
     match status {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("herd {}: {status}", args.join(" "))),
