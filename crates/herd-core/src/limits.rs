@@ -277,6 +277,10 @@ pub const PART_BYTES_MAX: u64 = LINK_BYTES_MAX / 4;
 /// carry in some 3 ms, and all that one group has a link hold of a value.
 pub const GROUP_AHEAD_BYTES: u64 = 4 << 20;
 
+/// How long a member may be without a link before its group's writes are refused at once. Shorter losses are waited
+/// out: a link that broke is made anew within this.
+pub const GROUP_LINK_PATIENCE_MS: u64 = 1_000;
+
 /// How long what is committed waits to be told to a member, for a message that goes there anyway.
 pub const GROUP_SETTLE_MS: u64 = 1;
 

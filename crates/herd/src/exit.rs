@@ -80,7 +80,8 @@ impl From<Error> for Failure {
             ErrorKind::OutcomeUnknown => UNKNOWN,
         };
         let mut text = typed(COMMAND.get().copied(), error.subject(), &plain(&error.reason()));
-        if code == UNKNOWN {
+        // A node says so itself.
+        if code == UNKNOWN && !text.contains("outcome is unknown") {
             text.push_str("; the outcome is unknown: it may have been done");
         }
         Self { fatal: is_fatal(error.kind()), ..Self::new(code, text) }

@@ -557,6 +557,7 @@ pub(super) fn nobody_waits() -> Error {
 
 #[cold]
 fn outcome_unknown(name: &[u8]) -> Error {
-    let text = format!("the node that has '{}' went out of reach: it may have been done", quote(name));
+    let text =
+        format!("the node that has '{}' went out of reach; the outcome is unknown: it may have been done", quote(name));
     Error::new(ErrorKind::OutcomeUnknown, text)
 }

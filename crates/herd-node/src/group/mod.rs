@@ -170,7 +170,7 @@ pub(crate) fn look(cx: &mut Context) {
         for group in theirs {
             with(cx, Some(group), |share, cx| match change {
                 Change::Up(..) => share.link_up(cx, link),
-                Change::Down(_) => share.link_down(link),
+                Change::Down(_) => share.link_down(cx, link),
             });
         }
     }
@@ -233,7 +233,7 @@ fn adopt(cx: &mut Context, me: Life, map: &Arc<Map>) {
                 continue;
             }
             if !is_known {
-                cx.parts.shares.insert(id, Box::new(Share::new(&cx.shared.store, me.node, id)));
+                cx.parts.shares.insert(id, Box::new(Share::new(cx, me.node, id)));
             }
             let slots = (0..).zip(spread.slots.iter()).filter(|(_, of)| **of == id.number);
             let slots: Vec<u16> = slots.map(|(slot, _)| slot).collect();

@@ -6,15 +6,14 @@ use super::copies::{Copies, Kept};
 use super::operation::{Operation, Origin, Told, decide_all};
 use super::outbox::{Inbox, Outbox};
 use crate::context::Context;
-use herd_core::limits::{GROUP_SETTLE_MS, GROUP_SWEEP_MS, GROUP_TURN_ENTRIES, PART_OPS_MAX};
+use herd_core::limits::{GROUP_LINK_PATIENCE_MS, GROUP_SETTLE_MS, GROUP_SWEEP_MS, GROUP_TURN_ENTRIES, PART_OPS_MAX};
 use herd_core::place::{GroupId, NodeId};
-use herd_core::replica::{Copies as _, Effect, Message, Offer, Outcome, Part, Refusal, View};
+use herd_core::replica::{Copies as _, Effect, Member, Message, Offer, Outcome, Part, Refusal, Standing, View};
 use herd_core::wire::{self, Ahead, Delta, LinkId, Said};
 use herd_core::{Error, ErrorKind, quote};
-use herd_store::{SlotCursor, Store};
+use herd_store::SlotCursor;
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// See the module.
 pub(super) struct Share {
@@ -22,6 +21,9 @@ pub(super) struct Share {
     part: Part<Key, Edit, Operation>,
     kept: Kept,
     out: BTreeMap<NodeId, Outbox>,
+    /// Since when there is no link to a node; one that is not here had none since `made_ms`.
+    lost_ms: BTreeMap<NodeId, u64>,
+    made_ms: u64,
     coming: BTreeMap<NodeId, Inbox>,
     /// When members are told what is committed, if they are owed that.
     settle_ms: Option<u64>,
@@ -68,12 +70,14 @@ impl Walk {
 }
 
 impl Share {
-    pub(super) fn new(store: &Arc<Store>, me: NodeId, id: GroupId) -> Self {
+    pub(super) fn new(cx: &Context, me: NodeId, id: GroupId) -> Self {
         Self {
             id,
             part: Part::new(me),
-            kept: Kept::new(store, id),
+            kept: Kept::new(&cx.shared.store, id),
             out: BTreeMap::new(),
+            lost_ms: BTreeMap::new(),
+            made_ms: cx.now_ms(),
             coming: BTreeMap::new(),
             settle_ms: None,
             clearing: None,
@@ -106,12 +110,29 @@ impl Share {
         self.carry_out(cx);
     }
 
-    pub(super) fn link_down(&mut self, link: LinkId) {
+    pub(super) fn link_down(&mut self, cx: &Context, link: LinkId) {
         self.part.link_down(link.node, link.generation());
         if self.out.get(&link.node).is_some_and(|out| out.generation == link.generation()) {
             self.out.remove(&link.node);
             self.coming.remove(&link.node);
+            self.lost_ms.insert(link.node, cx.now_ms());
         }
+    }
+
+    /// Why nothing is written now: a member whose ack is needed has no link for a while. What is not begun fails at
+    /// once and for certain, where it would end as of unknown outcome.
+    fn stopped(&self, cx: &Context, key: &Key) -> Option<Error> {
+        let is_gone = |member: &&Member| {
+            let since_ms = self.lost_ms.get(&member.node).unwrap_or(&self.made_ms);
+            let is_lost = !self.out.contains_key(&member.node) && cx.now_ms() - since_ms > GROUP_LINK_PATIENCE_MS;
+            is_lost && member.standing != Standing::Syncing
+        };
+        let gone = self.part.view().members.iter().find(is_gone)?;
+        let map = cx.shared.place.get().and_then(|place| place.map());
+        let name = map.and_then(|(map, _)| map.node(gone.node).map(|node| node.name.clone())).unwrap_or_default();
+        let of = quote(&key.of.name);
+        let text = format!("node '{name}', which keeps a copy of '{of}', can't be reached: no write until it is back");
+        Some(Error::new(ErrorKind::Unreachable, text))
     }
 
     /// An operation of this node's clients, or of a node that handed it on.
@@ -259,6 +280,12 @@ impl Share {
         let decision = decide_all(&mut copies, (&c, &key), self.part.view().since, ops);
         self.part.put_back(&key, decision.rest);
         copies.kept.version = decision.version;
+        if let Some(error) = decision.change.as_ref().and_then(|_| self.stopped(cx, &key)) {
+            self.part.begin(&mut Copies { cx, kept: &mut self.kept }, key, Vec::new(), None);
+            self.kept.version = None;
+            return decision.ops.into_iter().for_each(|op| self.end(&op, Told::failed(error.clone())));
+        }
+        let mut copies = Copies { cx, kept: &mut self.kept };
         let (ops, told) = match decision.change {
             Some(_) => (decision.ops, Vec::new()),
             None => (Vec::new(), decision.ops),

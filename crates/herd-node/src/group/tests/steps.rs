@@ -91,6 +91,26 @@ fn values_of_any_length_come_to_all_members() {
 }
 
 #[test]
+fn nothing_is_begun_while_a_member_is_gone() {
+    let mut herd = Herd::new(3, 3);
+    put(&mut herd, b"n", b"1");
+    herd.world.cut = true;
+    herd.pass(4_000);
+    let refused = herd.begin(b"n", &small(b"2"));
+    herd.settle();
+    let error = herd.told(refused).expect("it is not waited for").err().expect("it was not begun");
+    assert!(error.kind == ErrorKind::Unreachable && error.text.contains("which keeps a copy of 'n'"), "{error:?}");
+    let read = herd.begin(b"n", &read());
+    herd.settle();
+    assert!(herd.told(read).expect("it changes nothing").is_ok_and(|done| shown(&done) == Some(b"1".into())));
+    herd.world.cut = false;
+    herd.pass(5_000);
+    put(&mut herd, b"n", b"3");
+    herd.pass(5);
+    herd.check_equal();
+}
+
+#[test]
 fn operations_that_wait_share_a_write_and_each_has_its_own_version() {
     let mut herd = Herd::new(2, 2);
     assert!(herd.ask(b"n", &small(b"0")).is_ok());
