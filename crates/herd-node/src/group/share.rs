@@ -254,7 +254,7 @@ impl Share {
             }
             Effect::Decide(key, ops) => self.decide(cx, key, ops),
             Effect::Answer(ops, outcome) => ops.into_iter().for_each(|op| self.answer(op, outcome)),
-            Effect::Want(want) => cx.links.want(self.id, want),
+            Effect::Want(want) => cx.links.want(self.id, self.part.view().epoch, want),
             Effect::Clear => self.clearing = Some(Walk::default()),
             Effect::Close(peer) => self.close(cx, peer),
         }

@@ -6,7 +6,7 @@ use super::ends::{End, lose};
 use super::peers::Target;
 use crate::context::Context;
 use herd_core::place::{GroupId, NodeId};
-use herd_core::replica::Want;
+use herd_core::replica::{GroupEpoch, Want};
 use herd_core::wire::LinkId;
 
 /// A link came or went.
@@ -39,9 +39,9 @@ impl Ends {
         }
     }
 
-    /// Asks the warden.
-    pub(crate) fn want(&self, group: GroupId, want: Want) {
-        self.hub().into_iter().for_each(|hub| hub.owner.wants(group, want));
+    /// Asks the warden, in the view of that epoch.
+    pub(crate) fn want(&self, group: GroupId, epoch: GroupEpoch, want: Want) {
+        self.hub().into_iter().for_each(|hub| hub.owner.wants(group, epoch, want));
     }
 
     /// The link to a node of that generation.

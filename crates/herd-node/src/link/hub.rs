@@ -3,7 +3,7 @@
 use super::Warden;
 use super::resolve::Names;
 use herd_core::place::{GroupId, HerdId, Map, NodeId, NodeState};
-use herd_core::replica::Want;
+use herd_core::replica::{GroupEpoch, Want};
 use herd_core::wire::{LinkError, LinkErrorKind, MapMark, MapSent, Nonces, Peer, Secret};
 use herd_net::LoopHandle;
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,10 +54,11 @@ pub trait Owner: Send + Sync {
     /// was up meanwhile.
     fn refused(&self, node: NodeId, error: &LinkError);
 
-    /// The primary of a group, this node, asks something of the warden; asked again until a map says so, or something
-    /// else. One who has no warden to ask lets it be: the group goes on as it is.
-    fn wants(&self, group: GroupId, want: Want) {
-        let _ = (group, want);
+    /// The primary of a group, this node, asks something of the warden in the view of that epoch. In each later view it
+    /// asks again, unless that says so, or something else: what was asked in an earlier one stands for nothing any more.
+    /// One who has no warden to ask lets it be: the group goes on as it is.
+    fn wants(&self, group: GroupId, epoch: GroupEpoch, want: Want) {
+        let _ = (group, epoch, want);
     }
 }
 

@@ -4,7 +4,7 @@ use herd_core::collection::Spec;
 use herd_core::key::CollectionId;
 use herd_core::limits::TICK_MS;
 use herd_core::place::{Collection, Draft, GroupId, HerdId, Kind, Life, Map, Node, NodeId, NodeState};
-use herd_core::replica::Want;
+use herd_core::replica::{GroupEpoch, Want};
 use herd_core::wire::{LinkError, MapMark, Secret};
 use herd_net::{Engine, LoopStats, Pipes, Service, System};
 use herd_node::{Came, Config, Environment, Hub, Inside, Membership, Owner};
@@ -54,7 +54,7 @@ pub(super) fn first_map(nodes: usize, copies: u8) -> Map {
 #[derive(Default)]
 pub(super) struct Told {
     came: Mutex<Vec<Came>>,
-    wants: Mutex<Vec<(GroupId, Want)>>,
+    wants: Mutex<Vec<(GroupId, GroupEpoch, Want)>>,
 }
 
 impl Owner for Told {
@@ -66,8 +66,8 @@ impl Owner for Told {
 
     fn refused(&self, _node: NodeId, _error: &LinkError) {}
 
-    fn wants(&self, group: GroupId, want: Want) {
-        self.wants.lock().expect("no panic").push((group, want));
+    fn wants(&self, group: GroupId, epoch: GroupEpoch, want: Want) {
+        self.wants.lock().expect("no panic").push((group, epoch, want));
     }
 }
 
@@ -127,7 +127,7 @@ impl<S: Service> Machine<S> {
     }
 
     /// What it asked of the warden since the last time.
-    pub(super) fn take_wants(&self) -> Vec<(GroupId, Want)> {
+    pub(super) fn take_wants(&self) -> Vec<(GroupId, GroupEpoch, Want)> {
         std::mem::take(&mut *self.told.wants.lock().expect("no panic"))
     }
 

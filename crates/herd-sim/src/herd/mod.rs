@@ -79,4 +79,14 @@ mod tests {
             }
         }
     }
+
+    /// What a primary asks again in a later view is not taken for what it asked in the one before.
+    #[test]
+    fn a_copy_that_ends_in_a_later_view_is_seated() {
+        let without = (0..16).filter(|fault| !matches!(fault, 5 | 6)).collect();
+        let cut = Cut { nodes: Some(3), copies: Some(3), ops: Some(398), without };
+        if let Err(error) = run(12, &cut) {
+            panic!("{error}");
+        }
+    }
 }

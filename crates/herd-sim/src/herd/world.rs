@@ -419,16 +419,15 @@ impl<S: Service> World<S> {
         }
     }
 
-    /// Takes what the node asks of the warden, where it leads by the present view.
+    /// Takes what the node asks of the warden, where it leads by the present view and asks in that.
     fn hear_wants(&mut self, at: usize) {
         let Some(machine) = &self.machines[at] else { return };
-        let (wants, known) = (machine.take_wants(), machine.map.clone());
-        for (id, want) in wants {
-            let epoch = known.as_ref().and_then(|map| map.group(id)).map(|group| group.epoch);
+        for (id, epoch, want) in machine.take_wants() {
             let present = self.map.group(id).filter(|group| group.primary == Some(node(at)));
-            let is_known = |task: &Task| matches!(task, Task::Grant(of, _, what) if (*of, *what) == (id, want));
-            if present.map(|group| group.epoch) == epoch && !self.tasks.iter().any(|(_, task)| is_known(task)) {
-                self.later(Task::Grant(id, epoch.expect("it has a view"), want));
+            let asked = (id, epoch, want);
+            let is_known = |task: &Task| matches!(task, Task::Grant(of, since, what) if (*of, *since, *what) == asked);
+            if present.is_some_and(|group| group.epoch == epoch) && !self.tasks.iter().any(|(_, task)| is_known(task)) {
+                self.later(Task::Grant(id, epoch, want));
             }
         }
     }

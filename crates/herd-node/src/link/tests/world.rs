@@ -8,7 +8,7 @@ use herd_core::collection::Spec;
 use herd_core::key::CollectionId;
 use herd_core::limits::TICK_MS;
 use herd_core::place::{Collection, Draft, GroupId, HerdId, Kind, Life, Map, Node, NodeId, NodeState};
-use herd_core::replica::Want;
+use herd_core::replica::{GroupEpoch, Want};
 use herd_core::wire::{Fields, Header, LinkError, LinkErrorKind, MapMark, Secret, encode_frame};
 use herd_net::{Cable, Engine, LoopStats, Peer, Pipes, System};
 use std::net::SocketAddr;
@@ -99,7 +99,7 @@ impl Owner for Told {
         self.refused.lock().expect("no panic").push((node.0.get(), error.kind));
     }
 
-    fn wants(&self, group: GroupId, want: Want) {
+    fn wants(&self, group: GroupId, _epoch: GroupEpoch, want: Want) {
         self.wants.lock().expect("no panic").push((group, want));
     }
 }
