@@ -55,7 +55,7 @@ pub trait Owner: Send + Sync {
     fn refused(&self, node: NodeId, error: &LinkError);
 
     /// The primary of a group, this node, asks something of the warden in the view of that epoch. In each later view it
-    /// asks again, unless that says so, or something else: what was asked in an earlier one stands for nothing any more.
+    /// asks again, unless that says so, or something else: what was asked in an earlier one stands for nothing then.
     /// One who has no warden to ask lets it be: the group goes on as it is.
     fn wants(&self, group: GroupId, epoch: GroupEpoch, want: Want) {
         let _ = (group, epoch, want);
