@@ -4,6 +4,10 @@
 use super::map::{Map, NodeId, Spread};
 use crate::entry::{COUNTER_BITS, Version};
 
+/// The versions of slots begin so far apart, as a power of two: two objects seldom have the same one, and memcached's
+/// clients, which see them as CAS values, are used to that.
+const APART_BITS: u32 = 10;
+
 /// What a node is to a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -41,7 +45,7 @@ impl Map {
         let lives = self.node(me.node).is_some_and(|node| node.incarnation == me.incarnation);
         move |slot| {
             let seat = if lives { spread.seat(me.node, slot) } else { Seat::Away };
-            (seat, Version::from(spread.since(slot)) << COUNTER_BITS)
+            (seat, Version::from(spread.since(slot)) << COUNTER_BITS | (slot as Version) << APART_BITS)
         }
     }
 }

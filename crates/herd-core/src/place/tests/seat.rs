@@ -57,9 +57,11 @@ fn a_primary_whose_members_left_is_not_alone_where_two_copies_are_needed() {
 fn versions_of_a_slot_begin_where_its_primary_last_changed() {
     let map = herd(nodes(1));
     let again = map.next(|draft| draft.nodes[0].incarnation = 2).expect("a valid map");
-    let floor = |map: &Map, me| map.seats(me, &map.spreads[0])(7).1;
-    assert_eq!(floor(&map, life(1, 1)), 1 << COUNTER_BITS);
-    assert_eq!(floor(&again, life(1, 2)), 2 << COUNTER_BITS);
+    let floor = |map: &Map, me, slot| map.seats(me, &map.spreads[0])(slot).1;
+    assert_eq!(floor(&map, life(1, 1), 7) >> COUNTER_BITS, 1);
+    assert_eq!(floor(&again, life(1, 2), 7) >> COUNTER_BITS, 2);
+    assert!(floor(&map, life(1, 1), 4_095) < 2 << COUNTER_BITS);
+    assert!(floor(&map, life(1, 1), 7) > floor(&map, life(1, 1), 6) + 1_000, "slots begin apart");
 }
 
 #[test]
