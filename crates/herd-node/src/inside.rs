@@ -100,7 +100,7 @@ impl Inside {
             });
             let pending = entry.pending().map(|pending| pending.version);
             drop(entry);
-            Copy { name, version, value, pending }
+            Copy { name: (&*name).into(), version, value, pending }
         };
         items.into_iter().map(copy).collect()
     }

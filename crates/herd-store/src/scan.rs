@@ -36,8 +36,8 @@ pub struct Key {
     hash: u64,
     /// Its collection.
     pub collection: CollectionId,
-    /// Its name.
-    pub name: Box<[u8]>,
+    /// Its name; shared, as a key is cloned for each member of a group.
+    pub name: Arc<[u8]>,
 }
 
 impl Key {

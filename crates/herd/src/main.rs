@@ -28,6 +28,11 @@ use std::ffi::OsStr;
 use std::io::Write;
 use std::process::ExitCode;
 
+/// A write that several nodes keep makes a dozen small allocations at each; this one is the quickest at that of those
+/// that were measured. Objects do not lie in it: the store has its own memory.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Version and commit, as `--version` shows them.
 const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("HERD_COMMIT"), ")");
 

@@ -36,6 +36,8 @@ pub enum Known<'a> {
 pub struct Window {
     /// By when they ended.
     done: VecDeque<Done>,
+    /// Bytes of their results.
+    results_bytes: u64,
     /// Begun and not ended; bounded as operations are.
     under_way: Vec<RequestId>,
     /// Up to then, what ended may have been forgotten.
@@ -88,7 +90,8 @@ impl Window {
     /// `WINDOW_REQUESTS_MAX`.
     pub fn end(&mut self, id: RequestId, version: Version, result: Option<&[u8]>, now_ms: u64) {
         self.forget(id);
-        let result = result.filter(|result| result.len() <= WINDOW_RESULT_MAX_BYTES).map(Into::into);
+        let result: Option<Box<[u8]>> = result.filter(|result| result.len() <= WINDOW_RESULT_MAX_BYTES).map(Into::into);
+        self.results_bytes += length(&result);
         let ended_ms = self.done.back().map_or(now_ms, |last| last.ended_ms.max(now_ms));
         self.done.push_back(Done { id, version, result, ended_ms });
         if self.done.len() > WINDOW_REQUESTS_MAX {
@@ -99,15 +102,19 @@ impl Window {
     /// Forgets the request that ended first. False: there is none.
     pub fn forget_oldest(&mut self) -> bool {
         let oldest = self.done.pop_front();
+        self.results_bytes -= oldest.as_ref().map_or(0, |oldest| length(&oldest.result));
         self.forgotten_ms = self.forgotten_ms.max(oldest.as_ref().map(|oldest| oldest.ended_ms));
         oldest.is_some()
     }
 
     /// Memory it takes, about.
     pub fn bytes(&self) -> u64 {
-        let results: usize = self.done.iter().filter_map(|done| done.result.as_ref()).map(|result| result.len()).sum();
-        (results + self.done.len() * size_of::<Done>()) as u64
+        self.results_bytes + (self.done.len() * size_of::<Done>()) as u64
     }
+}
+
+fn length(result: &Option<Box<[u8]>>) -> u64 {
+    result.as_ref().map_or(0, |result| result.len() as u64)
 }
 
 #[cfg(test)]

@@ -42,7 +42,8 @@ use std::sync::Arc;
 /// The parts of one loop.
 #[derive(Default)]
 pub(crate) struct Parts {
-    shares: BTreeMap<GroupId, Box<Share>>,
+    /// `None`: it is at work, below in the stack.
+    shares: BTreeMap<GroupId, Option<Box<Share>>>,
     /// Views that were to be adopted in groups of which this node knows nothing yet.
     early: BTreeMap<GroupId, (LinkId, View)>,
     /// Maps taken so far, when the map was seen last.
@@ -233,7 +234,8 @@ fn adopt(cx: &mut Context, me: Life, map: &Arc<Map>) {
                 continue;
             }
             if !is_known {
-                cx.parts.shares.insert(id, Box::new(Share::new(cx, me.node, id)));
+                let share = Box::new(Share::new(cx, me.node, id));
+                cx.parts.shares.insert(id, Some(share));
             }
             let slots = (0..).zip(spread.slots.iter()).filter(|(_, of)| **of == id.number);
             let slots: Vec<u16> = slots.map(|(slot, _)| slot).collect();
@@ -260,11 +262,11 @@ fn adopt(cx: &mut Context, me: Life, map: &Arc<Map>) {
 /// Has the part of a group do something; `None`: there is none on this loop.
 fn with<R>(cx: &mut Context, group: Option<GroupId>, act: impl FnOnce(&mut Share, &mut Context) -> R) -> Option<R> {
     let group = group?;
-    let mut share = cx.parts.shares.remove(&group)?;
+    let mut share = cx.parts.shares.get_mut(&group)?.take()?;
     let result = act(&mut share, cx);
     share.carry_out(cx);
     let due_ms = share.due_ms();
     cx.parts.due_ms = [cx.parts.due_ms, due_ms].into_iter().flatten().min();
-    cx.parts.shares.insert(group, share);
+    cx.parts.shares.entry(group).and_modify(|place| *place = Some(share));
     Some(result)
 }
