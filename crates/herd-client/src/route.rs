@@ -145,7 +145,7 @@ impl Asks {
 pub(crate) mod tests {
     use super::*;
     use crate::{Condition, PutOptions};
-    use herd_core::place::{Collection, Draft, Group, HerdId, Kind, Node, NodeState};
+    use herd_core::place::{Collection, Draft, Group, Grows, HerdId, Kind, Node, NodeState};
     use std::num::NonZeroU32;
 
     pub(crate) const KEY: HashKey = HashKey([3; 16]);
@@ -167,7 +167,7 @@ pub(crate) mod tests {
             state: NodeState::Up,
         };
         let mut draft = Draft { nodes: (0..addresses.len()).map(node).collect(), ..Draft::empty(HerdId([7; 16])) };
-        draft.add_spread(Kind::Kept, 1, true).expect("there is room");
+        draft.add_spread(Kind::Kept, 1, Grows::ByItself).expect("there is room");
         let groups = (0..addresses.len()).map(|at| {
             let node = id(at as u32 + 1);
             Group { primary: Some(node), eligible: vec![node], ..Group::default() }

@@ -153,7 +153,8 @@ pub(crate) struct NodeArgs {
     /// Rack of that machine
     #[arg(long, value_name = "LABEL", default_value = "")]
     pub(crate) rack: String,
-    /// Copies of each object in collection 'default', told to the first node of a herd
+    /// Copies of each object in collection 'default', once there are as many nodes; told to the first node of a herd,
+    /// when it begins [default: one a node, up to 3]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u8).range(1..=9))]
     pub(crate) replicas: Option<u8>,
     /// Directory for who it is in its herd, and, of a herd's first node, for the herd's map [default: one by its name
@@ -190,12 +191,16 @@ without what it held. With --data the herd goes on the next time, with its colle
 
 Examples:
   herd up
+  herd up --nodes 5 --replicas 2
   herd up --nodes 5 --port 9000 --memory 4g --data ~/herd"
 )]
 pub(crate) struct UpArgs {
     /// How many nodes
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) nodes: u16,
+    /// Copies of each object in collection 'default', of a herd that begins [default: one a node, up to 3]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u8).range(1..=9))]
+    pub(crate) replicas: Option<u8>,
     /// Directory for the herd [default: one in the user's state directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
@@ -222,6 +227,8 @@ pub(crate) struct KeepArgs {
     pub(crate) dir: PathBuf,
     #[arg(long)]
     pub(crate) nodes: u16,
+    #[arg(long)]
+    pub(crate) replicas: Option<u8>,
     #[arg(long)]
     pub(crate) port: u16,
     #[arg(long)]

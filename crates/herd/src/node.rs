@@ -5,7 +5,6 @@ use crate::exit::{Failure, Outcome, REFUSED, USAGE};
 use crate::values::date;
 use crate::{machine, out};
 use herd_core::limits::CONNECTIONS_MAX;
-use herd_core::place::plan::GROWS_TO;
 use herd_core::size;
 use herd_core::warden::Hex;
 use herd_core::wire::Secret;
@@ -25,6 +24,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(args: &NodeArgs) -> Outcome {
     herd_node::abort_on_panic();
+    check_replicas("node", args.replicas)?;
     let config = config(args)?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
@@ -161,7 +161,7 @@ fn entry(args: &NodeArgs, config: &Config, log: &Log) -> Result<Entry, Failure> 
         machine: machine::name(),
         host,
         rack: args.rack.clone(),
-        copies: copies(args.replicas)?,
+        copies: args.replicas,
         secret,
         tell: Arc::new(move |text| log.warn(text)),
     })
@@ -175,16 +175,11 @@ fn secret() -> Result<Option<Secret>, Failure> {
     Ok(Some(Secret(hex.0)))
 }
 
-/// Copies that a herd keeps which begins here; `None`: more with more nodes.
-fn copies(asked: Option<u8>) -> Result<Option<u8>, Failure> {
-    match asked {
-        Some(copies) if copies > REPLICAS_BUILT => {
-            let text = format!("'node --replicas {copies}' is not in this version, which keeps {REPLICAS_BUILT}");
-            Err(Failure::new(USAGE, text))
-        }
-        None if REPLICAS_BUILT < GROWS_TO as u8 => Ok(Some(REPLICAS_BUILT)),
-        asked => Ok(asked),
-    }
+/// An error if a command asks for more copies than this version keeps.
+pub(crate) fn check_replicas(command: &str, asked: Option<u8>) -> Outcome {
+    let Some(copies) = asked.filter(|copies| *copies > REPLICAS_BUILT) else { return Ok(()) };
+    let text = format!("'{command} --replicas {copies}' is not in this version, which keeps up to {REPLICAS_BUILT}");
+    Err(Failure::new(USAGE, text))
 }
 
 /// Why a node does not start, and what to do.

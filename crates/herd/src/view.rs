@@ -120,6 +120,8 @@ fn status_text(status: &Value) -> String {
     ];
     if nodes.len() > 1 {
         lines.extend(herd_lines(status, &nodes));
+    } else {
+        lines.extend(short_lines(status).map(|(_, text)| ("copies", text)));
     }
     let mut text = String::new();
     for (what, value) in lines {
@@ -151,9 +153,14 @@ fn herd_lines(status: &Value, nodes: &[Value]) -> Vec<(&'static str, String)> {
     let map = format!("epoch {}, revision {}, {held}", status["epoch"], status["revision"]);
     let warden = format!("{} ({})", word(status, "warden"), word(status, "warden_state"));
     let mut lines = vec![("nodes", all + &away), ("warden", warden), ("map", map), ("groups", groups_line(status))];
-    let short = status["shortfalls"].as_array().into_iter().flatten();
-    lines.extend(short.map(|text| ("", out::shown(text.as_str().unwrap_or("?").as_bytes()).into_owned())));
+    lines.extend(short_lines(status));
     lines
+}
+
+/// Where copies are not laid out as they were asked for.
+fn short_lines(status: &Value) -> impl Iterator<Item = (&'static str, String)> {
+    let short = status["shortfalls"].as_array().into_iter().flatten();
+    short.map(|text| ("", out::shown(text.as_str().unwrap_or("?").as_bytes()).into_owned()))
 }
 
 fn groups_line(status: &Value) -> String {

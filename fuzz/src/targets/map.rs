@@ -6,7 +6,7 @@ use crate::reasons::reason;
 use herd_core::checksum::crc32c;
 use herd_core::collection::Spec;
 use herd_core::key::CollectionId;
-use herd_core::place::{Collection, Draft, HerdId, Kind, Map, MapError, Node, NodeId, NodeState};
+use herd_core::place::{Collection, Draft, Grows, HerdId, Kind, Map, MapError, Node, NodeId, NodeState};
 use std::num::NonZeroU32;
 use std::sync::LazyLock;
 
@@ -75,7 +75,7 @@ static AT_HAND: LazyLock<Map> = LazyLock::new(|| {
         state: NodeState::Up,
     };
     let mut draft = Draft { nodes: (1..=3).map(node).collect(), ..Draft::empty(HerdId(*b"a herd of fuzz..")) };
-    draft.add_spread(Kind::Kept, 1, true).expect("three nodes have room");
+    draft.add_spread(Kind::Kept, 1, Grows::ByItself).expect("three nodes have room");
     let (id, name, spec) = (CollectionId::DEFAULT, "default".to_owned(), Spec::of("ram:1"));
     draft.collections.push(Collection { id, name, spec, generation: 1 });
     Map::first(draft, 1).expect("a valid map")

@@ -6,7 +6,7 @@ use super::server::{KEY, Server};
 use herd_client::blocking::Client;
 use herd_client::{Condition, Config, ErrorKind, PutOptions, Range, Request, Spec};
 use herd_core::key::{CollectionId, ObjectId};
-use herd_core::place::{Collection, Draft, Group, HerdId, Kind, Map, Node, NodeId, NodeState};
+use herd_core::place::{Collection, Draft, Group, Grows, HerdId, Kind, Map, Node, NodeId, NodeState};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -29,7 +29,7 @@ fn map(addresses: &[String]) -> Map {
         state: NodeState::Up,
     };
     let mut draft = Draft { nodes: (0..addresses.len()).map(node).collect(), ..Draft::empty(HerdId([7; 16])) };
-    draft.add_spread(Kind::Kept, 1, true).expect("there is room");
+    draft.add_spread(Kind::Kept, 1, Grows::ByItself).expect("there is room");
     let group = |at| Group { primary: Some(id(at + 1)), eligible: vec![id(at + 1)], ..Group::default() };
     draft.spreads[0].groups = (0..addresses.len()).map(group).collect();
     draft.spreads[0].slots.iter_mut().enumerate().for_each(|(s, group)| *group = (s % addresses.len()) as u16);

@@ -5,7 +5,9 @@
 //! it gives has passed all checks.
 
 use super::MapError;
-use super::map::{Collection, Draft, Group, HerdId, Kind, Map, Member, Node, NodeId, NodeState, Spread, Standing};
+use super::map::{
+    Collection, Draft, Group, Grows, HerdId, Kind, Map, Member, Node, NodeId, NodeState, Spread, Standing,
+};
 use crate::checksum::crc32c;
 use crate::collection::Spec;
 use crate::key::CollectionId;
@@ -154,7 +156,12 @@ fn write_spread(out: &mut Vec<u8>, spread: &Spread) {
         Kind::Kept => 0,
         Kind::Cache => 1,
     };
-    out.extend_from_slice(&[kind, u8::from(spread.grows), spread.copies, spread.needed]);
+    let grows = match spread.grows {
+        Grows::No => 0,
+        Grows::ByItself => 1,
+        Grows::ToCopies => 2,
+    };
+    out.extend_from_slice(&[kind, grows, spread.copies, spread.needed]);
     put_u16(out, spread.groups.len() as u16);
 }
 
@@ -353,10 +360,17 @@ fn read_node(items: &mut Reader<'_>) -> Result<Node, MapError> {
 fn read_spread(items: &mut Reader<'_>, draft: &mut Draft) -> Result<(), MapError> {
     let id = items.u16()?;
     let [kind, grows, copies, needed] = items.fixed()?;
-    let kind = match (kind, grows) {
-        (0, 0 | 1) => Kind::Kept,
-        (1, 0 | 1) => Kind::Cache,
-        _ => return Err(MapError::Invalid("unknown kind of spread group", id.into())),
+    let unknown = || MapError::Invalid("unknown kind of spread group", id.into());
+    let kind = match kind {
+        0 => Kind::Kept,
+        1 => Kind::Cache,
+        _ => return Err(unknown()),
+    };
+    let grows = match grows {
+        0 => Grows::No,
+        1 => Grows::ByItself,
+        2 => Grows::ToCopies,
+        _ => return Err(unknown()),
     };
     let groups = usize::from(items.u16()?);
     if groups > SLOTS {
@@ -366,7 +380,7 @@ fn read_spread(items: &mut Reader<'_>, draft: &mut Draft) -> Result<(), MapError
         put(&mut draft.spreads, Spread::new(id, kind, copies, needed), |spread| spread.id, SPREADS_MAX)?;
     }
     let spread = named(id, draft)?;
-    (spread.kind, spread.grows, spread.copies, spread.needed) = (kind, grows == 1, copies, needed);
+    (spread.kind, spread.grows, spread.copies, spread.needed) = (kind, grows, copies, needed);
     spread.groups.resize_with(groups, Group::default);
     Ok(())
 }

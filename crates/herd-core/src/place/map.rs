@@ -123,6 +123,17 @@ impl Group {
     }
 }
 
+/// How the copies of a spread group follow the nodes that are up, while the herd holds no object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grows {
+    /// They do not.
+    No,
+    /// K is one, two, three with as many nodes, and k as goes with it.
+    ByItself,
+    /// K is asked for, and kept once there are as many nodes; k goes with the copies that can be kept.
+    ToCopies,
+}
+
 /// A spread group: 4,096 slots over replica groups that keep as many copies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spread {
@@ -130,8 +141,8 @@ pub struct Spread {
     pub id: u16,
     /// What it promises.
     pub kind: Kind,
-    /// Whether its copies grow with the herd, up to three.
-    pub grows: bool,
+    /// How K and k follow the herd's nodes while it holds no object.
+    pub grows: Grows,
     /// K: copies that are kept, 1 to 9.
     pub copies: u8,
     /// k: copies without which no write is acknowledged, 1 to K.
@@ -148,7 +159,7 @@ impl Spread {
     /// With all slots in one group without members: the planner comes next.
     pub fn new(id: u16, kind: Kind, copies: u8, needed: u8) -> Self {
         let (slots, moved) = (Box::new([0; SLOTS]), Box::new([0; SLOTS]));
-        Self { id, kind, grows: false, copies, needed, groups: vec![Group::default()], slots, moved }
+        Self { id, kind, grows: Grows::No, copies, needed, groups: vec![Group::default()], slots, moved }
     }
 
     /// The group of a slot below [`SLOTS`].

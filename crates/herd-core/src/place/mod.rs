@@ -18,7 +18,7 @@ mod tests;
 
 pub use error::MapError;
 pub use map::{
-    Collection, Draft, Group, GroupId, HerdId, Kind, Map, Member, Node, NodeId, NodeState, Spread, Standing,
+    Collection, Draft, Group, GroupId, Grows, HerdId, Kind, Map, Member, Node, NodeId, NodeState, Spread, Standing,
 };
 pub use seat::{Life, Seat};
 

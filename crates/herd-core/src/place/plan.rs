@@ -17,7 +17,7 @@
 //! table, so a plan with few moves can come beside this one: it gives a slot to a group that has members in common
 //! with the old one.
 
-use super::map::{Draft, Group, Kind, Member, Node, NodeId, NodeState, Spread, Standing};
+use super::map::{Draft, Group, Grows, Kind, Member, Node, NodeId, NodeState, Spread, Standing};
 use super::{GROUPS_PER_NODE, NEIGHBOURS};
 use crate::limits::{SLOTS, SPREADS_MAX};
 use siphasher::sip::SipHasher13;
@@ -34,10 +34,11 @@ const WEIGHT_BYTES_LOG2: u32 = 20;
 
 impl Draft {
     /// Adds a spread group, planned over the nodes that are up, and gives its id; `None`: there are too many. `copies`
-    /// are kept (1 to 9), and as many are needed for a write as [`needed_of`] says.
-    pub fn add_spread(&mut self, kind: Kind, copies: u8, grows: bool) -> Option<u16> {
+    /// are kept (1 to 9), and as many are needed for a write as [`needed_of`] says of those that can be.
+    pub fn add_spread(&mut self, kind: Kind, copies: u8, grows: Grows) -> Option<u16> {
         let id = self.spreads.last().map_or(Some(0), |last| last.id.checked_add(1))?;
-        let mut spread = Spread { grows, ..Spread::new(id, kind, copies, needed_of(copies)) };
+        let needed = if grows == Grows::No { needed_of(copies) } else { 1 };
+        let mut spread = Spread { grows, ..Spread::new(id, kind, copies, needed) };
         spread.plan(&self.nodes);
         let fits = self.spreads.len() < SPREADS_MAX;
         fits.then(|| self.spreads.push(spread)).map(|()| id)
@@ -117,14 +118,17 @@ pub fn needed_of(copies: u8) -> u8 {
 }
 
 impl Spread {
-    /// Makes its groups and deals its slots anew. Its copies grow with the nodes, if they may, and never fall.
+    /// Makes its groups and deals its slots anew. Its copies grow with the nodes, if they may, and never fall; neither
+    /// do those that are needed.
     pub fn plan(&mut self, nodes: &[Node]) {
         let nodes: Vec<&Node> = up(nodes).collect();
-        let grown = nodes.len().min(GROWS_TO) as u8;
-        if self.grows && grown > self.copies {
-            (self.copies, self.needed) = (grown, needed_of(grown));
+        if self.grows == Grows::ByItself {
+            self.copies = self.copies.max(nodes.len().min(GROWS_TO) as u8);
         }
         let copies = nodes.len().min(self.copies.into());
+        if self.grows != Grows::No {
+            self.needed = self.needed.max(needed_of(copies as u8));
+        }
         let Some(Layout { groups, columns }) = best_layout(&nodes, copies) else {
             (self.groups, *self.slots) = (vec![Group::default()], [0; SLOTS]);
             return;

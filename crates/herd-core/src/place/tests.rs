@@ -40,7 +40,7 @@ fn nodes(count: u32) -> Vec<Node> {
 /// A herd of these nodes whose default spread group grows, at its first map.
 fn herd(nodes: Vec<Node>) -> Map {
     let mut draft = Draft { nodes, ..Draft::empty(HERD) };
-    assert_eq!(draft.add_spread(Kind::Kept, 1, true), Some(0));
+    assert_eq!(draft.add_spread(Kind::Kept, 1, Grows::ByItself), Some(0));
     draft.collections.push(collection(CollectionId::DEFAULT, "default", "ram:1"));
     Map::first(draft, 1).expect("a valid map")
 }

@@ -7,8 +7,8 @@ use crate::collection::{Class, Spec};
 use crate::error::{Error, ErrorKind, quote};
 use crate::key::{CollectionId, collection_name_is_valid};
 use crate::limits::{COLLECTIONS_MAX, COPIES_MAX, SPREADS_MAX};
-use crate::place::plan::GROWS_TO;
-use crate::place::{Collection, Draft, Kind, NodeState, Spread};
+use crate::place::plan::{GROWS_TO, needed_of};
+use crate::place::{Collection, Draft, Grows, Kind, NodeState, Spread};
 
 /// Serial numbers of collections end here: they have 36 bits of an id.
 const SERIALS_END: u64 = 1 << 36;
@@ -25,7 +25,12 @@ impl Keeping {
     /// Whether a spread group keeps them so. One whose copies may yet grow does not stay as it is.
     fn fits(self, spread: &Spread) -> bool {
         let same = (spread.kind, spread.copies, spread.needed) == (self.kind, self.copies, self.needed);
-        same && (!spread.grows || usize::from(self.copies) >= GROWS_TO)
+        let is_grown = match spread.grows {
+            Grows::No => true,
+            Grows::ByItself => usize::from(self.copies) >= GROWS_TO,
+            Grows::ToCopies => self.needed >= needed_of(self.copies),
+        };
+        same && is_grown
     }
 }
 
@@ -121,7 +126,7 @@ fn spread_for(draft: &mut Draft, create: &Create) -> Result<u16, Error> {
         return Ok(spread.id);
     }
     let text = || format!("the herd has {SPREADS_MAX} spread groups, the most it can: choose one with --spread");
-    let id = draft.add_spread(keeping.kind, keeping.copies, false);
+    let id = draft.add_spread(keeping.kind, keeping.copies, Grows::No);
     let id = id.ok_or_else(|| Error::new(ErrorKind::Full, text()))?;
     draft.spreads.iter_mut().filter(|spread| spread.id == id).for_each(|spread| spread.needed = keeping.needed);
     Ok(id)

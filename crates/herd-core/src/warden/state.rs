@@ -6,8 +6,7 @@ use crate::collection::{Class, Spec};
 use crate::control::Term;
 use crate::key::CollectionId;
 use crate::limits::NODES_MAX;
-use crate::place::plan::needed_of;
-use crate::place::{Collection, Draft, Kind, Map, MapError, Node, NodeId, NodeState};
+use crate::place::{Collection, Draft, Grows, Kind, Map, MapError, Node, NodeId, NodeState};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -54,9 +53,13 @@ impl State {
         let mut draft = Draft { term, ..Draft::empty(birth.herd) };
         let (kind, class) = match birth.evict {
             true => (Kind::Cache, Class::Cache),
-            false => (Kind::Kept, Class::Ram(birth.copies.map_or(1, needed_of))),
+            false => (Kind::Kept, Class::Ram(1)),
         };
-        let grows = birth.copies.is_none() && !birth.evict;
+        let grows = match birth.copies {
+            _ if birth.evict => Grows::No,
+            None => Grows::ByItself,
+            Some(_) => Grows::ToCopies,
+        };
         draft.add_spread(kind, birth.copies.unwrap_or(1), grows);
         let (id, spec) = (CollectionId::DEFAULT, Spec::of(&class.to_string()));
         draft.collections.push(Collection { id, name: "default".into(), spec, generation: 1 });

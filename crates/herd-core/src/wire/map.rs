@@ -128,7 +128,7 @@ impl MapSent {
 mod tests {
     use super::*;
     use crate::chance::Chance;
-    use crate::place::{Draft, HerdId, Kind as Keeps, Node, NodeId, NodeState};
+    use crate::place::{Draft, Grows, HerdId, Kind as Keeps, Node, NodeId, NodeState};
     use crate::wire::hello::hex;
     use crate::wire::{FLAG_BRIEF, FLAG_RANGE, Frame, VERB_BEAT, Verb, parse_frame};
     use std::num::NonZeroU32;
@@ -150,7 +150,7 @@ mod tests {
             state: NodeState::Up,
         };
         let mut draft = Draft { nodes: (1..=nodes).map(node).collect(), ..Draft::empty(HerdId([1; 16])) };
-        draft.add_spread(Keeps::Kept, 1, true).expect("there is room");
+        draft.add_spread(Keeps::Kept, 1, Grows::ByItself).expect("there is room");
         Map::first(draft, 3).expect("a valid map")
     }
 

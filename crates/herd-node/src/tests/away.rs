@@ -6,7 +6,7 @@ use herd_core::ErrorKind;
 use herd_core::collection::Spec;
 use herd_core::key::CollectionId;
 use herd_core::limits::MEMCACHED_COMMAND_MAX_BYTES;
-use herd_core::place::{Collection, Draft, HerdId, Kind, Life, Map, Node, NodeId, NodeState};
+use herd_core::place::{Collection, Draft, Grows, HerdId, Kind, Life, Map, Node, NodeId, NodeState};
 use herd_core::wire::{CODE_NEWER, Fields, Header, Kind as FrameKind, Status, Verb};
 use herd_store::{Counts, Seat};
 use std::num::NonZeroU32;
@@ -216,8 +216,8 @@ pub(super) fn herd(nodes: u32) -> Map {
         state: NodeState::Up,
     };
     let mut draft = Draft { nodes: (1..=nodes).map(node).collect(), ..Draft::empty(HerdId([7; 16])) };
-    draft.add_spread(Kind::Kept, 1, false).expect("the first");
-    draft.add_spread(Kind::Cache, 1, false).expect("the second");
+    draft.add_spread(Kind::Kept, 1, Grows::No).expect("the first");
+    draft.add_spread(Kind::Cache, 1, Grows::No).expect("the second");
     let of = |id, name: &str, class| Collection { id, name: name.into(), spec: Spec::of(class), generation: 1 };
     draft.collections.push(of(CollectionId::DEFAULT, "default", "ram:1"));
     draft.collections.push(of(CollectionId::new(1, 3), "cache", "cache"));

@@ -3,7 +3,7 @@
 use herd_core::collection::Spec;
 use herd_core::key::CollectionId;
 use herd_core::limits::TICK_MS;
-use herd_core::place::{Collection, Draft, GroupId, HerdId, Kind, Life, Map, Node, NodeId, NodeState};
+use herd_core::place::{Collection, Draft, GroupId, Grows, HerdId, Kind, Life, Map, Node, NodeId, NodeState};
 use herd_core::replica::{GroupEpoch, Want};
 use herd_core::wire::{LinkError, MapMark, Secret};
 use herd_net::{Engine, LoopStats, Pipes, Service, System};
@@ -38,7 +38,7 @@ pub(super) fn first_map(nodes: usize, copies: u8) -> Map {
         state: NodeState::Up,
     };
     let mut draft = Draft { nodes: (0..nodes).map(member).collect(), term: 1, ..Draft::empty(HERD) };
-    draft.add_spread(Kind::Kept, copies, false).expect("there is room");
+    draft.add_spread(Kind::Kept, copies, Grows::No).expect("there is room");
     let spec = Config { threads: 1, ..Config::default() };
     let class = if spec.evict { "cache" } else { "ram:1" };
     draft.collections.push(Collection {

@@ -2,13 +2,13 @@
 
 use super::*;
 use herd_core::limits::{COLLECTIONS_KEPT_MAX, COLLECTIONS_MAX};
-use herd_core::place::{self, Draft, HerdId, Kind};
+use herd_core::place::{self, Draft, Grows, HerdId, Kind};
 
 /// Collections of kind `ram` in spread group 0, and of kind `cache` in 1.
 fn map_of(collections: Vec<place::Collection>) -> Map {
     let mut draft = Draft { collections, ..Draft::empty(HerdId([1; 16])) };
-    draft.add_spread(Kind::Kept, 3, false).expect("the first");
-    draft.add_spread(Kind::Cache, 1, false).expect("the second");
+    draft.add_spread(Kind::Kept, 3, Grows::No).expect("the first");
+    draft.add_spread(Kind::Cache, 1, Grows::No).expect("the second");
     Map::first(draft, 1).expect("a valid map")
 }
 

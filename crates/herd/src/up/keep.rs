@@ -151,6 +151,8 @@ impl Keeper<'_> {
         command.arg("--data").arg(home(dir, node.number));
         if at > 0 {
             command.args(["--join", &first]);
+        } else if let Some(copies) = self.args.replicas {
+            command.args(["--replicas", &copies.to_string()]);
         }
         command.env(KEPT, "1").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
         let mut child = command.spawn().map_err(|error| format!("node n{}: {error}", node.number))?;

@@ -8,6 +8,7 @@ pub(crate) use keep::{KEPT, run as keep};
 
 use crate::args::{DownArgs, UpArgs};
 use crate::exit::{Failure, NOT_SO, Outcome, REFUSED, USAGE};
+use crate::node::check_replicas;
 use crate::{machine, out};
 use herd_core::size;
 use herd_node::control;
@@ -55,6 +56,7 @@ fn home(dir: &Path, number: u16) -> PathBuf {
 }
 
 pub(crate) fn up(args: &UpArgs) -> Outcome {
+    check_replicas("up", args.replicas)?;
     let dir = place(args.data.as_deref())?;
     fs::create_dir_all(&dir).map_err(Failure::local(dir.display()))?;
     let Some(free) = lock(&dir)? else {
@@ -70,6 +72,9 @@ pub(crate) fn up(args: &UpArgs) -> Outcome {
     let mut keeper = Command::new(std::env::current_exe().map_err(Failure::local("this program"))?);
     keeper.args(["keep", "--nodes", &args.nodes.to_string(), "--port", &args.port.to_string()]);
     keeper.args(["--memory", &memory.to_string(), "--dir"]).arg(&dir);
+    if let Some(copies) = args.replicas {
+        keeper.args(["--replicas", &copies.to_string()]);
+    }
     let log = File::create(dir.join(LOG)).map_err(Failure::local(dir.join(LOG).display()))?;
     let mut child =
         keeper.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn().map_err(Failure::local("keeper"))?;

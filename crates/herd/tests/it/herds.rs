@@ -91,6 +91,44 @@ fn three_nodes_are_one_herd_and_make_collections_together() {
     assert!(groups.lines().count() > 8 && groups.contains("takes writes"), "{groups}");
 }
 
+/// Copies, and those needed, of each group: as promised, and as there are.
+fn kept(node: &Node) -> Vec<(Value, Value, usize)> {
+    let groups = json(node, &["group", "ls", "--json"]);
+    let of = |group: &Value| {
+        let members = group["members"].as_array().expect("members").len();
+        (group["copies"].clone(), group["needed"].clone(), members)
+    };
+    let mut all: Vec<_> = groups.as_array().expect("groups").iter().map(of).collect();
+    all.dedup();
+    all
+}
+
+#[test]
+fn copies_that_are_asked_for_come_with_the_nodes() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let first = member(dir.path(), "n1", &["--replicas", "3"]);
+    assert_eq!(kept(&first), [(3.into(), 1.into(), 1)]);
+    assert!(first.ok(&["status"]).contains("fewer than 3 copies"), "{}", first.ok(&["status"]));
+    let second = member(dir.path(), "n2", &["--join", &first.addr]);
+    assert!(within(SOON, || kept(&first) == [(3.into(), 1.into(), 2)]), "{:?}", kept(&first));
+    let third = member(dir.path(), "n3", &["--join", &first.addr]);
+    let nodes = [first, second, third];
+    all_serve(&nodes, &["n1", "n2", "n3"]);
+    for node in &nodes {
+        assert!(within(SOON, || kept(node) == [(3.into(), 2.into(), 3)]), "{:?}", kept(node));
+        assert!(!node.ok(&["status"]).contains("fewer than"), "{}", node.ok(&["status"]));
+        node.feed(&["put", &node.addr, "-"], b"x");
+    }
+
+    let two = tempfile::tempdir().expect("a directory");
+    let first = member(two.path(), "n1", &["--replicas", "2"]);
+    first.feed(&["put", "a", "-"], b"1");
+    let second = member(two.path(), "n2", &["--join", &first.addr]);
+    all_serve(&[second], &["n1", "n2"]);
+    assert_eq!(kept(&first), [(2.into(), 1.into(), 1)], "an object was there first");
+    assert!(first.ok(&["status"]).contains("fewer than 2 copies"));
+}
+
 #[test]
 fn a_node_that_comes_back_is_the_same_and_one_that_comes_late_holds_nothing() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -96,7 +96,10 @@ fn a_keeper_that_is_killed_takes_its_nodes_along() {
     let data = dir.to_str().expect("text");
     let with_data = ["--data", data];
     let _ends = Ends(state.path(), &with_data);
-    let addrs = up(state.path(), &["--nodes", "2", "--data", data]);
+    let addrs = up(state.path(), &["--nodes", "2", "--replicas", "1", "--data", data]);
+    let groups = herd().args(["group", "ls", "--json", "--node", &addrs[0]]).output().expect("herd runs");
+    let groups: Value = serde_json::from_slice(&groups.stdout).expect("JSON");
+    assert!(groups.as_array().is_some_and(|all| all.iter().all(|group| group["copies"] == 1)), "{groups}");
     let made = herd().args(["collection", "create", "photos", "--node", &addrs[1]]).status().expect("herd runs");
     assert!(made.success());
     let keeper = keeper(&dir).expect("it is noted");

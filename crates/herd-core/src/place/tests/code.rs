@@ -27,7 +27,7 @@ fn befall(chance: &mut Chance, draft: &mut Draft, step: u64) {
         0 => draft.nodes.push(Node { rack: "r é".into(), ..node(100 + step as u32, GIB) }),
         1 => draft.nodes[at].incarnation += 1,
         2 => draft.nodes[at].state = [NodeState::Up, NodeState::Draining, NodeState::Down][chance.below(3) as usize],
-        3 => drop(draft.add_spread(Kind::Cache, 1, false)),
+        3 => drop(draft.add_spread(Kind::Cache, 1, Grows::No)),
         4 => draft.plan(),
         5 => {
             let spread = chance.below(draft.spreads.len() as u64) as usize;

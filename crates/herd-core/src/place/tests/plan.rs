@@ -28,7 +28,7 @@ fn drawn(seed: u64) -> (Vec<Node>, u8) {
 
 fn planned(nodes: &[Node], copies: u8) -> Map {
     let mut draft = Draft { nodes: nodes.to_vec(), ..Draft::empty(HERD) };
-    draft.add_spread(Kind::Kept, copies, false).expect("the first spread group");
+    draft.add_spread(Kind::Kept, copies, Grows::No).expect("the first spread group");
     Map::first(draft, 1).expect("a plan is a valid map")
 }
 
@@ -211,6 +211,21 @@ fn copies_grow_with_the_nodes_and_never_fall() {
 }
 
 #[test]
+fn copies_that_are_asked_for_are_kept_once_there_are_nodes_for_them() {
+    let mut draft = Draft::empty(HERD);
+    draft.add_spread(Kind::Kept, 3, Grows::ToCopies).expect("the first spread group");
+    let mut map = Map::first(draft, 1).expect("valid");
+    let mut kept = Vec::new();
+    for number in 1..=4 {
+        map = map.next(|draft| draft.join(node(number, GIB), false)).expect("valid");
+        let copies = (0..SLOTS).map(|slot| map.spreads[0].group_of(slot).copies()).collect::<BTreeSet<_>>();
+        kept.push((copies.into_iter().collect::<Vec<_>>(), map.spreads[0].needed, map.shortfalls().len()));
+    }
+    assert_eq!(kept, [(vec![1], 1, 1), (vec![2], 1, 1), (vec![3], 2, 0), (vec![3], 2, 0)]);
+    assert_eq!(map.spreads[0].copies, 3);
+}
+
+#[test]
 fn a_node_that_comes_while_there_are_objects_holds_nothing_yet() {
     let map = herd(nodes(2));
     let joined = map.next(|draft| draft.join(node(3, GIB), true)).expect("valid");
@@ -223,7 +238,7 @@ fn a_node_that_comes_while_there_are_objects_holds_nothing_yet() {
 #[test]
 fn a_spread_group_of_caches_keeps_one_copy_however_many_nodes() {
     let map = herd(nodes(4)).next(|draft| {
-        assert_eq!(draft.add_spread(Kind::Cache, 1, false), Some(1));
+        assert_eq!(draft.add_spread(Kind::Cache, 1, Grows::No), Some(1));
         draft.join(node(5, GIB), false);
     });
     let map = map.expect("valid");

@@ -27,7 +27,7 @@ fn one_node_is_alone_with_all_and_three_with_three_copies_share_all() {
 #[test]
 fn where_one_copy_is_kept_each_slot_is_one_nodes_alone() {
     let mut draft = Draft { nodes: nodes(3), ..Draft::empty(HERD) };
-    draft.add_spread(Kind::Cache, 1, false).expect("the first");
+    draft.add_spread(Kind::Cache, 1, Grows::No).expect("the first");
     let map = Map::first(draft, 1).expect("a valid map");
     let of_all = [1, 2, 3].map(|number| counted(&map, life(number, 1)));
     assert_eq!(of_all.iter().map(|counts| counts[Seat::Alone as usize]).sum::<usize>(), SLOTS);

@@ -9,7 +9,7 @@ use herd_core::entry::Version;
 use herd_core::key::CollectionId;
 use herd_core::limits::SLOTS;
 use herd_core::op::{Given, Op};
-use herd_core::place::{Collection, Draft, GroupId, Kind, Life, Map, Standing};
+use herd_core::place::{Collection, Draft, GroupId, Grows, Kind, Life, Map, Standing};
 use herd_core::replica::Want;
 use herd_core::replica::window::RequestId;
 use herd_core::wire::{Asked, encode_op, value_of};
@@ -29,7 +29,7 @@ pub(super) struct Herd {
 fn first_map(nodes: u32, copies: u8) -> Map {
     let mut draft = Draft::empty(HERD);
     draft.nodes = (1..=nodes).map(|number| member(number, address(number).to_string())).collect();
-    draft.add_spread(Kind::Kept, copies, false).expect("there is room");
+    draft.add_spread(Kind::Kept, copies, Grows::No).expect("there is room");
     let spec = Spec::of("ram:1");
     draft.collections.push(Collection { id: CollectionId::DEFAULT, name: "default".into(), spec, generation: 0 });
     draft.term = 1;

@@ -7,7 +7,7 @@ use crate::{Config, Environment, shared};
 use herd_core::collection::Spec;
 use herd_core::key::CollectionId;
 use herd_core::limits::TICK_MS;
-use herd_core::place::{Collection, Draft, GroupId, HerdId, Kind, Life, Map, Node, NodeId, NodeState};
+use herd_core::place::{Collection, Draft, GroupId, Grows, HerdId, Kind, Life, Map, Node, NodeId, NodeState};
 use herd_core::replica::{GroupEpoch, Want};
 use herd_core::wire::{Fields, Header, LinkError, LinkErrorKind, MapMark, Secret, encode_frame};
 use herd_net::{Cable, Engine, LoopStats, Peer, Pipes, System};
@@ -32,7 +32,7 @@ pub(crate) fn address(number: u32) -> SocketAddr {
 pub(crate) fn map(nodes: u32) -> Map {
     let mut draft = Draft::empty(HERD);
     draft.nodes = (1..=nodes).map(|number| member(number, address(number).to_string())).collect();
-    draft.add_spread(Kind::Kept, 1, true).expect("there is room");
+    draft.add_spread(Kind::Kept, 1, Grows::ByItself).expect("there is room");
     draft.term = 1;
     Map::first(draft, 1).expect("a valid map")
 }
@@ -41,7 +41,7 @@ pub(crate) fn map(nodes: u32) -> Map {
 pub(crate) fn serving(nodes: u32, copies: u8) -> Map {
     let mut draft = Draft::empty(HERD);
     draft.nodes = (1..=nodes).map(|number| member(number, address(number).to_string())).collect();
-    draft.add_spread(Kind::Kept, copies, false).expect("there is room");
+    draft.add_spread(Kind::Kept, copies, Grows::No).expect("there is room");
     let (id, spec) = (CollectionId::DEFAULT, Spec::of("ram:1"));
     draft.collections.push(Collection { id, name: "default".into(), spec, generation: 1 });
     draft.term = 1;
