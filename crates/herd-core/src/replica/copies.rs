@@ -27,20 +27,25 @@ pub enum Refusal {
     NoCollection,
 }
 
+/// What a node has of an entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Version of the committed state; 0: absent.
+    pub committed: Version,
+    /// The pending write.
+    pub pending: Option<Pending>,
+    /// Whether the entry's collection has been flushed since the generation that the key names: nothing of it is here,
+    /// and what is prepared of it, or copied, is gone at once. A key of a later generation than is known here flushes
+    /// the collection, before its write is prepared or its copy kept.
+    pub is_over: bool,
+}
+
 /// The entries of one group at one node. An entry has a committed state (a version, or absent: 0) and at most one
 /// pending write. Its key names the generation of its collection, as the map counts it: what a flush ends has other
 /// keys than what comes after it.
 pub trait Copies<K, C> {
-    /// Version of the committed state; 0: absent.
-    fn committed(&self, key: &K) -> Version;
-
-    /// The pending write.
-    fn pending(&self, key: &K) -> Option<Pending>;
-
-    /// Whether the entry's collection has been flushed since the generation that the key names: nothing of it is here,
-    /// and what is prepared of it, or copied, is gone at once. A key of a later generation than is known here flushes
-    /// the collection, before its write is prepared or its copy kept.
-    fn is_over(&self, key: &K) -> bool;
+    /// What is here of an entry.
+    fn state(&self, key: &K) -> State;
 
     /// All pending writes of the group.
     fn pendings(&self) -> Vec<(K, Pending)>;
@@ -51,11 +56,9 @@ pub trait Copies<K, C> {
     /// Keeps a write beside the committed state; none is pending. Takes all the room there may be need of.
     fn prepare(&mut self, key: &K, write: Pending, change: &C) -> Result<(), Refusal>;
 
-    /// The pending write becomes the committed state. Can't fail; without one nothing happens.
-    fn commit(&mut self, key: &K);
-
-    /// The pending write goes; without one nothing happens.
-    fn drop_pending(&mut self, key: &K);
+    /// The pending write of this version becomes the committed state, or it goes. Can't fail; where it is not pending
+    /// nothing happens.
+    fn end(&mut self, key: &K, version: Version, is_committed: bool);
 
     /// The whole state that is pending, or else the committed one; absence is a removal, with the token that is left.
     fn whole(&self, key: &K) -> C;
@@ -71,61 +74,59 @@ pub trait Copies<K, C> {
 }
 
 /// A prepare, at a member. It has the write already, or one that followed it: prepared. It has the base, or has it
-/// pending, which its primary has then committed: it goes on from there, and nothing else stays pending.
+/// pending, which its primary has then committed: it goes on from there, and nothing else stays pending. The answer,
+/// and whether the write is pending now.
 pub(super) fn prepare<K, C: Change>(
     copies: &mut impl Copies<K, C>,
     key: &K,
     write: Pending,
     offer: &Offer<C>,
-) -> Verdict {
-    if is_over(copies, key) || copies.committed(key) >= write.version {
-        return Verdict::Prepared;
+) -> (Verdict, bool) {
+    let State { mut committed, mut pending, .. } = match copies.state(key) {
+        state if is_over(&state) || state.committed >= write.version => return (Verdict::Prepared, false),
+        state => state,
+    };
+    if pending.is_some_and(|pending| pending.version == write.version) {
+        return (Verdict::Prepared, true);
     }
-    if let Some(pending) = copies.pending(key) {
-        if pending.version == write.version {
-            return Verdict::Prepared;
-        }
-        let higher = bugs::has(Bug::HigherCommits) && pending.version < write.version;
-        if pending.makes() == write.base || higher {
-            copies.commit(key);
-        }
+    let higher = |pending: &Pending| bugs::has(Bug::HigherCommits) && pending.version < write.version;
+    if let Some(base) = pending.take_if(|pending| pending.makes() == write.base || higher(pending)) {
+        copies.end(key, base.version, true);
+        committed = base.makes();
     }
-    if write.removes && write.base != 0 && copies.committed(key) == 0 && !bugs::has(Bug::RemovedTwice) {
+    let mut drop_pending = |copies: &mut _| {
+        let gone = pending.take();
+        gone.into_iter().for_each(|gone| Copies::end(copies, key, gone.version, false));
+    };
+    if write.removes && write.base != 0 && committed == 0 && !bugs::has(Bug::RemovedTwice) {
         // It was removed already, and acknowledged: there is nothing to keep, and no room that could be wanting. What
         // removes on an absent base was never there: it is to leave a token.
-        copies.drop_pending(key);
-        return Verdict::Prepared;
+        drop_pending(copies);
+        return (Verdict::Prepared, false);
     }
     let (change, whole) = match offer {
-        Offer::Name => return Verdict::NeedWhole,
+        Offer::Name => return (Verdict::NeedWhole, false),
         Offer::Change(change) => (change, bugs::has(Bug::HigherCommits)),
         Offer::Whole(change) => (change, true),
     };
-    if copies.committed(key) != write.base && !whole {
-        return Verdict::NeedWhole;
+    if committed != write.base && !whole {
+        return (Verdict::NeedWhole, false);
     }
-    copies.drop_pending(key);
+    drop_pending(copies);
     match copies.prepare(key, write, change) {
-        Ok(()) => Verdict::Prepared,
-        Err(refusal) => Verdict::Refused(refusal),
+        Ok(()) => (Verdict::Prepared, true),
+        Err(refusal) => (Verdict::Refused(refusal), false),
     }
 }
 
-fn is_over<K, C>(copies: &impl Copies<K, C>, key: &K) -> bool {
-    copies.is_over(key) && !bugs::has(Bug::NoGeneration)
-}
-
-/// Commits or drops this very write, if it is pending.
-pub(super) fn end<K, C>(copies: &mut impl Copies<K, C>, key: &K, version: Version, committed: bool) {
-    if copies.pending(key).is_none_or(|pending| pending.version != version) {
-        return;
-    }
-    if committed { copies.commit(key) } else { copies.drop_pending(key) }
+fn is_over(state: &State) -> bool {
+    state.is_over && !bugs::has(Bug::NoGeneration)
 }
 
 /// A copy, at a syncing member: what it has of the entry already it has by an earlier telling of it.
 pub(super) fn copy<K, C>(copies: &mut impl Copies<K, C>, key: &K, version: Version, state: &C) -> Verdict {
-    if is_over(copies, key) || copies.committed(key) >= version {
+    let here = copies.state(key);
+    if is_over(&here) || here.committed >= version {
         return Verdict::Copied;
     }
     match copies.copy(key, version, state) {

@@ -66,21 +66,19 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         let (key, version, verdict) = match message {
             Message::Prepare { serial, settled, key, write, offer, .. } => {
                 self.settle_up_to(at, from, settled);
-                let verdict = copies::prepare(at, &key, write, &offer);
-                if at.pending(&key).is_some_and(|pending| pending.version == write.version)
-                    && let Some(link) = self.links.get_mut(&from)
-                {
+                let (verdict, is_pending) = copies::prepare(at, &key, write, &offer);
+                if is_pending && let Some(link) = self.links.get_mut(&from) {
                     link.receive(serial, key.clone(), write.version);
                 }
                 (key, write.version, verdict)
             }
             Message::Abort { settled, key, version, .. } => {
                 self.settle_up_to(at, from, settled);
-                copies::end(at, &key, version, false);
+                at.end(&key, version, false);
                 (key, version, Verdict::Aborted)
             }
             Message::Resolve { key, version, commit, .. } => {
-                copies::end(at, &key, version, commit);
+                at.end(&key, version, commit);
                 (key, version, Verdict::Resolved)
             }
             Message::Copy { key, version, state, .. } if self.is_syncing() => {
@@ -98,7 +96,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
     fn settle_up_to<S: Copies<K, C>>(&mut self, at: &mut S, from: NodeId, settled: u64) {
         let Some(link) = self.links.get_mut(&from) else { return };
         while let Some((key, version)) = link.next_settled(settled) {
-            copies::end(at, &key, version, true);
+            at.end(&key, version, true);
         }
     }
 

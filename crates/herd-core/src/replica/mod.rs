@@ -43,7 +43,7 @@ mod write;
 mod check;
 
 pub use crate::place::{Member, NodeId};
-pub use copies::{Change, Copies, Refusal};
+pub use copies::{Change, Copies, Refusal, State};
 pub use part::Part;
 
 use crate::entry::Version;

@@ -132,7 +132,9 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         }
         let mine = |view: &View| view.member(self.me).map(|member| (member.since, member.standing));
         match (mine(&old), mine(&self.view)) {
-            (_, None) => at.pendings().iter().for_each(|(key, _)| at.drop_pending(key)),
+            (_, None) => {
+                at.pendings().iter().for_each(|(key, pending)| at.end(key, pending.version, false));
+            }
             (Some((before, _)), Some((since, Standing::Syncing))) if before == since => {}
             (_, Some((_, Standing::Syncing))) => self.clear(),
             (_, Some(_)) => {}

@@ -60,7 +60,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
 
     fn write<S: Copies<K, C>>(&mut self, at: &mut S, key: K, ops: Vec<O>, change: C) {
         let version = at.next_version(&key, self.view.since);
-        let pending = Pending { version, base: at.committed(&key), removes: change.removes() };
+        let pending = Pending { version, base: at.state(&key).committed, removes: change.removes() };
         if let Err(refusal) = at.prepare(&key, pending, &change) {
             self.refuse(&key, ops, refusal);
             return self.next(&key);
@@ -123,13 +123,13 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         self.writes.clear();
         for (key, mut pending) in at.pendings() {
             if bugs::has(Bug::ForgottenPending) {
-                at.drop_pending(&key);
+                at.end(&key, pending.version, false);
                 continue;
             }
             if bugs::has(Bug::NewVersion) {
                 let state = at.whole(&key);
+                at.end(&key, pending.version, false);
                 pending.version = at.next_version(&key, self.view.since);
-                at.drop_pending(&key);
                 let _ = at.prepare(&key, pending, &state);
             }
             self.writes.insert(key, Write::new(pending, None, Vec::new()));
@@ -181,8 +181,9 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             return;
         }
         // Absence alone says little: what is pending here may be what theirs removes.
-        let follows = at.pending(key).is_some_and(|mine| mine.version < theirs.version);
-        let commit = at.committed(key) == theirs.makes() && (!follows || bugs::has(Bug::RemovedAhead));
+        let here = at.state(key);
+        let follows = here.pending.is_some_and(|mine| mine.version < theirs.version);
+        let commit = here.committed == theirs.makes() && (!follows || bugs::has(Bug::RemovedAhead));
         let commit = commit && !bugs::has(Bug::DropCommitted);
         let (epoch, version) = (self.view.epoch, theirs.version);
         if self.needs(peer) {
@@ -301,7 +302,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
     /// The write under way of an entry, if there is one, with the whole state it makes.
     pub(super) fn send_whole<S: Copies<K, C>>(&mut self, at: &mut S, to: NodeId, key: &K) {
         let Some(write) = self.writes.get(key).filter(|write| write.aborting.is_none()) else { return };
-        if at.is_over(key) && !bugs::has(Bug::WholeOfNothing) {
+        if at.state(key).is_over && !bugs::has(Bug::WholeOfNothing) {
             return self.abort(at, to, key, Why::Over);
         }
         let (pending, state) = (write.pending, at.whole(key));
@@ -386,7 +387,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
     fn dropped<S: Copies<K, C>>(&mut self, at: &mut S, key: &K, write: Write<C, O>, why: Why) {
         let version = write.pending.version;
         self.targets.values_mut().for_each(|target| target.unacked.remove(key, version));
-        at.drop_pending(key);
+        at.end(key, version, false);
         match why {
             Why::Refused(refusal) => self.refuse(key, write.ops, refusal),
             Why::Over => self.lines.entry(key.clone()).or_default().push_first(write.ops),
@@ -395,7 +396,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
 
     fn committed<S: Copies<K, C>>(&mut self, at: &mut S, key: &K, write: Write<C, O>) {
         let version = write.pending.version;
-        at.commit(key);
+        at.end(key, version, true);
         self.targets.values_mut().for_each(|target| target.committed(key, version));
         self.tell(write.ops, Outcome::Done(version));
     }

@@ -80,7 +80,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         let Some(target) = self.targets.get_mut(&peer) else { return };
         let is_live = |key: &K, version| self.writes.get(key).is_some_and(|write| write.pending.version == version);
         for (key, pending) in theirs {
-            let is_committed = !is_live(key, pending.version) && at.committed(key) == pending.makes();
+            let is_committed = !is_live(key, pending.version) && at.state(key).committed == pending.makes();
             target.acked(key, pending.version, is_committed);
         }
         // The state as it is now is sent once for a key, under its last version.
@@ -105,7 +105,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         let Some(target) = self.targets.get_mut(&to) else { return };
         target.unacked.remove(key, version);
         let state = at.whole_committed(key);
-        let committed = if state.removes() { version } else { at.committed(key) };
+        let committed = if state.removes() { version } else { at.state(key).committed };
         let write = Pending { version: committed, base: 0, removes: state.removes() };
         let serial = self.send_prepare(to, key, write, Offer::Whole(state));
         if let Some(link) = self.links.get_mut(&to) {
@@ -129,7 +129,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         }
         let next = if target.is_at_end { None } else { at.next_key(target.at.as_ref()) };
         match next {
-            Some(key) if at.pending(&key).is_some() && bugs::has(Bug::WaitingCursor) => false,
+            Some(key) if at.state(&key).pending.is_some() && bugs::has(Bug::WaitingCursor) => false,
             Some(key) => {
                 target.at = Some(key.clone());
                 // The cursor waits for no write: a group below k, where none ends, would stay there.
@@ -151,7 +151,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
 
     /// Copies the committed state of an entry, if it has one.
     fn send_copy<S: Copies<K, C>>(&mut self, at: &mut S, peer: NodeId, key: &K) -> bool {
-        let version = at.committed(key);
+        let version = at.state(key).committed;
         let Some(target) = self.targets.get_mut(&peer) else { return false };
         target.is_copying = version != 0;
         if version != 0 {

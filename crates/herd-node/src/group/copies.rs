@@ -13,7 +13,7 @@ use herd_core::entry::{COUNTER_BITS, Version};
 use herd_core::limits::{SLOTS, WINDOWS_PART};
 use herd_core::place::GroupId;
 use herd_core::replica::window::{Known, RequestId, Window};
-use herd_core::replica::{self, GroupEpoch, Pending, Refusal};
+use herd_core::replica::{self, GroupEpoch, Pending, Refusal, State};
 use herd_store::{Collection, Entry, Given, NewObject, SlotCursor, Store};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -178,40 +178,19 @@ impl<'c> Copies<'c> {
         let mut entry = self.cx.shared.store.entry(c, &key.of.name, self.cx.now);
         keep(&mut entry, &new).map_err(|error| refusal_of(&error))
     }
-
-    fn end(&mut self, key: &Key, is_done: bool) {
-        let Some(c) = self.collection(key) else { return };
-        let mut entry = self.cx.shared.store.entry(&c, &key.of.name, self.cx.now);
-        let Some(write) = entry.pending() else { return };
-        if is_done {
-            entry.commit(write.version)
-        } else {
-            entry.abort(write.version)
-        };
-        drop(entry);
-        let most_bytes = self.cx.shared.store.memory().0 / WINDOWS_PART / SLOTS as u64;
-        self.kept.end(key, write.version, is_done, (self.cx.now_ms(), most_bytes));
-        if is_done {
-            self.cx.changed(&c, &key.of.name);
-        }
-    }
 }
 
 impl replica::Copies<Key, Edit> for Copies<'_> {
-    fn committed(&self, key: &Key) -> Version {
-        self.look(key, |entry| entry.committed()).unwrap_or(0)
-    }
-
-    fn pending(&self, key: &Key) -> Option<Pending> {
-        self.look(key, |entry| entry.pending()).flatten()
-    }
-
-    fn is_over(&self, key: &Key) -> bool {
+    fn state(&self, key: &Key) -> State {
         let store = &self.cx.shared.store;
-        match store.collection_by_id(key.of.collection) {
-            Some(c) => c.generation() > key.generation,
-            None => store.is_gone(key.of.collection),
+        let Some(c) = store.collection_by_id(key.of.collection) else {
+            return State { is_over: store.is_gone(key.of.collection), ..State::default() };
+        };
+        if c.generation() != key.generation {
+            return State { is_over: c.generation() > key.generation, ..State::default() };
         }
+        let entry = store.entry(&c, &key.of.name, self.cx.now);
+        State { committed: entry.committed(), pending: entry.pending(), is_over: false }
     }
 
     fn pendings(&self) -> Vec<(Key, Pending)> {
@@ -245,12 +224,18 @@ impl replica::Copies<Key, Edit> for Copies<'_> {
         Ok(())
     }
 
-    fn commit(&mut self, key: &Key) {
-        self.end(key, true);
-    }
-
-    fn drop_pending(&mut self, key: &Key) {
-        self.end(key, false);
+    fn end(&mut self, key: &Key, version: Version, is_committed: bool) {
+        let Some(c) = self.collection(key) else { return };
+        let mut entry = self.cx.shared.store.entry(&c, &key.of.name, self.cx.now);
+        if !(if is_committed { entry.commit(version) } else { entry.abort(version) }) {
+            return;
+        }
+        drop(entry);
+        let most_bytes = self.cx.shared.store.memory().0 / WINDOWS_PART / SLOTS as u64;
+        self.kept.end(key, version, is_committed, (self.cx.now_ms(), most_bytes));
+        if is_committed {
+            self.cx.changed(&c, &key.of.name);
+        }
     }
 
     fn whole(&self, key: &Key) -> Edit {

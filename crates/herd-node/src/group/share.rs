@@ -8,7 +8,7 @@ use super::outbox::{Inbox, Outbox};
 use crate::context::Context;
 use herd_core::limits::{GROUP_LINK_PATIENCE_MS, GROUP_SETTLE_MS, GROUP_SWEEP_MS, GROUP_TURN_ENTRIES, PART_OPS_MAX};
 use herd_core::place::{GroupId, NodeId};
-use herd_core::replica::{Copies as _, Effect, Member, Message, Offer, Outcome, Part, Refusal, Standing, View};
+use herd_core::replica::{Effect, Member, Message, Offer, Outcome, Part, Refusal, Standing, View};
 use herd_core::wire::{self, Ahead, Delta, LinkId, Said};
 use herd_core::{Error, ErrorKind, quote};
 use herd_store::SlotCursor;
@@ -273,7 +273,7 @@ impl Share {
             return self.part.begin(&mut copies, key, ops, None);
         }
         let c = cx.shared.store.collection_by_id(key.of.collection);
-        let Some(c) = c.filter(|_| !copies.is_over(&key)) else {
+        let Some(c) = c.filter(|c| c.generation() <= key.generation) else {
             self.part.begin(&mut copies, key.clone(), Vec::new(), None);
             return self.ask_anew(cx, &key, ops);
         };

@@ -5,7 +5,8 @@ use super::*;
 use herd_core::entry::COUNTER_BITS;
 use herd_core::limits::INLINE_MAX_BYTES;
 use herd_core::replica::{
-    Change, Copies, Effect, GroupEpoch, Member, Message, NodeId, Outcome, Part, Pending, Refusal, Standing, View, Want,
+    Change, Copies, Effect, GroupEpoch, Member, Message, NodeId, Outcome, Part, Pending, Refusal, Standing, State,
+    View, Want,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU32;
@@ -119,16 +120,9 @@ impl Group {
 }
 
 impl Copies<Key, Edit> for Group {
-    fn committed(&self, key: &Key) -> u64 {
-        self.entry(key).committed()
-    }
-
-    fn pending(&self, key: &Key) -> Option<Pending> {
-        self.entry(key).pending()
-    }
-
-    fn is_over(&self, _: &Key) -> bool {
-        false
+    fn state(&self, key: &Key) -> State {
+        let entry = self.entry(key);
+        State { committed: entry.committed(), pending: entry.pending(), is_over: false }
     }
 
     fn pendings(&self) -> Vec<(Key, Pending)> {
@@ -150,18 +144,13 @@ impl Copies<Key, Edit> for Group {
         }
     }
 
-    fn commit(&mut self, key: &Key) {
+    fn end(&mut self, key: &Key, version: u64, is_committed: bool) {
         let mut entry = self.entry(key);
-        if let Some(write) = entry.pending() {
-            assert!(entry.commit(write.version));
-        }
-    }
-
-    fn drop_pending(&mut self, key: &Key) {
-        let mut entry = self.entry(key);
-        if let Some(write) = entry.pending() {
-            assert!(entry.abort(write.version));
-        }
+        if is_committed {
+            entry.commit(version)
+        } else {
+            entry.abort(version)
+        };
     }
 
     fn whole(&self, key: &Key) -> Edit {

@@ -4,7 +4,7 @@ use super::world::{node, view};
 use crate::entry::Version;
 use crate::limits::{PART_BYTES_MAX, PART_OPS_MAX};
 use crate::replica::Standing::{Backup, Syncing};
-use crate::replica::{Change, Copies, Effect, GroupEpoch, Message, Outcome, Part, Pending, Refusal, View, Want};
+use crate::replica::{Change, Copies, Effect, GroupEpoch, Message, Outcome, Part, Pending, Refusal, State, View, Want};
 use std::collections::BTreeMap;
 
 /// A change of so many bytes.
@@ -29,16 +29,8 @@ struct Blank {
 }
 
 impl Copies<u32, Weight> for Blank {
-    fn committed(&self, key: &u32) -> Version {
-        Version::from(*key == 9)
-    }
-
-    fn pending(&self, key: &u32) -> Option<Pending> {
-        self.pending.get(key).copied()
-    }
-
-    fn is_over(&self, _: &u32) -> bool {
-        false
+    fn state(&self, key: &u32) -> State {
+        State { committed: Version::from(*key == 9), pending: self.pending.get(key).copied(), is_over: false }
     }
 
     fn pendings(&self) -> Vec<(u32, Pending)> {
@@ -55,12 +47,8 @@ impl Copies<u32, Weight> for Blank {
         Ok(())
     }
 
-    fn commit(&mut self, key: &u32) {
-        self.pending.remove(key);
-    }
-
-    fn drop_pending(&mut self, key: &u32) {
-        self.pending.remove(key);
+    fn end(&mut self, key: &u32, version: Version, _: bool) {
+        self.pending.retain(|of, pending| of != key || pending.version != version);
     }
 
     fn whole(&self, _: &u32) -> Weight {
@@ -128,9 +116,9 @@ fn changes_under_way_have_so_many_bytes_together_or_are_one() {
     let (mut part, mut at) = leading(view(1, 1, 1, &[(2, Backup, 1)], 2), true);
     assert_eq!(write(&mut part, &mut at, 1, PART_BYTES_MAX + 1), None, "one may be of any size");
     assert_eq!(write(&mut part, &mut at, 2, 1), Some(Outcome::Busy));
-    assert_eq!(at.pending(&2), None, "nothing was begun");
+    assert_eq!(at.state(&2).pending, None, "nothing was begun");
     let pending = Pending { version: 1, base: 0, removes: false };
-    assert_eq!(at.pending(&1), Some(pending));
+    assert_eq!(at.state(&1).pending, Some(pending));
     let verdict = crate::replica::Verdict::Prepared;
     part.receive(&mut at, node(2), 1, Message::Answer { epoch: 1, key: 1, version: 1, verdict });
     assert!(matches!(&part.effects()[..], [Effect::Answer(_, Outcome::Done(1))]));

@@ -311,11 +311,11 @@ fn a_view_is_what_the_map_says_of_a_group_that_has_a_primary() {
 fn a_removal_of_what_is_absent_is_kept_for_the_token_it_leaves() {
     let (mut store, key) = (Store::default(), key_of(1, 0));
     let left = Pending { version: 5, base: 0, removes: true };
-    assert_eq!(copies::prepare(&mut store, &key, left, &Offer::Name), Verdict::NeedWhole);
-    assert_eq!(copies::prepare(&mut store, &key, left, &Offer::Change(Val::Gone)), Verdict::Prepared);
-    assert_eq!(store.pending(&key), Some(left));
+    assert_eq!(copies::prepare(&mut store, &key, left, &Offer::Name), (Verdict::NeedWhole, false));
+    assert_eq!(copies::prepare(&mut store, &key, left, &Offer::Change(Val::Gone)), (Verdict::Prepared, true));
+    assert_eq!(store.state(&key).pending, Some(left));
     let again = Pending { base: 4, ..left };
     let mut store = Store::default();
-    assert_eq!(copies::prepare(&mut store, &key, again, &Offer::Name), Verdict::Prepared);
-    assert_eq!(store.pending(&key), None, "it was removed here before");
+    assert_eq!(copies::prepare(&mut store, &key, again, &Offer::Name), (Verdict::Prepared, false));
+    assert_eq!(store.state(&key).pending, None, "it was removed here before");
 }

@@ -2,7 +2,7 @@
 
 use crate::entry::{COUNTER_BITS, Version};
 use crate::replica::bugs::{self, Bug};
-use crate::replica::{Change, Copies, GroupEpoch, Pending, Refusal};
+use crate::replica::{Change, Copies, GroupEpoch, Pending, Refusal, State};
 use std::collections::BTreeMap;
 
 /// An entry, and in the lowest two bits the generation.
@@ -93,7 +93,7 @@ impl Store {
         if !bugs::has(Bug::NoGeneration) {
             self.flush(generation_of(key));
         }
-        !self.is_over(&key)
+        !self.state(&key).is_over
     }
 
     fn room(&mut self) -> Result<(), Refusal> {
@@ -112,16 +112,10 @@ impl Store {
 }
 
 impl Copies<Key, Val> for Store {
-    fn committed(&self, key: &Key) -> Version {
-        self.entry(*key).version
-    }
-
-    fn pending(&self, key: &Key) -> Option<Pending> {
-        self.entry(*key).pending.map(|(pending, _)| pending)
-    }
-
-    fn is_over(&self, key: &Key) -> bool {
-        generation_of(*key) < self.generation && !bugs::has(Bug::NoGeneration)
+    fn state(&self, key: &Key) -> State {
+        let entry = self.entry(*key);
+        let is_over = generation_of(*key) < self.generation && !bugs::has(Bug::NoGeneration);
+        State { committed: entry.version, pending: entry.pending.map(|(pending, _)| pending), is_over }
     }
 
     fn pendings(&self) -> Vec<(Key, Pending)> {
@@ -147,13 +141,12 @@ impl Copies<Key, Val> for Store {
         Ok(())
     }
 
-    fn commit(&mut self, key: &Key) {
-        let Some((write, state)) = self.entries.get_mut(key).and_then(|entry| entry.pending.take()) else { return };
-        self.set(*key, write.makes(), write.version, state);
-    }
-
-    fn drop_pending(&mut self, key: &Key) {
-        self.entries.entry(*key).or_default().pending = None;
+    fn end(&mut self, key: &Key, version: Version, is_committed: bool) {
+        let entry = self.entries.entry(*key).or_default();
+        let Some((write, state)) = entry.pending.take_if(|(pending, _)| pending.version == version) else { return };
+        if is_committed {
+            self.set(*key, write.makes(), write.version, state);
+        }
     }
 
     fn whole(&self, key: &Key) -> Val {

@@ -448,7 +448,7 @@ impl World {
     }
 
     fn decide(&mut self, node: &mut Node, key: Key, ops: Vec<Op>) {
-        if node.store.is_over(&key) {
+        if node.store.state(&key).is_over {
             seen("asked again after a flush");
             node.part.begin(&mut node.store, key, Vec::new(), None);
             return ops.into_iter().for_each(|op| node.part.ask(key_of(op.key, node.store.generation), op));
@@ -507,7 +507,7 @@ impl World {
             let Some(peer) = self.nodes.get(&id).filter(|_| self.has_memory(id, view.epoch + 1)) else { return true };
             let (newer, entry) = (peer.part.view(), peer.store.entry(key));
             let left = newer.primary != id && newer.member(id).is_none_or(|member| member.since > view.epoch);
-            let has = peer.store.is_over(&key)
+            let has = peer.store.state(&key).is_over
                 || entry.last >= version
                 || entry.pending.is_some_and(|(write, _)| write.version == version);
             newer.epoch >= view.epoch && (left || has)
@@ -551,7 +551,7 @@ impl World {
     }
 
     fn lost(&self, id: NodeId, node: &Node, key: Key, acked: Version) -> Option<String> {
-        if node.store.is_over(&key) {
+        if node.store.state(&key).is_over {
             return None;
         }
         let entry = node.store.entry(key);
