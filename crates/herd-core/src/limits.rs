@@ -419,6 +419,15 @@ pub const MEMBER_TICK_MS: u64 = 200;
 /// Lines for the log that wait to be written: each kind of trouble of a link is told once.
 pub const MEMBER_LINES_MAX: usize = 64;
 
+/// How long a node has no link before the log tells that it is out of reach: one that broke is made anew within this.
+pub const JOURNAL_PATIENCE_MS: u64 = 1_000;
+
+/// How soon the log tells the same again that others bring about: refused links, which are dialed each second.
+pub const JOURNAL_AGAIN_MS: u64 = 60_000;
+
+/// Different lines of that kind in that time: whoever can connect can bring them about, and a log must not grow so.
+pub const JOURNAL_LINES_MAX: usize = 64;
+
 const _: () = assert!(HOLD_PATIENCE_MS < SNIFF_TIMEOUT_MS);
 const _: () = assert!((LINK_OPS_MAX * (ERROR_TEXT_MAX_BYTES + 128)) < (8 << 20));
 const _: () = assert!(WIRE_FRAME_BODY_MAX_BYTES.is_multiple_of(BLOCK_BYTES));

@@ -52,6 +52,8 @@ pub(crate) struct Conn<S: Service, M: System> {
     pub(crate) inflow: Inflow,
     /// We dialed, and it is not made yet.
     pub(crate) connecting: bool,
+    /// We dialed: that it is too slow is no client's doing.
+    pub(crate) dialed: bool,
     /// The kernel may take bytes from us.
     pub(crate) writable: bool,
     /// `input` holds requests that were put off because output was high.
@@ -93,6 +95,7 @@ impl<S: Service, M: System> Conn<S, M> {
             readable: false,
             inflow: Inflow::Open,
             connecting: false,
+            dialed: false,
             writable: true,
             put_off: false,
             closing: false,
@@ -108,7 +111,7 @@ impl<S: Service, M: System> Conn<S, M> {
     /// One that we dialed.
     pub(crate) fn dialed(socket: M::Socket, session: S::Session, now_ms: u64) -> Self {
         let deadline_ms = now_ms + DIAL_TIMEOUT_MS;
-        Self { connecting: true, writable: false, deadline_ms, ..Self::new(socket, session, now_ms) }
+        Self { connecting: true, dialed: true, writable: false, deadline_ms, ..Self::new(socket, session, now_ms) }
     }
 
     /// Whether all it has are requests that have arrived, so that a round can serve it.

@@ -429,7 +429,7 @@ impl<S: Service, M: System> Engine<S, M> {
                 continue;
             };
             let late = conn.deadline_ms != 0 && conn.deadline_ms <= self.now_ms;
-            let slow = late && !conn.lingering;
+            let slow = late && !conn.lingering && !conn.dialed;
             let owed = !conn.queue.is_empty() || self.service.owes(&conn.session);
             let idle = !owed && self.service.is_idle(&conn.session);
             let stop = self.stopping_ms.is_some() && idle;

@@ -41,6 +41,8 @@ struct Words {
     turns: usize,
     /// Requests without a reply, so far.
     quiet: usize,
+    /// Connections never become known.
+    is_stranger: bool,
     /// Where a body goes.
     body: [u8; 1],
     /// Replies are to come of which nothing is queued.
@@ -189,7 +191,7 @@ impl Service for Words {
     }
 
     fn is_known(&self, _session: &()) -> bool {
-        true
+        !self.is_stranger
     }
 
     fn hold(&mut self, change_bytes: i64) -> bool {

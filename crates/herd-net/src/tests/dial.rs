@@ -5,19 +5,21 @@ use super::*;
 use crate::EventLoop;
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Runs loops with these services until `during` is over.
-fn with_loops(listeners: Vec<TcpListener>, services: Vec<Words>, during: impl FnOnce()) {
+/// Runs loops with these services until `during` is over; gives how many connections they have shed.
+fn with_loops(listeners: Vec<TcpListener>, services: Vec<Words>, during: impl FnOnce()) -> u64 {
     let start = Instant::now();
     let (handle, loops) = EventLoop::group(listeners, services, 10, start).expect("loops");
     let threads: Vec<_> = loops.into_iter().map(|one| std::thread::spawn(move || one.run())).collect();
     during();
     handle.stop();
     threads.into_iter().for_each(|thread| thread.join().expect("no panic").expect("no error"));
+    handle.loops().iter().map(|remote| remote.stats.shed.load(Relaxed)).sum()
 }
 
 /// A service that is woken at these times, ms, and the first time makes a connection.
@@ -54,6 +56,19 @@ fn a_connection_that_is_refused_is_closed_at_once() {
         let told = [(); 2].map(|()| hears.recv_timeout(PATIENCE).expect("in time").0);
         assert_eq!(told, ["alarm", "closed"]);
     });
+}
+
+#[test]
+fn one_that_is_not_answered_is_given_up_and_counts_as_no_slow_client() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    let (service, hears) = service(&[0], listener.local_addr().expect("bound"));
+    let service = Words { is_stranger: true, ..service };
+    let shed = with_loops(Vec::new(), vec![service], || {
+        let _socket = listener.accept().expect("it dials");
+        let told = [(); 3].map(|()| hears.recv_timeout(PATIENCE).expect("in time").0);
+        assert_eq!(told, ["alarm", "connected", "closed"]);
+    });
+    assert_eq!(shed, 0);
 }
 
 #[test]

@@ -96,7 +96,10 @@ impl Admission {
                 encode_joined(out.buf, &joined, &map.encode())
                     .expect("a map keeps its limits, which are within a body's");
             }
-            Err(error) => error.goodbye(out.buf),
+            Err(error) => {
+                hub.owner.turned_away("a node that wanted to join", &error);
+                error.goodbye(out.buf);
+            }
         }
         true
     }

@@ -54,6 +54,11 @@ pub trait Owner: Send + Sync {
     /// was up meanwhile.
     fn refused(&self, node: NodeId, error: &LinkError);
 
+    /// Somebody who connected was refused as a node, or is the one that refuses; `who` says what it wanted to be.
+    fn turned_away(&self, who: &str, error: &LinkError) {
+        let _ = (who, error);
+    }
+
     /// The primary of a group, this node, asks something of the warden in the view of that epoch. In each later view it
     /// asks again, unless that says so, or something else: what was asked in an earlier one stands for nothing then.
     /// One who has no warden to ask lets it be: the group goes on as it is.

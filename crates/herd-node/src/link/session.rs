@@ -380,9 +380,24 @@ impl Session {
             Fault::Elsewhere(_) => None,
         };
         let (target, now_ms) = (self.target(), cx.now_ms());
+        refused.iter().for_each(|error| self.tell(cx, error));
         self.close(cx);
         if let Some((target, error)) = target.zip(refused) {
             cx.links.failed(target, Some(&error), now_ms);
+        }
+    }
+
+    /// Tells of a refusal of a connection that the other end made.
+    fn tell(&self, cx: &Context, error: &LinkError) {
+        let who = match self {
+            Session::New => "a connection that wanted to be a link".to_owned(),
+            Session::Accepting { accepting, .. } => format!("a link of node {}", accepting.claimed().node.0),
+            Session::Joining(_) => "a node that wanted to join".to_owned(),
+            Session::Dialing { .. } | Session::Up { .. } | Session::Over => return,
+        };
+        // To be sent on to the warden is no refusal.
+        if error.kind != LinkErrorKind::AskWarden {
+            cx.links.hub().into_iter().for_each(|hub| hub.owner.turned_away(&who, error));
         }
     }
 

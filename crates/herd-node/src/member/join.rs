@@ -110,10 +110,22 @@ fn ask(address: &str, join: &Join, joining: Joining, until: Instant) -> Result<E
     joining.hello(&mut out);
     talk.say(&out)?;
     out.clear();
+    let mut goodbye = Vec::new();
     let warden = talk.hear(|frame, fields| match frame.header().kind {
-        Kind::Welcome => Ok(joining.welcomed(fields, &mut out)?.node),
+        Kind::Welcome => match joining.welcomed(fields, &mut out) {
+            Ok(welcomed) => Ok(welcomed.node),
+            Err(error) => {
+                error.goodbye(&mut goodbye);
+                Err(error.into())
+            }
+        },
         _ => Err(Tried::from(unexpected())),
-    })?;
+    });
+    // That node's log tells it, too.
+    if !goodbye.is_empty() {
+        talk.say(&goodbye).ok();
+    }
+    let warden = warden?;
     talk.say(&out)?;
     let (joined, mut assembly) = talk.hear(|frame, fields| Ok(decode_joined(frame.header(), fields)?))?;
     while !talk.hear(|frame, _| take(&mut assembly, frame))? {}

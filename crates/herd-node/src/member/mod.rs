@@ -22,6 +22,7 @@ pub(crate) use start::{Founded, InHerd, Own, enter};
 
 use crate::context::Shared;
 use crate::link::{Came, Hub, Owner, Warden};
+use crate::report::journal::{Journal, called};
 use crate::warden::{Handle, Newcomer, Running};
 use herd_core::Error;
 use herd_core::limits::MEMBER_TICK_MS;
@@ -33,7 +34,7 @@ use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Takes a line for the log.
 pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
@@ -127,6 +128,19 @@ impl Member {
         }
     }
 
+    /// What the log is to be told of the herd.
+    fn look(&self, journal: &mut Journal, now_ms: u64) -> Vec<String> {
+        let Some(map) = self.map() else { return Vec::new() };
+        let linked = self.hub.get().map(|hub| hub.links()).unwrap_or_default();
+        journal.look((self.life.node, &map), |node| linked.contains_key(&node), now_ms)
+    }
+
+    /// A node as people know it.
+    fn called(&self, node: NodeId) -> String {
+        let map = self.map();
+        map.as_ref().and_then(|map| map.node(node)).map_or_else(|| node.0.to_string(), called)
+    }
+
     /// Takes a map that came over a link. One that is the difference from another than the one at hand is dropped: its
     /// sender hears which one the node has, and sends the whole.
     fn receive(&self, shared: &Shared, came: &Came) {
@@ -169,7 +183,13 @@ impl Owner for Post {
     }
 
     fn refused(&self, node: NodeId, error: &LinkError) {
-        self.mailbox.tell(format!("no link to node {}: {error}", node.0));
+        let member = self.member.get().and_then(std::sync::Weak::upgrade);
+        let called = member.map_or_else(|| node.0.to_string(), |member| member.called(node));
+        self.mailbox.tell(format!("no link to node {called}: {error}"));
+    }
+
+    fn turned_away(&self, who: &str, error: &LinkError) {
+        self.mailbox.tell(format!("{who} was refused: {error}"));
     }
 }
 
@@ -193,10 +213,12 @@ impl Duty {
     ) -> io::Result<Self> {
         let mailbox = member.mailbox.clone();
         let run = move || {
-            let mut mail = Mail::default();
+            let (mut mail, mut journal, since) = (Mail::default(), Journal::default(), Instant::now());
             while member.mailbox.wait(&mut mail, Duration::from_millis(MEMBER_TICK_MS)) {
                 member.work(&shared, &mut mail);
-                mail.lines.drain(..).for_each(|line| tell(&line));
+                let now_ms = since.elapsed().as_millis() as u64;
+                mail.lines.drain(..).filter(|line| journal.is_news(line, now_ms)).for_each(|line| tell(&line));
+                member.look(&mut journal, now_ms).iter().for_each(|line| tell(line));
             }
         };
         let thread = std::thread::Builder::new().name("maps".into()).spawn(run)?;

@@ -1,10 +1,11 @@
 //! What a node knows of its herd, as `/status` tells it: nodes, groups, the warden. From the map, and from the links
 //! that this node has: whom it has none to it calls unreachable, whatever others see.
 
+use super::groups::{used, why_stopped};
 use crate::context::Shared;
 use crate::member::Member;
 use herd_core::limits::STATUS_GROUPS_MAX;
-use herd_core::place::{Group, Kind, Map, Node, NodeId, NodeState, Spread};
+use herd_core::place::{Kind, Map, Node, NodeId, NodeState, Spread};
 use herd_core::warden::Hex;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -87,16 +88,12 @@ impl View<'_> {
         })
     }
 
-    /// The groups of a spread group that have slots.
     fn groups<'s>(&'s self, spread: &'s Spread) -> impl Iterator<Item = Value> + 's {
-        let mut slots = vec![0_usize; spread.groups.len()];
-        spread.slots.iter().for_each(|group| slots[usize::from(*group)] += 1);
-        let all = spread.groups.iter().zip(slots).enumerate().filter(|(_, (_, slots))| *slots > 0);
-        all.map(move |(number, (group, slots))| {
+        used(spread).map(move |(id, group, slots)| {
             let members: Vec<u32> = group.members().map(|id| id.0.get()).collect();
             json!({
                 "spread": spread.id,
-                "group": number,
+                "group": id.number,
                 "kind": match spread.kind { Kind::Cache => "cache", Kind::Kept => "kept" },
                 "copies": spread.copies,
                 "needed": spread.needed,
@@ -104,22 +101,8 @@ impl View<'_> {
                 "epoch": group.epoch,
                 "primary": group.primary.map(|id| id.0.get()),
                 "members": members,
-                "stops": self.stops(group, spread),
+                "stops": why_stopped(&self.map, spread, group, |id| self.state(id) == "serving"),
             })
         })
-    }
-
-    /// What keeps a group from taking writes, as far as this node sees.
-    fn stops(&self, group: &Group, spread: &Spread) -> Option<String> {
-        let named = |id: NodeId| self.map.node(id).map_or_else(|| id.0.to_string(), |node| node.name.clone());
-        let Some(primary) = group.primary else { return Some("no node may lead it".into()) };
-        let away: Vec<String> = group.members().filter(|id| self.state(*id) != "serving").map(named).collect();
-        match () {
-            () if !away.is_empty() => Some(format!("{} can't be reached", away.join(", "))),
-            () if group.copies() < usize::from(spread.needed) => {
-                Some(format!("{} has too few members", named(primary)))
-            }
-            () => None,
-        }
     }
 }

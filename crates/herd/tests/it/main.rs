@@ -8,6 +8,7 @@ mod fsck;
 mod guide;
 mod herds;
 mod http;
+mod journal;
 mod limits;
 mod locks;
 mod memcached;

@@ -1,7 +1,9 @@
 //! A node for tests, and what is common to them.
 
+use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -17,13 +19,22 @@ impl Node {
     }
 
     pub(crate) fn with_env(args: &[&str], env: &[(&str, &str)]) -> Self {
-        let mut child = herd()
-            .args(["node", "--listen", "127.0.0.1:0", "--log", "error"])
-            .args(args)
+        Self::run(
+            herd().args(["node", "--listen", "127.0.0.1:0", "--log", "error"]).args(args).envs(env.iter().copied()),
+        )
+    }
+
+    /// A node that logs into a file, behind what is there.
+    pub(crate) fn with_log(args: &[&str], log: &Path) -> Self {
+        let file = OpenOptions::new().create(true).append(true).open(log).expect("a file");
+        Self::run(herd().args(["node", "--listen", "127.0.0.1:0"]).args(args).stderr(file))
+    }
+
+    fn run(command: &mut Command) -> Self {
+        let mut child = command
             // No place of its own, unless a test gives it one: what a developer's nodes left there is none of its.
             .env("XDG_STATE_HOME", "/dev/null/none")
             .env_remove("STATE_DIRECTORY")
-            .envs(env.iter().copied())
             .stdout(Stdio::piped())
             .spawn()
             .expect("herd starts");

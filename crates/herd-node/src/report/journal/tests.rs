@@ -1,0 +1,100 @@
+//! What is told of a herd of three, and when.
+
+use super::*;
+use crate::link::tests::world::{node, serving};
+use herd_core::place::Draft;
+
+/// A herd of three with two copies, as its first node sees it: which others have links to it.
+struct World {
+    journal: Journal,
+    map: Map,
+    linked: Vec<NodeId>,
+}
+
+impl World {
+    fn new() -> Self {
+        Self { journal: Journal::default(), map: serving(3, 2), linked: vec![node(2), node(3)] }
+    }
+
+    fn look(&mut self, now_ms: u64) -> Vec<String> {
+        self.journal.look((node(1), &self.map), |id| self.linked.contains(&id), now_ms)
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut Draft)) {
+        self.map = self.map.next(change).expect("a valid map");
+    }
+}
+
+/// Each line begins with this.
+fn begin(lines: &[String], with: &[&str]) {
+    assert!(lines.len() == with.len(), "{lines:#?}");
+    assert!(lines.iter().zip(with).all(|(line, with)| line.starts_with(with)), "{lines:#?}");
+}
+
+#[test]
+fn who_goes_out_of_reach_and_what_that_stops_is_told_once_and_so_is_its_return() {
+    let mut world = World::new();
+    assert_eq!(world.look(0), [""; 0]);
+    world.linked.pop();
+    for now_ms in [1_000, 1_999] {
+        assert_eq!(world.look(now_ms), [""; 0], "it may be there again at once");
+    }
+    let lines = world.look(2_000);
+    begin(&lines, &["node n3 (127.0.0.1:7003) is out of reach", "16 of 24 groups (0/0, 0/"]);
+    assert!(lines[1].ends_with(" and 12 more) take no writes: n3 can't be reached"), "{}", lines[1]);
+    assert_eq!(world.look(60_000), [""; 0]);
+    world.linked.push(node(3));
+    let lines = world.look(61_234);
+    begin(&lines, &["node n3 (127.0.0.1:7003) is back, after 60.2 s", "16 of 24 groups (0/0, 0/"]);
+    assert!(lines[1].ends_with(" take writes again, after 59.2 s"), "{}", lines[1]);
+    assert_eq!(world.look(70_000), [""; 0]);
+}
+
+#[test]
+fn a_short_loss_of_a_link_is_nobody_s_concern() {
+    let mut world = World::new();
+    for at_ms in (0..20_000).step_by(200) {
+        match at_ms % 800 {
+            0 => world.linked = vec![node(2), node(3)],
+            _ => world.linked = vec![node(2)],
+        }
+        assert_eq!(world.look(at_ms), [""; 0]);
+    }
+}
+
+#[test]
+fn who_is_started_anew_or_comes_into_the_herd_is_told() {
+    let mut world = World::new();
+    world.look(0);
+    world.change(|draft| draft.nodes[1].incarnation += 1);
+    begin(&world.look(200), &["node n2 (127.0.0.1:7002) was started anew: what its memory held is gone"]);
+    world.change(|draft| {
+        let fourth = crate::link::tests::world::member(4, "127.0.0.1:7004".into());
+        draft.nodes.push(fourth);
+    });
+    begin(&world.look(400), &["node n4 (127.0.0.1:7004) has joined the herd"]);
+    begin(&world.look(1_500), &["node n4 (127.0.0.1:7004) is out of reach"]);
+}
+
+#[test]
+fn a_group_that_nobody_leads_is_told_beside_those_that_are_stopped_otherwise() {
+    let mut world = World::new();
+    world.look(0);
+    world.change(|draft| draft.spreads[0].groups[5].primary = None);
+    begin(&world.look(200), &["1 of 24 groups (0/5) takes no writes: no node"]);
+    world.linked.clear();
+    world.look(400);
+    let lines = world.look(1_400);
+    begin(&lines[..2], &["node n2 (127.0.0.1:7002) is out", "node n3 (127.0.0.1:7003) is out"]);
+    assert!(lines[2..].iter().all(|line| !line.contains("(0/5)")), "{lines:#?}");
+}
+
+#[test]
+fn what_others_bring_about_is_told_once_a_minute_and_no_more_than_so_much() {
+    let mut journal = Journal::default();
+    assert!(journal.is_news("a link was refused", 0));
+    assert!(!journal.is_news("a link was refused", 59_999));
+    assert!(journal.is_news("a link was refused", 60_000));
+    let told = (0..1_000).filter(|n| journal.is_news(&format!("another, {n}"), 60_000)).count();
+    assert_eq!(told, JOURNAL_LINES_MAX - 1);
+}
