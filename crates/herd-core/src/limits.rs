@@ -241,6 +241,13 @@ pub const LOCK_LEASE_MAX_MS: u64 = 24 * 3600 * 1000;
 /// Requests a slot remembers: at 100,000 writes a second on 4,096 slots those of the last 10 s.
 pub const WINDOW_REQUESTS_MAX: usize = 256;
 
+/// Clients (loops of nodes) of which a slot knows up to where it forgot their requests: more than most herds have, and
+/// some 6 KiB.
+pub const WINDOW_CLIENTS_MAX: usize = 256;
+
+/// How long a client that is forgotten itself may still ask something again, ms: far longer than any deadline.
+pub const WINDOW_CLIENT_MS: u64 = 3600 * 1000;
+
 /// A result up to here is kept for a retry: counters, versions, short values. A slot's window is then at most some
 /// 80 KiB.
 pub const WINDOW_RESULT_MAX_BYTES: usize = 256;

@@ -56,6 +56,12 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         }
     }
 
+    /// Whether all writes come by here: it is the primary, or each write waits for it.
+    pub fn is_waited_for(&self) -> bool {
+        let member = self.view.member(self.me);
+        self.leads() || member.is_some_and(|member| member.standing != Standing::Syncing)
+    }
+
     /// The view it is in.
     pub fn view(&self) -> &View {
         &self.view

@@ -2,11 +2,14 @@
 //!
 //! It is kept at each member: with a prepare comes who asked and what the answer is; [`Window::begin`] when the write
 //! is prepared, [`Window::end`] when it is committed, [`Window::forget`] when it is dropped. So a retry finds its
-//! answer also after a take-over. Time comes in as a value: milliseconds of the node's own steady clock. Callers: the
-//! node, under the lock of the slot.
+//! answer also after a take-over.
+//!
+//! What it has forgotten it tells by each client's own count: up to the highest of a client that it forgot, what it
+//! does not know may have been done. No clock of another node decides: how long a request was under way, nobody knows.
+//! Callers: the node, under the lock of the slot; `now_ms` is of its own steady clock.
 
 use crate::entry::Version;
-use crate::limits::{WINDOW_REQUESTS_MAX, WINDOW_RESULT_MAX_BYTES};
+use crate::limits::{WINDOW_CLIENT_MS, WINDOW_CLIENTS_MAX, WINDOW_REQUESTS_MAX, WINDOW_RESULT_MAX_BYTES};
 use std::collections::VecDeque;
 
 /// A request, the same however often and wherever it is asked.
@@ -14,7 +17,7 @@ use std::collections::VecDeque;
 pub struct RequestId {
     /// Who asks; drawn by chance.
     pub client: u64,
-    /// The client's own count.
+    /// The client's own count: it rises.
     pub sequence: u64,
 }
 
@@ -40,8 +43,10 @@ pub struct Window {
     results_bytes: u64,
     /// Begun and not ended; bounded as operations are.
     under_way: Vec<RequestId>,
-    /// Up to then, what ended may have been forgotten.
-    forgotten_ms: Option<u64>,
+    /// The highest request of each client that ended and is forgotten, the client whose was forgotten last at the end.
+    forgotten: VecDeque<Forgotten>,
+    /// A client was forgotten itself: until then it may be anybody.
+    unsure_until_ms: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -50,26 +55,27 @@ struct Done {
     version: Version,
     /// `None`: it was too long to keep.
     result: Option<Box<[u8]>>,
-    ended_ms: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Forgotten {
+    id: RequestId,
+    at_ms: u64,
 }
 
 impl Window {
-    /// The window of a member that came with a copy: it has seen nothing of what ended before.
-    pub fn since(now_ms: u64) -> Self {
-        Self { forgotten_ms: Some(now_ms), ..Self::default() }
-    }
-
-    /// What is known of a request that is asked again; it was asked for the first time at `first_ms` or later, which
-    /// the caller reckons from how old the request says it is, and takes early rather than late.
-    pub fn find(&self, id: RequestId, first_ms: u64) -> Known<'_> {
+    /// What is known of a request that is asked again. `all_seen`: all that was done since it was asked first came by
+    /// here.
+    pub fn find(&self, id: RequestId, all_seen: bool, now_ms: u64) -> Known<'_> {
         if self.under_way.contains(&id) {
             return Known::UnderWay;
         }
+        let is_forgotten = |it: &Forgotten| it.id.client == id.client && it.id.sequence >= id.sequence;
         match self.done.iter().rev().find(|done| done.id == id) {
             Some(Done { version, result: Some(result), .. }) => Known::Done(*version, result),
             Some(Done { result: None, .. }) => Known::Unknown,
-            // What has ended before it was asked for the first time was another.
-            None if self.forgotten_ms.is_some_and(|forgotten_ms| forgotten_ms >= first_ms) => Known::Unknown,
+            None if !all_seen || now_ms < self.unsure_until_ms => Known::Unknown,
+            None if self.forgotten.iter().any(is_forgotten) => Known::Unknown,
             None => Known::New,
         }
     }
@@ -92,24 +98,31 @@ impl Window {
         self.forget(id);
         let result: Option<Box<[u8]>> = result.filter(|result| result.len() <= WINDOW_RESULT_MAX_BYTES).map(Into::into);
         self.results_bytes += length(&result);
-        let ended_ms = self.done.back().map_or(now_ms, |last| last.ended_ms.max(now_ms));
-        self.done.push_back(Done { id, version, result, ended_ms });
+        self.done.push_back(Done { id, version, result });
         if self.done.len() > WINDOW_REQUESTS_MAX {
-            self.forget_oldest();
+            self.forget_oldest(now_ms);
         }
     }
 
     /// Forgets the request that ended first. False: there is none.
-    pub fn forget_oldest(&mut self) -> bool {
-        let oldest = self.done.pop_front();
-        self.results_bytes -= oldest.as_ref().map_or(0, |oldest| length(&oldest.result));
-        self.forgotten_ms = self.forgotten_ms.max(oldest.as_ref().map(|oldest| oldest.ended_ms));
-        oldest.is_some()
+    pub fn forget_oldest(&mut self, now_ms: u64) -> bool {
+        let Some(Done { id, result, .. }) = self.done.pop_front() else { return false };
+        self.results_bytes -= length(&result);
+        let at = self.forgotten.iter().position(|it| it.id.client == id.client);
+        let before = at.and_then(|at| self.forgotten.remove(at));
+        let sequence = before.map_or(id.sequence, |before| before.id.sequence.max(id.sequence));
+        self.forgotten.push_back(Forgotten { id: RequestId { sequence, ..id }, at_ms: now_ms });
+        if self.forgotten.len() > WINDOW_CLIENTS_MAX {
+            let until_ms = self.forgotten.pop_front().map_or(0, |first| first.at_ms.saturating_add(WINDOW_CLIENT_MS));
+            self.unsure_until_ms = self.unsure_until_ms.max(until_ms);
+        }
+        true
     }
 
     /// Memory it takes, about.
     pub fn bytes(&self) -> u64 {
-        self.results_bytes + (self.done.len() * size_of::<Done>()) as u64
+        let entries = self.done.len() * size_of::<Done>() + self.forgotten.len() * size_of::<Forgotten>();
+        self.results_bytes + entries as u64
     }
 }
 
@@ -128,26 +141,42 @@ mod tests {
     #[test]
     fn a_retry_is_answered_and_one_under_way_is_told_so() {
         let mut window = Window::default();
-        assert_eq!(window.find(id(1), 10), Known::New);
+        assert_eq!(window.find(id(1), true, 10), Known::New);
         window.begin(id(1));
-        assert_eq!(window.find(id(1), 10), Known::UnderWay);
+        assert_eq!(window.find(id(1), true, 10), Known::UnderWay);
         window.end(id(1), 5, Some(b"6"), 20);
-        assert_eq!(window.find(id(1), 10), Known::Done(5, b"6"));
+        assert_eq!(window.find(id(1), true, 10), Known::Done(5, b"6"));
         window.begin(id(2));
         window.forget(id(2));
-        assert_eq!(window.find(id(2), 10), Known::New);
+        assert_eq!(window.find(id(2), true, 10), Known::New);
     }
 
     #[test]
-    fn a_retry_that_is_older_than_the_window_is_unknown_and_a_younger_one_is_new() {
+    fn what_a_client_asked_before_what_is_forgotten_of_it_is_unknown_and_what_it_asked_later_is_new() {
         let mut window = Window::default();
         for sequence in 0..=WINDOW_REQUESTS_MAX as u64 {
-            window.end(id(sequence), 1 + sequence, Some(b""), 100 + sequence);
+            window.end(id(2 * sequence + 10), 1 + sequence, Some(b""), 100);
         }
-        assert_eq!(window.find(id(0), 90), Known::Unknown, "it ended and was forgotten");
-        assert_eq!(window.find(id(9999), 100), Known::Unknown, "as may this one have been");
-        assert_eq!(window.find(id(9999), 101), Known::New, "asked after the last that was forgotten had ended");
-        assert_eq!(window.find(id(1), 90), Known::Done(2, b""));
+        assert_eq!(window.find(id(10), true, 100), Known::Unknown, "it ended and was forgotten");
+        assert_eq!(window.find(id(9), true, 100), Known::Unknown, "as may this one have been");
+        assert_eq!(window.find(id(11), true, 100), Known::New, "its client asked it later");
+        assert_eq!(window.find(RequestId { client: 8, sequence: 9 }, true, 100), Known::New, "as did this one");
+        assert_eq!(window.find(id(12), true, 100), Known::Done(2, b""));
+    }
+
+    #[test]
+    fn a_client_that_is_forgotten_leaves_all_unsure_for_as_long_as_it_may_ask() {
+        let mut window = Window::default();
+        let of = |client| RequestId { client, sequence: 1 };
+        let most = (WINDOW_REQUESTS_MAX + WINDOW_CLIENTS_MAX) as u64;
+        (0..most).for_each(|client| window.end(of(client), 1, Some(b""), 100 + client));
+        assert_eq!(window.find(of(0), true, 100), Known::Unknown, "its count is kept");
+        assert_eq!(window.find(of(most), true, 100), Known::New);
+        window.end(of(most), 1, Some(b""), 1_000);
+        let until_ms = 100 + WINDOW_REQUESTS_MAX as u64 + WINDOW_CLIENT_MS;
+        assert_eq!(window.find(of(0), true, until_ms - 1), Known::Unknown);
+        assert_eq!(window.find(of(most + 1), true, until_ms - 1), Known::Unknown);
+        assert_eq!(window.find(of(most + 1), true, until_ms), Known::New);
     }
 
     #[test]
@@ -155,25 +184,16 @@ mod tests {
         let mut window = Window::default();
         window.end(id(1), 5, Some(&[0; WINDOW_RESULT_MAX_BYTES]), 1);
         window.end(id(2), 6, Some(&[0; WINDOW_RESULT_MAX_BYTES + 1]), 2);
-        assert!(matches!(window.find(id(1), 0), Known::Done(5, result) if result.len() == WINDOW_RESULT_MAX_BYTES));
-        assert_eq!(window.find(id(2), 0), Known::Unknown);
+        let first = window.find(id(1), true, 0);
+        assert!(matches!(first, Known::Done(5, result) if result.len() == WINDOW_RESULT_MAX_BYTES));
+        assert_eq!(window.find(id(2), true, 0), Known::Unknown);
     }
 
     #[test]
-    fn a_member_that_came_with_a_copy_has_seen_nothing_before() {
-        let window = Window::since(50);
-        assert_eq!(window.find(id(1), 50), Known::Unknown);
-        assert_eq!(window.find(id(1), 51), Known::New);
-    }
-
-    #[test]
-    fn a_clock_that_stands_or_falls_makes_nothing_forgotten_look_new() {
+    fn who_has_not_seen_all_since_a_request_was_asked_knows_only_what_it_has_seen() {
         let mut window = Window::default();
-        window.end(id(0), 1, Some(b""), 100);
-        for sequence in 1..=WINDOW_REQUESTS_MAX as u64 {
-            window.end(id(sequence), 1, Some(b""), 50);
-        }
-        assert_eq!(window.find(id(0), 100), Known::Unknown);
-        assert_eq!(window.find(id(0), 60), Known::Unknown);
+        window.end(id(1), 5, Some(b""), 1);
+        assert_eq!(window.find(id(2), false, 0), Known::Unknown);
+        assert_eq!(window.find(id(1), false, 0), Known::Done(5, b""));
     }
 }

@@ -46,8 +46,8 @@ const UNCOUNTED: u8 = 4;
 pub struct Asked {
     /// The request, the same however often and wherever it is asked.
     pub id: RequestId,
-    /// How long ago it was asked for the first time, ms.
-    pub age_ms: u32,
+    /// The epoch of the asker's map before anybody may have done it; 0: nobody may have.
+    pub first_epoch: u32,
     /// Largest value it may make, bytes.
     pub max_bytes: u64,
     /// To be read at the primary: the asker has changes under way, which it must see.
@@ -71,7 +71,7 @@ impl Asked {
             bit(self.at_primary, AT_PRIMARY) | bit(self.else_remove, ELSE_REMOVE) | bit(self.uncounted, UNCOUNTED);
         out.extend_from_slice(&self.id.client.to_le_bytes());
         out.extend_from_slice(&self.id.sequence.to_le_bytes());
-        out.extend_from_slice(&self.age_ms.to_le_bytes());
+        out.extend_from_slice(&self.first_epoch.to_le_bytes());
         out.extend_from_slice(&self.max_bytes.to_le_bytes());
         out.push(bits);
     }
@@ -200,10 +200,10 @@ impl<'a> Handed<'a> {
 
     fn read(rest: &mut Reader<'a>) -> Option<Self> {
         let id = RequestId { client: rest.u64()?, sequence: rest.u64()? };
-        let (age_ms, max_bytes, bits) = (rest.u32()?, rest.u64()?, rest.u8()?);
+        let (first_epoch, max_bytes, bits) = (rest.u32()?, rest.u64()?, rest.u8()?);
         let has = |bit| bits & bit != 0;
         let (at_primary, else_remove, uncounted) = (has(AT_PRIMARY), has(ELSE_REMOVE), has(UNCOUNTED));
-        let asked = Asked { id, age_ms, max_bytes, at_primary, else_remove, uncounted };
+        let asked = Asked { id, first_epoch, max_bytes, at_primary, else_remove, uncounted };
         Some(Self { asked, command: command(rest)? })
     }
 

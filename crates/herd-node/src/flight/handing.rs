@@ -16,10 +16,11 @@ use herd_core::wire::{
 use herd_core::{Error, ErrorKind};
 use herd_store::{Body, Collection, Given};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
 use std::sync::Arc;
 
-/// Where the age stands in the bytes of who asks.
-const AGE_AT: usize = 16;
+/// Where the first epoch stands in the bytes of who asks.
+const FIRST_EPOCH: Range<usize> = 16..20;
 
 /// How an operation is handed on.
 #[derive(Clone, Copy, Debug, Default)]
@@ -73,7 +74,7 @@ impl Handing {
     ) -> Result<Self, Error> {
         let asked = Asked {
             id: cx.flights.next_id(),
-            age_ms: 0,
+            first_epoch: 0,
             max_bytes: op.max_bytes,
             at_primary: false,
             else_remove: false,
@@ -101,7 +102,8 @@ impl Handing {
     ) -> Result<Self, Error> {
         let mut bytes = Vec::new();
         let id = cx.flights.next_id();
-        Asked { id, age_ms: 0, max_bytes, at_primary: false, else_remove: false, uncounted: false }.encode(&mut bytes);
+        Asked { id, first_epoch: 0, max_bytes, at_primary: false, else_remove: false, uncounted: false }
+            .encode(&mut bytes);
         let fields = Fields { collection: None, between: Some(Between::Asked(&bytes)), ..*fields };
         let mut handing = Self::of(collection, *header, fields, Some(Kept::of(&value)))?;
         let changes = match header.verb() {
@@ -146,7 +148,7 @@ impl Handing {
         fields: &Fields<'_>,
     ) -> Result<Self, Error> {
         let (id, mut asked, mut head) = (cx.flights.next_id(), Vec::new(), Vec::new());
-        Asked { id, age_ms: 0, max_bytes: 0, at_primary: false, else_remove: false, uncounted: false }
+        Asked { id, first_epoch: 0, max_bytes: 0, at_primary: false, else_remove: false, uncounted: false }
             .encode(&mut asked);
         fields.encode(&mut head)?;
         let (collection, header) = (collection.clone(), Header { collection: collection.id().0, ..header });
@@ -185,15 +187,28 @@ impl Handing {
         (size_of::<Self>() + self.name.len() + self.head.len() + self.asked.len() + value) as u64
     }
 
+    /// Whether it may have been done before it is asked now.
+    pub(super) fn is_retry(&self) -> bool {
+        self.asked.get(FIRST_EPOCH).is_some_and(|epoch| epoch != [0; 4])
+    }
+
+    /// It may have been done from now on, by nobody before that epoch; if that was so already, it stays as it was.
+    pub(super) fn may_be_done(&mut self, since: u32) {
+        if !self.is_retry()
+            && let Some(epoch) = self.asked.get_mut(FIRST_EPOCH)
+        {
+            epoch.copy_from_slice(&since.max(1).to_le_bytes());
+        }
+    }
+
     /// As it is asked of a part of a replica group here.
-    pub(super) fn operation(&mut self, origin: Origin, now_ms: u64, age_ms: u32) -> Result<Operation, Error> {
-        self.asked[AGE_AT..AGE_AT + 4].copy_from_slice(&age_ms.to_le_bytes());
+    pub(super) fn operation(&self, origin: Origin) -> Result<Operation, Error> {
         let fields = Fields { between: Some(Between::Asked(&self.asked)), ..Fields::decode(&self.head)? };
         let value = match &self.value {
             Kept::Small(bytes, check) => Given::Small(bytes, *check),
             Kept::Large(body) => Given::Large(body.clone()),
         };
-        Ok(Operation::new(self.header, &fields, value, (origin, now_ms))?)
+        Ok(Operation::new(self.header, &fields, value, origin)?)
     }
 
     /// Answers it from what is committed here of a replica group that this node decides for; `None`: it changes
@@ -241,8 +256,7 @@ impl Handing {
     }
 
     /// Header and fields of the frame, as it is asked now; its length is that of the value.
-    pub(super) fn request(&mut self, from: Header, age_ms: u32) -> Result<(Header, Fields<'_>), WireError> {
-        self.asked[AGE_AT..AGE_AT + 4].copy_from_slice(&age_ms.to_le_bytes());
+    pub(super) fn request(&self, from: Header) -> Result<(Header, Fields<'_>), WireError> {
         let Header { epoch, time_ms, hops, .. } = from;
         let length = match &self.value {
             _ if matches!(self.header.verb(), Some(Verb::Get | Verb::Remove)) => self.header.length,

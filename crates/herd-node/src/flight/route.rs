@@ -102,17 +102,18 @@ impl Context {
     fn depart(&mut self, ticket: Ticket, later: Later, handings: Vec<Handing>, held: Held, limit_ms: u64) {
         let part = |handing: Handing| Part {
             object: handing.object_hash(),
+            was_sent: handing.is_retry(),
             handing,
             state: State::InLine,
             is_lined: false,
-            was_sent: false,
             moved: 0,
             attempt: 0,
         };
         let now_ms = self.now_ms();
         let parts: Vec<Part> = handings.into_iter().map(part).collect();
         let (open, deadline_ms) = (parts.len(), now_ms.saturating_add(limit_ms));
-        let flight = Flight { later, parts, open, began_ms: now_ms, deadline_ms, held };
+        let began_epoch = self.shared.map_mark().epoch;
+        let flight = Flight { later, parts, open, began_ms: now_ms, began_epoch, deadline_ms, held };
         self.flights.insert(ticket, flight);
         if self.flights.of_connection(ticket.conn) >= DEFERRED_MAX / 2 {
             // Nothing more is read of it before its replies have gone.
@@ -211,7 +212,13 @@ impl Context {
         self.flights.again_ms = self.flights.again_ms.min(now_ms + FLIGHT_AGAIN_MS);
     }
 
-    fn land(&mut self, id: FlightId, landed: Landed) {
+    fn land(&mut self, id: FlightId, mut landed: Landed) {
+        if let Some(part) = self.flights.part_of(id).filter(|part| part.handing.is_retry())
+            && landed.done.as_ref().is_err_and(may_be_undecided)
+        {
+            // This try did nothing; one before it may have.
+            landed = Landed::failed(self, outcome_unknown(&part.handing.name));
+        }
         let bytes = landed.bytes();
         if !self.flights.land(id, landed) {
             return;
@@ -259,18 +266,15 @@ impl Context {
     /// This node decides for a group of which others are members: a read is answered from what is committed; what
     /// changes something goes to the group's part, which tells what it came to.
     fn decide_in_group(&mut self, id: FlightId, group: GroupId) {
-        let (now_ms, origin) = (self.now_ms(), Origin::Flight(self.number, id));
+        let origin = Origin::Flight(self.number, id);
         let read = self.flights.part_of(id).and_then(|part| part.handing.read(self, group));
         if let Some(told) = read {
             return self.told(id, told);
         }
         let Some(flight) = self.flights.table.get_mut(&id.ticket) else { return };
-        let age_ms = u32::try_from(now_ms - flight.began_ms).unwrap_or(u32::MAX);
         let Some(part) = flight.parts.get_mut(id.part as usize) else { return };
         let (c, name) = (part.handing.collection.clone(), part.handing.name.clone());
-        // 0 says that it is asked for the first time.
-        let age_ms = age_ms.max(u32::from(part.was_sent || part.attempt > 0));
-        let operation = part.handing.operation(origin, now_ms, age_ms);
+        let operation = part.handing.operation(origin);
         match operation {
             Ok(operation) => {
                 // From now on it may be done.
@@ -296,7 +300,7 @@ impl Context {
         match Landed::told(self, told, with_value) {
             Ok(landed) => self.land(id, landed),
             Err(may_be_done) => {
-                self.flights.part(id).into_iter().for_each(|part| part.was_sent = may_be_done);
+                self.flights.again(id, may_be_done);
                 self.stay(id, None);
             }
         }
@@ -324,14 +328,13 @@ impl Context {
         if part.moved >= FORWARD_HOPS_MAX {
             return self.lose(id);
         }
-        let age_ms = age_ms.max(u32::from(part.was_sent || part.attempt > 0));
         part.attempt += 1;
         let note = Note::Flight(id, part.attempt);
         let (verb, time_ms) = (part.handing.verb(), part.handing.wait_ms(age_ms).unwrap_or(left_ms));
         let request = Header { verb, epoch, time_ms, hops: part.moved + 1, ..Header::new(Kind::Request) };
-        let handing = &mut part.handing;
+        let handing = &part.handing;
         let is_long = handing.long_value().is_some();
-        let asked = match handing.request(request, age_ms) {
+        let asked = match handing.request(request) {
             Err(_) => return self.lose(id),
             Ok((request, fields)) if is_long => self.links.ask_streamed(node, request, &fields, note),
             Ok((request, _)) => self.links.ask(node, request, note, |header, out| handing.encode(header, out)),
@@ -539,9 +542,8 @@ impl Context {
         if is_later && !bytes.is_empty() {
             self.links.map_came(from, sent, bytes);
         }
+        self.flights.again(id, false);
         let Some(part) = self.flights.part(id) else { return };
-        // Nothing was done.
-        part.was_sent = false;
         if is_later {
             part.moved += 1;
         }
@@ -553,6 +555,11 @@ impl Context {
 #[cold]
 pub(super) fn nobody_waits() -> Error {
     Error::new(ErrorKind::Busy, "nobody waits for it")
+}
+
+/// Whether an error may be told before it is looked whether the request was done already.
+fn may_be_undecided(error: &Error) -> bool {
+    matches!(error.kind, ErrorKind::Busy | ErrorKind::Unreachable | ErrorKind::Full)
 }
 
 #[cold]

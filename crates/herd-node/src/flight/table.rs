@@ -28,6 +28,8 @@ pub(super) struct Flight {
     /// Parts that have not landed.
     pub(super) open: usize,
     pub(super) began_ms: u64,
+    /// The epoch of this node's map then.
+    pub(super) began_epoch: u32,
     pub(super) deadline_ms: u64,
     pub(super) held: Held,
 }
@@ -187,6 +189,16 @@ impl Flights {
             self.part(id).into_iter().for_each(|part| part.is_lined = is_lined);
             self.todo.extend(goes.then_some(id));
         }
+    }
+
+    /// A part is asked once more; the last try may have done it, or did nothing.
+    pub(super) fn again(&mut self, id: FlightId, may_be_done: bool) {
+        let Some(flight) = self.table.get_mut(&id.ticket) else { return };
+        let Some(part) = flight.parts.get_mut(id.part as usize) else { return };
+        if may_be_done {
+            part.handing.may_be_done(flight.began_epoch);
+        }
+        part.was_sent = part.handing.is_retry();
     }
 
     /// A part has landed; gives whether its flight is over. Later news of it mean nothing.

@@ -31,8 +31,8 @@ pub(crate) struct Kept {
     /// Bytes of them, counted in the memory.
     windows_bytes: u64,
     held: memory::Held,
-    /// What ended before then this node has not seen.
-    since_ms: Option<u64>,
+    /// Since the view of this epoch all writes come by here; of those before, some may not have.
+    since: GroupEpoch,
     /// Requests that stand in line or are under way here.
     pub(super) standing: BTreeSet<RequestId>,
     /// What is pending, where it answers requests.
@@ -56,41 +56,61 @@ impl Kept {
             windows: BTreeMap::new(),
             windows_bytes: 0,
             held: memory::Held::nothing(store),
-            since_ms: None,
+            since: 0,
             standing: BTreeSet::new(),
             answering: BTreeMap::new(),
             version: None,
         }
     }
 
-    /// All that was here is dropped at `now_ms`.
-    pub(super) fn forget(&mut self, now_ms: u64) {
-        (self.since_ms, self.windows_bytes) = (Some(now_ms), 0);
+    /// All that was here is dropped; what comes by from now on is not all.
+    pub(super) fn forget(&mut self) {
+        (self.since, self.windows_bytes) = (GroupEpoch::MAX, 0);
         self.windows.clear();
         self.answering.clear();
         // To hold nothing is never refused.
         self.held.set(0).ok();
     }
 
-    /// What is known of requests in that slot.
-    pub(super) fn window(&mut self, slot: usize) -> &mut Window {
-        let since_ms = self.since_ms;
-        self.windows.entry(slot as u16).or_insert_with(|| since_ms.map_or_else(Window::default, Window::since))
+    /// Whether writes may pass it by.
+    pub(super) fn is_blind(&self) -> bool {
+        self.since == GroupEpoch::MAX
     }
 
-    /// A request comes, which was asked for the first time then: whether it is new, and stands here from now on. Where
-    /// the same stands here already, or may have been done, that is told when it is decided.
-    pub(super) fn stand(&mut self, slot: usize, id: RequestId, first_ms: Option<u64>) -> bool {
-        let is_new = first_ms.is_none_or(|first_ms| self.window(slot).find(id, first_ms) == Known::New);
+    /// The node is waited for in the view of this epoch: what is asked first under its map, or a later one, comes by.
+    pub(super) fn sees_all(&mut self, epoch: GroupEpoch) {
+        self.since = epoch;
+    }
+
+    fn window(&mut self, slot: usize) -> &mut Window {
+        self.windows.entry(slot as u16).or_default()
+    }
+
+    /// What is known of a request in that slot, which nobody may have done before that epoch.
+    pub(super) fn known(
+        &mut self,
+        slot: usize,
+        id: RequestId,
+        first_epoch: Option<GroupEpoch>,
+        now_ms: u64,
+    ) -> Known<'_> {
+        let all_seen = first_epoch.is_none_or(|epoch| epoch >= self.since);
+        self.window(slot).find(id, all_seen, now_ms)
+    }
+
+    /// A request comes, which nobody may have done before that epoch: whether it is new, and stands here from now on.
+    /// Where the same stands here already, or may have been done, that is told when it is decided.
+    pub(super) fn stand(&mut self, slot: usize, id: RequestId, first_epoch: Option<GroupEpoch>, now_ms: u64) -> bool {
+        let is_new = first_epoch.is_none() || self.known(slot, id, first_epoch, now_ms) == Known::New;
         is_new && self.standing.insert(id)
     }
 
     /// Keeps the windows within their part of the memory after one has grown.
-    fn bound(&mut self, slot: usize, before_bytes: u64, most_bytes: u64) {
+    fn bound(&mut self, slot: usize, before_bytes: u64, (now_ms, most_bytes): (u64, u64)) {
         let Some(window) = self.windows.get_mut(&(slot as u16)) else { return };
         let others = self.windows_bytes - before_bytes;
-        while window.bytes() > most_bytes && window.forget_oldest() {}
-        while self.held.set(others + window.bytes()).is_err() && window.forget_oldest() {}
+        while window.bytes() > most_bytes && window.forget_oldest(now_ms) {}
+        while self.held.set(others + window.bytes()).is_err() && window.forget_oldest(now_ms) {}
         self.windows_bytes = others + window.bytes();
     }
 
@@ -116,7 +136,7 @@ impl Kept {
         for (id, result) in edit.answers().iter() {
             if is_done { window.end(id, version, result, now_ms) } else { window.forget(id) }
         }
-        self.bound(key.of.slot(), before_bytes, most_bytes);
+        self.bound(key.of.slot(), before_bytes, (now_ms, most_bytes));
     }
 }
 

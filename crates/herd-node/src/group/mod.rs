@@ -65,6 +65,14 @@ impl Parts {
         if is_due { 0 } else { self.due_ms.unwrap_or(u64::MAX) }
     }
 
+    /// Keeps a view until there is a part to adopt it: the latest, as who led before may ask later than who leads now.
+    fn came_early(&mut self, group: GroupId, link: LinkId, view: View) {
+        let is_newest = self.early.get(&group).is_none_or(|(_, early)| early.epoch <= view.epoch);
+        if is_newest && (self.early.len() < PART_OPS_MAX || self.early.contains_key(&group)) {
+            self.early.insert(group, (link, view));
+        }
+    }
+
     fn tell(&mut self, told: &mut Vec<(Origin, Told)>) {
         self.told.extend(told.drain(..));
     }
@@ -87,7 +95,7 @@ pub(crate) fn ask(cx: &mut Context, c: &Collection, name: &[u8], op: Operation) 
     // A map that came just now may have made the part.
     look_at_map(cx);
     let origin = op.origin;
-    if with(cx, group, |share, _| share.ask(key, op)).is_none() {
+    if with(cx, group, |share, cx| share.ask(key, op, cx.now_ms())).is_none() {
         cx.parts.told.push_back((origin, Told::Again { may_be_done: false }));
     }
 }
@@ -149,11 +157,9 @@ pub(crate) fn came(
     } else {
         let message = GroupMessage::decode(head, body)?;
         let came = with(cx, Some(message.group), |share, cx| share.came(cx, link, &message.message));
-        if let (None, Message::Adopt { view }) = (came, message.message)
-            && cx.parts.early.len() < PART_OPS_MAX
-        {
+        if let (None, Message::Adopt { view }) = (came, message.message) {
             // The map by which this node has a part of the group is on its way; before it adopts it is told nothing.
-            cx.parts.early.insert(message.group, (link, view));
+            cx.parts.came_early(message.group, link, view);
         }
     }
     deliver(cx);

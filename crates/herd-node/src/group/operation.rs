@@ -34,8 +34,8 @@ pub(crate) struct Operation {
     pub(crate) origin: Origin,
     /// Who asks; the same however often it is asked.
     pub(super) id: Option<RequestId>,
-    /// When it was asked for the first time, ms of this node's clock; `None`: it is the first time.
-    pub(super) first_ms: Option<u64>,
+    /// The epoch of its asker's map before anybody may have done it; `None`: nobody may have.
+    pub(super) first_epoch: Option<GroupEpoch>,
     /// Nobody had asked the same before when it came; else it may have been done.
     pub(super) is_new: bool,
     /// What is told once the write that it shares is done.
@@ -116,7 +116,7 @@ impl Operation {
         header: Header,
         fields: &Fields<'_>,
         value: Given<'_, Arc<Body>>,
-        (origin, now_ms): (Origin, u64),
+        origin: Origin,
     ) -> Result<Self, WireError> {
         let mut head = Vec::new();
         encode_frame_head(&mut head, header, fields, 0, None)?;
@@ -125,10 +125,9 @@ impl Operation {
             Given::Large(body) => (Given::Large(body), Box::default()),
         };
         let asked = Handed::decode(&header, fields)?.map(|handed| handed.asked);
-        let age_ms = asked.map_or(0, |asked| asked.age_ms);
-        let first_ms = (age_ms > 0).then(|| now_ms.saturating_sub(age_ms.into()));
+        let first_epoch = asked.map(|asked| asked.first_epoch).filter(|epoch| *epoch > 0);
         let (what, id) = (What::Request(head.into(), value, small), asked.map(|asked| asked.id));
-        Ok(Self { what, origin, id, first_ms, is_new: false, told: None, key: None })
+        Ok(Self { what, origin, id, first_epoch, is_new: false, told: None, key: None })
     }
 
     /// Takes an object out whose time is over.
@@ -137,7 +136,7 @@ impl Operation {
             what: What::Expire,
             origin: Origin::Nobody,
             id: None,
-            first_ms: None,
+            first_epoch: None,
             is_new: true,
             told: None,
             key: None,
@@ -257,7 +256,7 @@ impl Operation {
             }
             What::Request(..) => {}
         }
-        if let Some(told) = self.id.filter(|_| !self.is_new).and_then(|id| retried(place, id, self.first_ms)) {
+        if let Some(told) = self.id.filter(|_| !self.is_new).and_then(|id| retried(place, id, self.first_epoch)) {
             self.told = Some(told);
             return true;
         }
@@ -322,9 +321,9 @@ fn unknown() -> Error {
 }
 
 /// The answer of a request that was asked before; `None`: it is new.
-fn retried(place: &mut Place<'_, '_>, id: RequestId, first_ms: Option<u64>) -> Option<Told> {
-    let clock = place.copies.cx.clock();
-    match place.copies.kept.window(place.key.of.slot()).find(id, first_ms.unwrap_or(u64::MAX)) {
+fn retried(place: &mut Place<'_, '_>, id: RequestId, first_epoch: Option<GroupEpoch>) -> Option<Told> {
+    let (clock, now_ms) = (place.copies.cx.clock(), place.copies.cx.now_ms());
+    match place.copies.kept.known(place.key.of.slot(), id, first_epoch, now_ms) {
         Known::New => None,
         // Of an object under way nothing is decided; so it is one of another object.
         Known::UnderWay | Known::Unknown => Some(Told::failed(unknown())),

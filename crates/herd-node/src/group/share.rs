@@ -136,9 +136,9 @@ impl Share {
     }
 
     /// An operation of this node's clients, or of a node that handed it on.
-    pub(super) fn ask(&mut self, key: Key, mut op: Operation) {
+    pub(super) fn ask(&mut self, key: Key, mut op: Operation, now_ms: u64) {
         if let Some(id) = op.id.filter(|_| !op.is_new) {
-            op.is_new = self.kept.stand(key.of.slot(), id, op.first_ms);
+            op.is_new = self.kept.stand(key.of.slot(), id, op.first_epoch, now_ms);
         }
         self.part.ask(key.clone(), op.of(key));
     }
@@ -205,7 +205,7 @@ impl Share {
         });
         self.clearing = Some(walk).filter(|_| !is_done);
         if is_done {
-            self.kept.forget(cx.now_ms());
+            self.kept.forget();
             self.part.cleared(&Copies { cx, kept: &mut self.kept });
         }
     }
@@ -220,7 +220,7 @@ impl Share {
         for of in due {
             let key = Copies { cx, kept: &mut self.kept }.key_of(of);
             self.expiring += usize::from(key.is_some());
-            key.into_iter().for_each(|key| self.ask(key, Operation::expire()));
+            key.into_iter().for_each(|key| self.ask(key, Operation::expire(), cx.now_ms()));
         }
     }
 
@@ -235,6 +235,9 @@ impl Share {
         }
         cx.parts.tell(&mut self.told);
         let view = self.part.view();
+        if self.kept.is_blind() && self.part.is_waited_for() {
+            self.kept.sees_all(view.epoch);
+        }
         if self.part.is_open() {
             cx.shared.gates.open(self.id, view.since);
         } else {
@@ -300,7 +303,7 @@ impl Share {
         let c = cx.shared.store.collection_by_id(key.of.collection);
         for op in ops {
             match &c {
-                Some(c) => self.ask(Key { of: key.of.clone(), generation: c.generation() }, op),
+                Some(c) => self.ask(Key { of: key.of.clone(), generation: c.generation() }, op, cx.now_ms()),
                 None => self.fail(op, Outcome::Refused(Refusal::NoCollection)),
             }
         }

@@ -71,11 +71,24 @@ pub fn shrink(seed: u64, cut: &Cut, error: String) -> (Cut, String) {
 mod tests {
     use super::{Cut, run};
 
+    /// Seeds that failed once, with the copies that were asked for then.
+    const FAILED_ONCE: &[(u64, Option<u8>)] =
+        &[(21, Some(2)), (24, Some(3)), (2, Some(3)), (104, Some(3)), (12, Some(3))];
+
     #[test]
     fn some_seeds_hold() {
         for seed in 0..if cfg!(debug_assertions) { 12 } else { 200 } {
             if let Err(error) = run(seed, &Cut { copies: Some(1), ..Cut::default() }) {
                 panic!("seed {seed}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_failed_once_holds() {
+        for &(seed, copies) in FAILED_ONCE {
+            if let Err(error) = run(seed, &Cut { copies, ..Cut::default() }) {
+                panic!("seed {seed}, copies {copies:?}: {error}");
             }
         }
     }

@@ -20,7 +20,7 @@ const ROOM: usize = 256 * 1024;
 /// Steps of a run before somebody is taken to hang.
 const STEPS_MAX: usize = 400_000;
 /// How long an operation may take at most, ms: the node's own bound and what moving it takes.
-const ANSWER_MAX_MS: u64 = 14_000;
+const ANSWER_MAX_MS: u64 = 20_000;
 const MEMORY_BYTES: u64 = 64 << 20;
 /// That of a node which is soon full.
 const SMALL_MEMORY_BYTES: u64 = 8 << 20;
@@ -53,6 +53,16 @@ enum Task {
     Seat,
 }
 
+/// For how long a machine did nothing so far, ns: its pause may not be over.
+fn slept((until_ns, all_ns): &(u64, u64), now_ns: u64) -> u64 {
+    all_ns - until_ns.saturating_sub(now_ns)
+}
+
+/// A machine's pause is over.
+fn wake(paused: &mut (u64, u64), now_ns: u64) {
+    *paused = (0, slept(paused, now_ns));
+}
+
 /// See the module.
 pub(super) struct World<S: Service> {
     make: Make<S>,
@@ -61,7 +71,7 @@ pub(super) struct World<S: Service> {
     /// `None`: it is not running.
     machines: Vec<Option<Machine<S>>>,
     lives: Vec<u64>,
-    /// Until when a machine does nothing, and for how long it did nothing so far, ns.
+    /// Until when a machine does nothing, and for how long it will have done nothing then, ns.
     paused: Vec<(u64, u64)>,
     /// When machines that died start anew.
     restarts: BTreeMap<usize, u64>,
@@ -152,7 +162,7 @@ impl<S: Service> World<S> {
         let mut machine = Machine::start(self.make, at, self.lives[at], memory_bytes, pipes);
         machine.take(&self.map);
         self.machines[at] = Some(machine);
-        self.paused[at].0 = 0;
+        wake(&mut self.paused[at], self.clock.now_ns());
     }
 
     /// One thing of each kind happens, or does not.
@@ -187,7 +197,7 @@ impl<S: Service> World<S> {
         for client in &self.clients {
             let Some((at, ..)) = &client.link else { continue };
             let most_ns = ANSWER_MAX_MS * 1_000_000 * 1000 / (1000 - self.plan.lags[*at]);
-            client.check(history, now_ns, paused[*at].1, most_ns)?;
+            client.check(history, now_ns, slept(&paused[*at], now_ns), most_ns)?;
         }
         Ok(())
     }
@@ -277,7 +287,7 @@ impl<S: Service> World<S> {
         }
         let client = &mut self.clients[at];
         let Some((node, ..)) = &client.link else { return Ok(0) };
-        let paused_ns = self.paused[*node].1;
+        let paused_ns = slept(&self.paused[*node], now_ns);
         if client.is_idle() {
             if self.plan.random.chance(4) {
                 client.lost(&mut self.history);
@@ -401,6 +411,13 @@ impl<S: Service> World<S> {
         }
         let (living, plan, lives) = (self.living(), self.plan_of_all.clone(), self.lives.clone());
         let mut granted = false;
+        // Who could not keep a copy is asked to once more.
+        let removed = due.iter().filter_map(|task| match task {
+            Task::Grant(_, _, Want::Removed(node)) => Some(node.0.get() as usize - 1),
+            _ => None,
+        });
+        let back: Vec<Task> = removed.map(|at| Task::BringBack(at, lives[at])).collect();
+        back.into_iter().for_each(|task| self.later(task));
         self.next_map(|draft| {
             for task in due {
                 match task {
@@ -556,7 +573,8 @@ impl<S: Service> World<S> {
     fn calm(&mut self) -> Result<(), String> {
         self.quiet = true;
         self.paths.clear();
-        self.paused.iter_mut().for_each(|paused| paused.0 = 0);
+        let now_ns = self.now_ns();
+        self.paused.iter_mut().for_each(|paused| wake(paused, now_ns));
         self.restarts.values_mut().for_each(|until_ns| *until_ns = 0);
         self.news.iter_mut().for_each(|news_ns| *news_ns = 0);
         self.rest(6_000)?;
@@ -566,7 +584,7 @@ impl<S: Service> World<S> {
             self.clients[0].lost(&mut self.history);
             self.connect_to(0, at, at as u64);
             for key in &keys {
-                let (now_ns, paused_ns) = (self.now_ns(), self.paused[at].1);
+                let (now_ns, paused_ns) = (self.now_ns(), slept(&self.paused[at], self.now_ns()));
                 self.clients[0].look(&mut self.history, *key, now_ns, paused_ns);
                 while !self.clients[0].is_idle() {
                     self.step()?;
@@ -613,7 +631,11 @@ impl<S: Service> World<S> {
             let group = spread.group_of(slot);
             let (first, whole) =
                 (&copies[0].1, group.copies() == copies.len() && group.others.len() + 1 == copies.len());
-            if !whole || copies.iter().any(|(_, copy)| copy != first || copy.pending.is_some()) {
+            // What fewer nodes have than it needs stays under way until there are enough.
+            let is_enough = group.copies() >= usize::from(spread.needed);
+            let state = |copy: &herd_node::Copy| (copy.version, copy.value.clone());
+            let differs = |copy: &herd_node::Copy| state(copy) != state(first) || is_enough && copy.pending.is_some();
+            if !whole || copies.iter().any(|(_, copy)| differs(copy)) {
                 let told = |(at, copy): &(usize, herd_node::Copy)| {
                     let (version, pending) = (copy.version, copy.pending);
                     format!("n{} has {} bytes, version {version}, pending {pending:?}; ", at + 1, copy.value.len())

@@ -40,7 +40,7 @@ type AnOp<'a> = Op<'a, Body>;
 fn asked(chance: &mut Chance) -> Asked {
     Asked {
         id: RequestId { client: chance.next(), sequence: chance.next() },
-        age_ms: chance.next() as u32,
+        first_epoch: chance.next() as u32,
         max_bytes: chance.next(),
         at_primary: chance.below(2) == 1,
         else_remove: chance.below(2) == 1,
@@ -136,7 +136,7 @@ fn a_request_and_what_became_of_it_have_their_golden_bytes() {
     };
     let id = RequestId { client: 21, sequence: 22 };
     let (at_primary, else_remove, uncounted) = (true, true, false);
-    let asked = Asked { id, age_ms: 30, max_bytes: 1 << 20, at_primary, else_remove, uncounted };
+    let asked = Asked { id, first_epoch: 30, max_bytes: 1 << 20, at_primary, else_remove, uncounted };
     assert_eq!(hex(&frame(&op, &asked).expect("it can be handed on")), APPEND_BY_MS);
     let (flags, fetched, memcached) = (3, true, Memcached::default());
     let before = Head { version: 9, size_bytes: 5, flags, expires_ms: 0, access_s: 90, fetched, memcached };

@@ -156,15 +156,21 @@ impl Herd {
     }
 
     /// As [`Herd::begin`], under this id, of this node.
-    pub(super) fn begin_as(&mut self, to: u32, name: &[u8], op: &Op<'_, Arc<Body>>, (id, age_ms): (u64, u32)) -> u64 {
+    pub(super) fn begin_as(
+        &mut self,
+        to: u32,
+        name: &[u8],
+        op: &Op<'_, Arc<Body>>,
+        (id, first_epoch): (u64, u32),
+    ) -> u64 {
         self.asked += 1;
         let (origin, mut scratch) = (Origin::Test(self.asked), Vec::new());
         let id = RequestId { client: 7, sequence: id };
-        let asked = Asked { id, age_ms, max_bytes: 0, at_primary: false, else_remove: false, uncounted: false };
+        let asked = Asked { id, first_epoch, max_bytes: 0, at_primary: false, else_remove: false, uncounted: false };
         let cx = self.cx(to);
         let (header, fields) = encode_op(op, name, &asked, cx.now.unix_ms, &mut scratch).expect("it goes over links");
         let value = value_of(op).cloned().unwrap_or(Given::Small(&[], None));
-        let op = Operation::new(header, &fields, value, (origin, cx.now_ms())).expect("it fits");
+        let op = Operation::new(header, &fields, value, origin).expect("it fits");
         let c = cx.shared.default.clone();
         group::ask(cx, &c, name, op);
         self.asked

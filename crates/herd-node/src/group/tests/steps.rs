@@ -187,8 +187,8 @@ fn a_request_that_is_asked_again_is_answered_and_not_done_twice() {
     put(&mut herd, b"n", b"10");
     let to = herd.primary(b"n");
     let mut answers = Vec::new();
-    for age_ms in 0..3 {
-        let number = herd.begin_as(to, b"n", &add, (1 << 40, age_ms));
+    for first_epoch in 0..3 {
+        let number = herd.begin_as(to, b"n", &add, (1 << 40, first_epoch));
         herd.settle();
         let done = herd.told(number).expect("ended").expect("done");
         answers.push((done.version, text(done.answer)));
