@@ -76,7 +76,7 @@ pub(crate) struct Options {
 const SPAN: Duration = Duration::from_secs(3);
 /// No history asks longer than this: an undisturbed one, and a disturbed one, whose clients wait most of the time.
 const LONGEST: Duration = Duration::from_secs(60);
-const LONGEST_DISTURBED: Duration = Duration::from_secs(6);
+const LONGEST_DISTURBED: Duration = Duration::from_secs(20);
 /// Of an undisturbed history at most one request in so many may be without an answer, or it says too little.
 const UNANSWERED: usize = 50;
 /// Of a disturbed one.
