@@ -2,6 +2,7 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use herd_core::attributes::Attributes;
+use herd_core::collection::Class;
 use herd_core::entry::Version;
 use herd_core::wire::{Breach, Fields, Header, LENGTH_UNKNOWN, MapMark, Routes, Status, WireError};
 
@@ -18,8 +19,8 @@ pub struct Reply {
     pub offset: u64,
     /// Id of the collection.
     pub collection: u64,
-    /// Durability class: 0 cache, 1 ram, 2 log.
-    pub class: u8,
+    /// Durability class.
+    pub class: Class,
     /// Copies there are.
     pub copies: u8,
     /// Opaque flags of the object.
@@ -136,8 +137,8 @@ pub struct Stat {
     pub size_bytes: u64,
     /// Id of its collection.
     pub collection: u64,
-    /// Durability class: 0 cache, 1 ram, 2 log.
-    pub class: u8,
+    /// Durability class.
+    pub class: Class,
     /// Copies there are.
     pub copies: u8,
     /// Opaque flags.
@@ -164,8 +165,8 @@ pub struct Object {
 pub struct Ack {
     /// The version it made.
     pub version: Version,
-    /// Durability class it reached: 0 cache, 1 ram, 2 log.
-    pub class: u8,
+    /// Durability class it reached.
+    pub class: Class,
     /// Copies there are.
     pub copies: u8,
 }

@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The durability class of a collection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Class {
     /// One copy; evicts when the node is full.
+    #[default]
     Cache,
     /// At least this many copies in memory; refuses when full.
     Ram(u8),

@@ -11,6 +11,7 @@ use crate::memcached::Flushes;
 use crate::metrics::{Batch, DoorName, Metrics, VerbName};
 use crate::place::Place;
 use crate::watch::{Waiter, Watch};
+use herd_core::collection::Class;
 use herd_core::door::memcached::Clock;
 use herd_core::key::CollectionId;
 use herd_core::place::{Life, Map};
@@ -69,6 +70,23 @@ pub(crate) struct Shared {
     pub(crate) sessions: AtomicU32,
     /// What its links share, if it takes any; set before the loops are made.
     pub(crate) hub: OnceLock<Arc<Hub>>,
+}
+
+/// How an object is kept.
+#[derive(Clone, Copy)]
+pub(crate) struct Durability {
+    /// Its class: what writes need.
+    pub(crate) class: Class,
+    /// Copies there are.
+    pub(crate) copies: u8,
+}
+
+impl Durability {
+    /// Puts it into a reply.
+    #[inline]
+    pub(crate) fn tell(self, reply: &mut Header) {
+        reply.set_ack(self.class, self.copies);
+    }
 }
 
 /// Telling so many waiters of a change takes longer than most requests.
@@ -241,6 +259,14 @@ impl Context {
         self.shared.store.get_where(c, name, self.now, may_read, f)
     }
 
+    /// How an object is kept.
+    #[inline]
+    pub(crate) fn durability(&self, c: &Collection, name: &[u8]) -> Durability {
+        let place = self.shared.place.get();
+        let copies = place.map_or(1, |place| place.copies(&self.shared.store, c, name));
+        Durability { class: self.shared.class(c), copies }
+    }
+
     /// When [`group::alarm`](crate::group::alarm) has something to do.
     #[inline]
     pub(crate) fn parts_alarm_ms(&self) -> u64 {
@@ -335,6 +361,15 @@ impl Context {
 }
 
 impl Shared {
+    /// The class of a collection: where its spread group needs more copies than it was made with, the better one.
+    #[inline]
+    pub(crate) fn class(&self, c: &Collection) -> Class {
+        match c.class() {
+            Class::Ram(k) => Class::Ram(k.max(self.place.get().map_or(0, |place| place.needed(c)))),
+            class => class,
+        }
+    }
+
     /// Refuses what would wait once the node stops.
     pub(crate) fn check_serving(&self) -> Result<(), Error> {
         let stopping = || Err(Error::new(ErrorKind::Busy, "the node is stopping"));

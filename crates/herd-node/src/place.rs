@@ -6,14 +6,15 @@
 
 use crate::group::Gates;
 use herd_core::Error;
-use herd_core::place::{Life, Map};
+use herd_core::limits::{SLOTS, SPREADS_MAX};
+use herd_core::place::{Life, Map, Spread};
 use herd_core::wire::Meant;
-use herd_store::Store;
+use herd_store::{Collection, Store};
 use std::sync::atomic::{
-    AtomicBool, AtomicU32, AtomicU64,
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A node's place in its herd.
 pub struct Place {
@@ -26,13 +27,37 @@ pub struct Place {
     told: AtomicU32,
     /// Maps taken so far.
     maps: AtomicU64,
+    /// What is kept of objects, by spread group.
+    kept: [Kept; SPREADS_MAX],
+}
+
+/// Copies of the objects of a spread group.
+#[derive(Default)]
+struct Kept {
+    /// Those that a write needs; 0: no map has told.
+    needed: AtomicU8,
+    /// Those there are; 0: not of all slots as many.
+    copies: AtomicU8,
+    /// Those of each slot.
+    slots: OnceLock<Box<[AtomicU8]>>,
+}
+
+impl Kept {
+    fn adopt(&self, spread: &Spread) {
+        let slots = self.slots.get_or_init(|| (0..SLOTS).map(|_| AtomicU8::new(0)).collect());
+        let copies = |slot| u8::try_from(spread.group_of(slot).copies()).unwrap_or(u8::MAX);
+        slots.iter().enumerate().for_each(|(slot, there)| there.store(copies(slot), Relaxed));
+        let same = (1..SLOTS).all(|slot| copies(slot) == copies(0));
+        self.copies.store(if same { copies(0) } else { 0 }, Relaxed);
+        self.needed.store(spread.needed, Relaxed);
+    }
 }
 
 impl Place {
     /// That of a node in this life of it, before it has a map.
     pub fn new(me: Life) -> Self {
         let (news, told, maps) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU64::new(0));
-        Self { me, taken: Mutex::new(None), news, told, maps }
+        Self { me, taken: Mutex::new(None), news, told, maps, kept: Default::default() }
     }
 
     /// Who the node is.
@@ -60,6 +85,7 @@ impl Place {
         }
         gates.adopt(self.me, map);
         for spread in &map.spreads {
+            self.kept[usize::from(spread.id)].adopt(spread);
             let seats = map.seats(self.me, spread);
             store.set_seats(spread.id, |slot| {
                 let (seat, floor) = seats(slot);
@@ -74,6 +100,28 @@ impl Place {
         *taken = Some((map.clone(), held));
         self.maps.fetch_add(1, Release);
         Ok(true)
+    }
+
+    /// Copies without which no write of a collection is acknowledged; 0: no map has told.
+    #[inline]
+    pub(crate) fn needed(&self, c: &Collection) -> u8 {
+        self.kept[usize::from(c.id().spread_group())].needed.load(Relaxed)
+    }
+
+    /// Copies that are kept of an object.
+    #[inline]
+    pub(crate) fn copies(&self, store: &Store, c: &Collection, name: &[u8]) -> u8 {
+        let kept = &self.kept[usize::from(c.id().spread_group())];
+        match kept.copies.load(Relaxed) {
+            0 => kept.slots.get().map_or(1, |slots| slots[store.slot_of(c, name)].load(Relaxed)),
+            copies => copies,
+        }
+    }
+
+    /// The least copies that are kept of any object of a collection.
+    pub(crate) fn least_copies(&self, c: &Collection) -> u8 {
+        let slots = self.kept[usize::from(c.id().spread_group())].slots.get();
+        slots.and_then(|slots| slots.iter().map(|slot| slot.load(Relaxed)).min()).unwrap_or(1)
     }
 
     /// The epoch that is told to clients, who ask for the map if theirs is of a lower one; 0 while there is no other

@@ -72,7 +72,12 @@ impl Store {
 
     /// What this node is to the slot of an object.
     pub fn seat(&self, c: &Collection, name: &[u8]) -> Seat {
-        self.slot(c.0.spread(), c.0.object_id(&self.hash_key, name).slot()).seat
+        self.slot(c.0.spread(), self.slot_of(c, name)).seat
+    }
+
+    /// The slot of an object.
+    pub fn slot_of(&self, c: &Collection, name: &[u8]) -> usize {
+        c.0.object_id(&self.hash_key, name).slot()
     }
 
     /// Whether all slots of a collection's spread group are this node's alone.

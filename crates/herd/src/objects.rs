@@ -6,7 +6,6 @@ use crate::exit::{Failure, NOT_SO, Outcome, USAGE};
 use crate::list::json_name;
 use crate::out;
 use crate::progress::Progress;
-use crate::show::class_name;
 use crate::target::{self, Output};
 use herd_client::blocking::Client;
 use herd_client::{Ack, Attributes, Condition, Config, ErrorKind, PutOptions, Range, Reply, Request, Token};
@@ -88,7 +87,7 @@ fn ack_json(key: &[u8], ack: Ack) -> Value {
         "collection": String::from_utf8_lossy(collection),
         "version": ack.version,
         "etag": ack.version.to_string(),
-        "class": class_name(ack.class, ack.copies),
+        "class": ack.class.to_string(),
         "copies": ack.copies,
     });
     let (field, name) = json_name(name);

@@ -27,7 +27,7 @@ fn stat_json(key: &[u8], stat: &Stat) -> Value {
         "size_bytes": stat.size_bytes,
         "version": stat.version,
         "etag": stat.version.to_string(),
-        "class": class_name(stat.class, stat.copies),
+        "class": stat.class.to_string(),
         "copies": stat.copies,
         "checksum": checksum(stat),
         "expires_ms": stat.expires_ms,
@@ -45,7 +45,7 @@ fn stat_json(key: &[u8], stat: &Stat) -> Value {
 fn stat_text(key: &[u8], stat: &Stat) -> String {
     let (collection, name) = key::split(key);
     let attributes = &stat.attributes;
-    let class = format!("{}, copies {}", class_name(stat.class, stat.copies), stat.copies);
+    let class = format!("{}, copies {}", stat.class, stat.copies);
     let mut lines = vec![
         ("size", format!("{} ({} bytes)", size::show(stat.size_bytes), stat.size_bytes)),
         ("version", stat.version.to_string()),
@@ -66,15 +66,6 @@ fn stat_text(key: &[u8], stat: &Stat) -> String {
 
 fn checksum(stat: &Stat) -> String {
     stat.checksum.map_or_else(String::new, |crc| format!("crc32c:{crc:08x}"))
-}
-
-/// The durability class of an object with so many copies.
-pub(crate) fn class_name(class: u8, copies: u8) -> String {
-    match class {
-        0 => "cache".into(),
-        1 => format!("ram:{}", copies.max(1)),
-        _ => format!("log:{}", copies.max(1)),
-    }
 }
 
 pub(crate) fn collection(args: &CollectionArgs) -> Outcome {
@@ -98,12 +89,22 @@ pub(crate) fn collection(args: &CollectionArgs) -> Outcome {
 }
 
 fn collections_text(all: &Value) -> String {
-    let mut text = format!("{:<24} {:<8} {:>12} {:>12} {:>12}\n", "NAME", "CLASS", "OBJECTS", "BYTES", "QUOTA");
+    let line = |cells: [&str; 6]| {
+        let [name, class, copies, objects, bytes, quota] = cells;
+        format!("{name:<24} {class:<8} {copies:>6} {objects:>12} {bytes:>12} {quota:>12}\n")
+    };
+    let mut text = line(["NAME", "CLASS", "COPIES", "OBJECTS", "BYTES", "QUOTA"]);
     for c in all.as_array().into_iter().flatten() {
         let bytes = |field: &str| c[field].as_u64().map_or_else(|| "-".into(), size::show);
-        let (name, class, objects) = (word(c, "name"), word(c, "class"), c["objects"].as_u64().unwrap_or(0));
-        let (used, quota) = (bytes("bytes"), bytes("quota_bytes"));
-        writeln!(text, "{name:<24} {class:<8} {objects:>12} {used:>12} {quota:>12}").expect("a string takes all");
+        let number = |field: &str| c[field].as_u64().map_or_else(|| "-".into(), |number| number.to_string());
+        text += &line([
+            &word(c, "name"),
+            &word(c, "class"),
+            &number("copies"),
+            &number("objects"),
+            &bytes("bytes"),
+            &bytes("quota_bytes"),
+        ]);
     }
     text
 }

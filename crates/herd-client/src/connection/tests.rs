@@ -172,7 +172,7 @@ fn replies_come_in_any_order_and_cut_anywhere() {
         for (event, body) in events {
             let (id, ends) = match event {
                 Event::Reply { id, reply, body_bytes, ends } => {
-                    assert!(reply.is_ok() && reply.version == 7 && (reply.class, reply.copies) == (1, 1));
+                    assert!(reply.is_ok() && reply.version == 7 && (reply.class, reply.copies) == (Class::Ram(1), 1));
                     assert_eq!(body_bytes, reply.size_bytes);
                     (id, ends)
                 }

@@ -2,7 +2,7 @@
 
 use super::server::Server;
 use herd_client::blocking::Client;
-use herd_client::{Attributes, Condition, Config, ErrorKind, PutOptions, Range, Request, Spec};
+use herd_client::{Attributes, Class, Condition, Config, ErrorKind, PutOptions, Range, Request, Spec};
 use std::io::{self, Read};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -132,7 +132,7 @@ fn conditions_flags_and_attributes_are_carried() {
     assert_eq!(again.kind(), ErrorKind::ConditionFailed { version: first.version });
     let stat = client.stat("c").expect("stat");
     assert_eq!((stat.flags, stat.expires_ms, stat.attributes), (0xABCD_EF01, Some(60_000), attributes));
-    assert_eq!((stat.class, stat.copies, stat.size_bytes), (1, 1, 3));
+    assert_eq!((stat.class, stat.copies, stat.size_bytes), (Class::Ram(1), 1, 3));
     let wrong = client.remove("c", Condition::IfVersion(first.version + 1)).expect_err("another version");
     assert_eq!(wrong.kind(), ErrorKind::ConditionFailed { version: first.version });
     let removed = client.remove("c", Condition::IfVersion(first.version)).expect("remove");

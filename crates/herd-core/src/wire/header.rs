@@ -24,6 +24,9 @@ pub const BRIEF_MAGIC: u8 = 0xCF;
 /// A length nobody knows yet, or "to the end"; as a credit, the whole rest.
 pub const LENGTH_UNKNOWN: u64 = u64::MAX;
 
+/// Of the class in a reply: above these bits, one less than the copies that a write needs.
+const ACK_NEEDED_SHIFT: u32 = 4;
+
 /// Flag: further data frames of this body follow.
 pub const FLAG_MORE: u8 = 1;
 /// Flag of a get: no body wanted.
@@ -350,16 +353,22 @@ impl Header {
     pub fn set_ack(&mut self, class: Class, copies: u8) {
         let class = match class {
             Class::Cache => 0,
-            Class::Ram(_) => 1,
-            Class::Log(_) => 2,
+            Class::Ram(needed) => 1 | needed.saturating_sub(1) << ACK_NEEDED_SHIFT,
+            Class::Log(needed) => 2 | needed.saturating_sub(1) << ACK_NEEDED_SHIFT,
         };
         self.extra = u16::from_le_bytes([class, copies]);
     }
 
-    /// Of a reply: class (0 cache, 1 ram, 2 log) and number of copies.
+    /// Of a reply: class and number of copies.
     #[inline]
-    pub fn ack(&self) -> (u8, u8) {
+    pub fn ack(&self) -> (Class, u8) {
         let [class, copies] = self.extra.to_le_bytes();
+        let needed = (class >> ACK_NEEDED_SHIFT) + 1;
+        let class = match class & ((1 << ACK_NEEDED_SHIFT) - 1) {
+            0 => Class::Cache,
+            1 => Class::Ram(needed),
+            _ => Class::Log(needed),
+        };
         (class, copies)
     }
 

@@ -157,7 +157,11 @@ fn a_reply_has_its_golden_bytes() {
     header.set_ack(Class::Ram(1), 1);
     let fields = Fields { flags: Some(7), expires_ms: Some(1_800_000_000_000), ..Default::default() };
     golden(REPLY, header, fields, b"abc");
-    assert_eq!(header.ack(), (1, 1));
+    assert_eq!(header.ack(), (Class::Ram(1), 1));
+    for ack in [(Class::Cache, 1), (Class::Ram(2), 3), (Class::Ram(9), 9), (Class::Log(3), 255)] {
+        header.set_ack(ack.0, ack.1);
+        assert_eq!(header.ack(), ack);
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! GET and HEAD of an object: conditions, one range, and waiting for a newer version (`Prefer: wait`, RFC 7240).
 
 use super::{Session, date, fail, fail_as};
-use crate::context::{Context, Output, not_found};
+use crate::context::{Context, Durability, Output, not_found};
 use crate::metrics::VerbName;
 use crate::watch::Watched;
 use herd_core::attributes::Attributes;
@@ -71,10 +71,10 @@ impl Session {
             Ok(found) => found,
             Err(error) => return fail(cx, request, VerbName::Get, &error, None, out),
         };
-        let form = Form::of(request);
+        let (form, kept) = (Form::of(request), cx.durability(&found, name));
         let taken = cx.get(out.conn(), &found, name, |object| {
             let plan = |version, size| request.read.plan(version, size);
-            answer(cx, &form, &found, object, (plan, cx.now.unix_ms), out)
+            answer(cx, &form, kept, object, (plan, cx.now.unix_ms), out)
         });
         match taken {
             Got::Away { .. } => self.get_elsewhere(cx, request, sent, &found, name, out),
@@ -86,7 +86,7 @@ impl Session {
                         fail(cx, request, VerbName::Get, &error, None, out);
                     }
                 }
-                _ => not_modified(cx, &form, &found, version, out),
+                _ => not_modified(cx, &form, kept, version, out),
             },
             Got::Hit(taken) => finish(cx, request, taken, out),
         }
@@ -187,11 +187,12 @@ impl Session {
         out: &mut Output<'_>,
     ) {
         let (plan, now_ms, conn) = (plan_of_wait(newer_than), cx.now.unix_ms, out.conn());
-        let answer = |object: &Found<'_>| answer(cx, &form, collection, object, (plan, now_ms), out);
+        let kept = cx.durability(collection, name);
+        let answer = |object: &Found<'_>| answer(cx, &form, kept, object, (plan, now_ms), out);
         let taken = cx.get(conn, collection, name, answer);
         match taken {
             Got::Hit(Taken::Large(body, from, to)) => out.bulk(body, from, to),
-            Got::Hit(Taken::NotModified(version)) => not_modified(cx, &form, collection, version, out),
+            Got::Hit(Taken::NotModified(version)) => not_modified(cx, &form, kept, version, out),
             Got::Hit(_) => {}
             Got::Away { .. } => {
                 let wait = (newer_than, until_ms.saturating_sub(now_ms));
@@ -212,7 +213,7 @@ pub(super) fn plan_of_wait(newer_than: Version) -> impl Fn(Version, u64) -> Plan
 pub(super) fn answer(
     cx: &Context,
     form: &Form,
-    collection: &Collection,
+    kept: Durability,
     found: &Found<'_>,
     (plan, now_ms): (impl FnOnce(Version, u64) -> Plan, u64),
     out: &mut Output<'_>,
@@ -229,9 +230,9 @@ pub(super) fn answer(
         Plan::Unsatisfiable => return Taken::Unsatisfiable(head.size_bytes),
     };
     let attributes = (!found.attributes.is_empty()).then(|| Attributes::decode(found.attributes).unwrap_or_default());
-    let (class, attributes) = (collection.class(), attributes.as_ref());
+    let attributes = attributes.as_ref();
     let ttl_ms = (head.expires_ms != 0).then(|| head.expires_ms.saturating_sub(now_ms));
-    let object = ObjectHead { version: head.version, class, copies: 1, attributes, ttl_ms };
+    let object = ObjectHead { version: head.version, class: kept.class, copies: kept.copies, attributes, ttl_ms };
     let response = Response {
         connection: form.connection,
         date: Some(&date(cx)),
@@ -266,8 +267,13 @@ pub(super) fn finish(cx: &Context, request: &Request<'_>, taken: Taken, out: &mu
     }
 }
 
-pub(super) fn not_modified(cx: &Context, form: &Form, collection: &Collection, version: Version, out: &mut Output<'_>) {
-    let object = ObjectHead { version, class: collection.class(), copies: 1, attributes: None, ttl_ms: None };
+/// The head of an object of which there is but the version to tell.
+pub(super) fn head_of(version: Version, kept: Durability) -> ObjectHead<'static> {
+    ObjectHead { version, class: kept.class, copies: kept.copies, attributes: None, ttl_ms: None }
+}
+
+pub(super) fn not_modified(cx: &Context, form: &Form, kept: Durability, version: Version, out: &mut Output<'_>) {
+    let object = head_of(version, kept);
     let response = Response {
         connection: form.connection,
         date: Some(&date(cx)),

@@ -6,7 +6,7 @@ use super::list::Asked;
 use super::passing::Passing;
 use super::put::{answer_put, answer_removed};
 use super::{Session, fail, fail_as};
-use crate::context::{Context, Output, not_found};
+use crate::context::{Context, Durability, Output, not_found};
 use crate::flight::{Handing, How, Landed, Later as Kept, Taken as Flown};
 use crate::metrics::VerbName;
 use herd_core::door::http::{self as proto, Connection, Method, Request};
@@ -25,7 +25,7 @@ pub(crate) enum Later {
     /// A GET that waits for another version than its client has, until then.
     Wait { form: Form, collection: Collection, name: Box<[u8]>, newer_than: Version, until_ms: u64 },
     /// A PUT.
-    Put { connection: Connection, collection: Collection },
+    Put { connection: Connection, kept: Durability },
     /// A page of names, of which the other nodes are asked.
     List(Asked),
     /// A DELETE.
@@ -140,9 +140,9 @@ impl Session {
             Later::Wait { form, collection, name, newer_than, until_ms } => {
                 self.answer_waited(cx, ticket, (form, &collection, &name), (newer_than, until_ms), landed, out);
             }
-            Later::Put { connection, collection } => {
+            Later::Put { connection, kept } => {
                 let created = landed.before.is_none();
-                let done = landed.done.map(|(version, _)| (collection, (version, created)));
+                let done = landed.done.map(|(version, _)| (kept, (version, created)));
                 answer_put(cx, connection, done, out);
             }
             Later::Remove { connection, collection, name } => {
@@ -176,7 +176,8 @@ impl Session {
             _ => return fail(cx, request, VerbName::Get, &not_found(collection.name(), name), None, out),
         };
         let plan = |version, size| request.read.plan(version, size);
-        let taken = answer(cx, &form, collection, &found, (plan, landed.clock.now_ms), out);
+        let kept = cx.durability(collection, name);
+        let taken = answer(cx, &form, kept, &found, (plan, landed.clock.now_ms), out);
         if passes && !matches!(taken, Taken::Large(..)) {
             cx.forget_flight(ticket);
         }
@@ -189,7 +190,7 @@ impl Session {
                     let wait = (version, wait.wait_ms);
                     self.wait_elsewhere(cx, Some(ticket), (form, collection, name), wait, out);
                 }
-                _ => not_modified(cx, &form, collection, version, out),
+                _ => not_modified(cx, &form, kept, version, out),
             },
             taken => finish(cx, request, taken, out),
         }
@@ -205,22 +206,22 @@ impl Session {
         landed: Landed,
         out: &mut Output<'_>,
     ) {
-        let now_ms = cx.now.unix_ms;
+        let (now_ms, kept) = (cx.now.unix_ms, cx.durability(collection, name));
         let error = match (&landed.done, landed.found()) {
             (Ok(_), Some(found)) if landed.is_read() && found.head.version <= newer_than && now_ms < until_ms => {
                 return self.wait_here(cx, ticket, (form, collection, name), (newer_than, until_ms), out);
             }
             (Ok(_), Some(found)) => {
                 let plan = (plan_of_wait(newer_than), landed.clock.now_ms);
-                match answer(cx, &form, collection, &found, plan, out) {
+                match answer(cx, &form, kept, &found, plan, out) {
                     Taken::Large(body, from, to) => out.bulk(body, from, to),
-                    Taken::NotModified(version) => not_modified(cx, &form, collection, version, out),
+                    Taken::NotModified(version) => not_modified(cx, &form, kept, version, out),
                     _ => {}
                 }
                 return;
             }
             (Err(error), _) if error.kind == ErrorKind::Timeout || landed.is_here && now_ms >= until_ms => {
-                return not_modified(cx, &form, collection, newer_than, out);
+                return not_modified(cx, &form, kept, newer_than, out);
             }
             (Err(_), _) if landed.is_here => {
                 return self.wait_here(cx, ticket, (form, collection, name), (newer_than, until_ms), out);

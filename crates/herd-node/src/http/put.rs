@@ -1,8 +1,9 @@
 //! PUT and DELETE of an object. Bodies go straight into the store, of known length or chunked.
 
+use super::get::head_of;
 use super::{Later, Session, State, date};
 use crate::apply::{Elsewhere, apply};
-use crate::context::{Context, Output, not_found};
+use crate::context::{Context, Durability, Output, not_found};
 use crate::flight::{Handing, How};
 use crate::metrics::{DoorName, VerbName};
 use herd_core::door::http::{
@@ -140,7 +141,7 @@ impl Incoming {
 
     /// Stores the whole body, unless another node decides on the object: its version, and whether the object is new; or
     /// what is handed on.
-    fn finish(self, cx: &mut Context) -> Result<(Collection, Stored), Error> {
+    fn finish(self, cx: &mut Context) -> Result<Stored, Error> {
         let body = self.upload.finish(cx.now)?;
         cx.count_in(VerbName::Put, body.len());
         let mut bytes = Vec::new();
@@ -155,11 +156,11 @@ impl Incoming {
             outcome.done.map(|(version, _)| (version, created))
         });
         match done {
-            Ok(done) => done.map(|(version, created)| (self.collection, Stored::Here(version, created))),
+            Ok(done) => done.map(|(version, created)| Stored::Here(version, created)),
             Err(Elsewhere) => {
                 cx.check_reachable(&self.collection, &self.name)?;
                 let handing = Handing::of_op(cx, &self.collection, &self.name, &op, How::default())?;
-                Ok((self.collection, Stored::Elsewhere(handing)))
+                Ok(Stored::Elsewhere(handing))
             }
         }
     }
@@ -292,11 +293,11 @@ impl Session {
     }
 
     fn end_put(&mut self, cx: &mut Context, incoming: Incoming, out: &mut Output<'_>) -> Next {
-        let connection = incoming.connection;
+        let (connection, kept) = (incoming.connection, cx.durability(&incoming.collection, &incoming.name));
         let done = match incoming.finish(cx) {
-            Ok((collection, Stored::Here(version, created))) => Ok((collection, (version, created))),
-            Ok((collection, Stored::Elsewhere(handing))) => {
-                let later = Later::Put { connection, collection };
+            Ok(Stored::Here(version, created)) => Ok((kept, (version, created))),
+            Ok(Stored::Elsewhere(handing)) => {
+                let later = Later::Put { connection, kept };
                 match self.hand_on(cx, later, handing, FLIGHT_MS, out) {
                     Ok(()) => return if connection == Connection::Close { Next::Close } else { Next::Read },
                     Err(error) => Err(error),
@@ -334,12 +335,12 @@ impl Session {
 pub(super) fn answer_put(
     cx: &Context,
     connection: Connection,
-    done: Result<(Collection, (Version, bool)), Error>,
+    done: Result<(Durability, (Version, bool)), Error>,
     out: &mut Output<'_>,
 ) {
     match done {
-        Ok((collection, (version, created))) => {
-            let object = ObjectHead { version, class: collection.class(), copies: 1, attributes: None, ttl_ms: None };
+        Ok((kept, (version, created))) => {
+            let object = head_of(version, kept);
             let (status, content) = match created {
                 true => (Status::Created, Content::Whole { length_bytes: 0 }),
                 false => (Status::NoContent, Content::Absent),
@@ -367,7 +368,7 @@ pub(super) fn answer_removed(
         ErrorKind::NotFound => not_found(collection.name(), name),
         _ => error,
     })?;
-    let object = ObjectHead { version, class: collection.class(), copies: 1, attributes: None, ttl_ms: None };
+    let object = head_of(version, cx.durability(collection, name));
     answer(cx, connection, Status::NoContent, Content::Absent, Some(object), out);
     Ok(())
 }

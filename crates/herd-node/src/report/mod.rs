@@ -17,7 +17,7 @@ impl Shared {
     pub(crate) fn system_object(&self, name: &[u8], now: Now) -> Option<String> {
         match name {
             b"status" => Some(self.status_json(now)),
-            b"collections" => Some(json_of(&self.counted()).to_string()),
+            b"collections" => Some(self.json_of(&self.counted()).to_string()),
             b"metrics" => Some(self.metrics_text(now)),
             _ => {
                 let name = std::str::from_utf8(name).ok()?;
@@ -55,7 +55,7 @@ impl Shared {
             "threads": config.threads,
             "longest_turn_ms": longest_ns as f64 / 1e6,
             "uptime_s": now.uptime_s,
-            "collections": json_of(&collections),
+            "collections": self.json_of(&collections),
         });
         if let (Value::Object(all), Value::Object(herd)) = (&mut all, self.herd(listen.first()).fields) {
             all.extend(herd);
@@ -71,23 +71,26 @@ impl Shared {
     }
 }
 
-/// Collections with what they promise and hold.
-fn json_of(collections: &[(Collection, Counts)]) -> Value {
-    let one = |(c, counts): &(Collection, Counts)| {
-        json!({
-            "name": c.name(),
-            "id": c.id().0,
-            "class": c.class().to_string(),
-            "ordered": c.spec().ordered,
-            "quota_bytes": c.spec().quota_bytes,
-            "objects": counts.objects,
-            "bytes": counts.bytes,
-            "hits": counts.hits,
-            "misses": counts.misses,
-            "evictions": counts.evictions,
-            "expired": counts.expired,
-            "refusals": counts.refusals,
-        })
-    };
-    Value::Array(collections.iter().map(one).collect())
+impl Shared {
+    /// Collections with what they promise and hold.
+    fn json_of(&self, collections: &[(Collection, Counts)]) -> Value {
+        let one = |(c, counts): &(Collection, Counts)| {
+            json!({
+                "name": c.name(),
+                "id": c.id().0,
+                "class": self.class(c).to_string(),
+                "copies": self.place.get().map_or(1, |place| place.least_copies(c)),
+                "ordered": c.spec().ordered,
+                "quota_bytes": c.spec().quota_bytes,
+                "objects": counts.objects,
+                "bytes": counts.bytes,
+                "hits": counts.hits,
+                "misses": counts.misses,
+                "evictions": counts.evictions,
+                "expired": counts.expired,
+                "refusals": counts.refusals,
+            })
+        };
+        Value::Array(collections.iter().map(one).collect())
+    }
 }

@@ -62,7 +62,7 @@ fn answer(cx: &mut Context, request: &Header, said: Said, out: &mut Output<'_>) 
                 Error::new(ErrorKind::Unreachable, text)
             };
             let collection = cx.shared.store.collection_by_id(id).ok_or_else(late)?;
-            answer_done(cx, &collection, request, Ok(0), out);
+            answer_done(cx, (&collection, b""), request, Ok(0), out);
         }
         _ if request.has(FLAG_QUIET) => {}
         _ => {

@@ -78,7 +78,7 @@ impl Session {
         let with_object = with_object(header, &op);
         let applied = apply(cx, &collection, name, &op, |mut outcome| {
             count(header, &op, &mut outcome);
-            answer(cx, header, &collection, &outcome, with_object, out)
+            answer(cx, header, (&collection, name), &outcome, with_object, out)
         });
         match applied {
             Ok(large) => large.into_iter().for_each(|outgoing| self.begin_send(*outgoing, out)),
@@ -100,7 +100,7 @@ impl Session {
             return Err(Error::new(ErrorKind::Busy, "the object has just come to another node: try again"));
         }
         let with_object = landed.with_value && landed.object.is_some();
-        let large = answer(cx, &later.request, &later.collection, &landed.outcome(), with_object, out);
+        let large = answer(cx, &later.request, (&later.collection, &later.name), &landed.outcome(), with_object, out);
         large.into_iter().for_each(|outgoing| self.begin_send(*outgoing, out));
         Ok(())
     }
@@ -110,7 +110,7 @@ impl Session {
 fn answer(
     cx: &Context,
     request: &Header,
-    collection: &Collection,
+    (collection, name): (&Collection, &[u8]),
     outcome: &Outcome<'_, '_>,
     with_object: bool,
     out: &mut Output<'_>,
@@ -130,7 +130,7 @@ fn answer(
     };
     let mut reply = cx.reply_to(request, Status::Ok);
     (reply.version, reply.collection, reply.offset) = (version, collection.id().0, 0);
-    reply.set_ack(collection.class(), 1);
+    cx.durability(collection, name).tell(&mut reply);
     let none = || FirstFields { flags: 0, expires_ms: 0, attributes: Box::default() };
     match (answer, found.filter(|_| with_object)) {
         (_, Some(found)) => {

@@ -125,9 +125,17 @@ impl Session {
             Some(landed) => {
                 let done = done(&later.collection, &later.name, landed.outcome());
                 match request.verb() {
-                    Some(Verb::Execute) => self.answer_execute(cx, &later.collection, &request, done, out),
+                    Some(Verb::Execute) => {
+                        self.answer_execute(cx, (&later.collection, &later.name), &request, done, out)
+                    }
                     _ => {
-                        answer_done(cx, &later.collection, &request, done.map(|(version, _)| version), out);
+                        answer_done(
+                            cx,
+                            (&later.collection, &later.name),
+                            &request,
+                            done.map(|(version, _)| version),
+                            out,
+                        );
                         Ok(())
                     }
                 }
@@ -151,7 +159,7 @@ impl Session {
         let Later { request, collection, name, .. } = later;
         let mut reply = cx.reply_to(request, Status::Ok);
         reply.collection = collection.id().0;
-        reply.set_ack(collection.class(), 1);
+        cx.durability(collection, name).tell(&mut reply);
         let found = landed.found();
         let is_handed = self.peer.is_some();
         match found.map(|found| answer_get(cx, request, reply, &found, is_handed, out)).transpose()? {

@@ -155,7 +155,7 @@ impl Session {
         let collection = place.get(cx);
         let mut reply = cx.reply_to(header, Status::Ok);
         reply.collection = collection.id().0;
-        reply.set_ack(collection.class(), 1);
+        cx.durability(collection, name).tell(&mut reply);
         let answer = |found: &Found<'_>| answer_get(cx, header, reply, found, is_handed, out);
         let got = match write::token(fields) {
             None => cx.get(conn, collection, name, answer),
@@ -363,7 +363,7 @@ impl Session {
         }
         cx.shared.check_alone_with_all()?;
         let collection = cx.shared.store.create(name, spec)?;
-        answer_done(cx, &collection, header, Ok(0), out);
+        answer_done(cx, (&collection, b""), header, Ok(0), out);
         Ok(())
     }
 
@@ -384,7 +384,7 @@ impl Session {
         cx.shared.check_alone(&collection)?;
         cx.shared.store.destroy(&collection);
         cx.emptied(collection.id());
-        answer_done(cx, &collection, header, Ok(0), out);
+        answer_done(cx, (&collection, b""), header, Ok(0), out);
         Ok(())
     }
 }

@@ -48,7 +48,7 @@ impl Session {
         let value = Given::Small(body, frame.head.block_checks().next());
         let op = put(cx, &options, value.clone());
         match run(cx, place.get(cx), name, &op) {
-            Ok(done) => answer_done(cx, place.get(cx), header, done.map(|(version, _)| version), out),
+            Ok(done) => answer_done(cx, (place.get(cx), name), header, done.map(|(version, _)| version), out),
             Err(Elsewhere) => {
                 let (collection, max_bytes) = (place.get(cx).clone(), op.max_bytes);
                 self.elsewhere(cx, &collection, header, fields, value, max_bytes, out)?;
@@ -63,7 +63,7 @@ impl Session {
         let (options, handed) = (incoming.options.clone(), incoming.handed.clone());
         let body = match incoming.finish(cx) {
             Ok(body) => body,
-            Err(error) => return answer_done(cx, &collection, &request, Err((error, 0)), out),
+            Err(error) => return answer_done(cx, (&collection, &name), &request, Err((error, 0)), out),
         };
         cx.count_in(VerbName::Put, body.len());
         let mut bytes = Vec::new();
@@ -74,7 +74,7 @@ impl Session {
                 .and_then(|fields| self.handed(cx, &request, &fields, value, out)),
             None => match run(cx, &collection, &name, &put(cx, &options, value.clone())) {
                 Ok(done) => {
-                    return answer_done(cx, &collection, &request, done.map(|(version, _)| version), out);
+                    return answer_done(cx, (&collection, &name), &request, done.map(|(version, _)| version), out);
                 }
                 Err(Elsewhere) => {
                     let (mut token, max_bytes) = ([0; TOKEN_BYTES], cx.shared.config.object_max_bytes);
@@ -84,7 +84,7 @@ impl Session {
             },
         };
         if let Err(error) = done {
-            answer_done(cx, &collection, &request, Err((error, 0)), out);
+            answer_done(cx, (&collection, &name), &request, Err((error, 0)), out);
         }
     }
 }
@@ -115,7 +115,7 @@ impl Session {
         let condition = header.condition().ok_or_else(bad)?;
         let op = Op { condition, token: token(fields), ..Op::new(Action::Remove, 0) };
         match run(cx, place.get(cx), name, &op) {
-            Ok(done) => answer_done(cx, place.get(cx), header, done.map(|(version, _)| version), out),
+            Ok(done) => answer_done(cx, (place.get(cx), name), header, done.map(|(version, _)| version), out),
             Err(Elsewhere) => {
                 let collection = place.get(cx).clone();
                 self.elsewhere(cx, &collection, header, fields, Given::Small(b"", None), 0, out)?;
@@ -146,7 +146,7 @@ impl Session {
         let op = Op { condition, token: token(fields), ..Op::new(Action::Execute(method), max_bytes) };
         let collection = place.get(cx).clone();
         match run(cx, &collection, name, &op) {
-            Ok(done) => self.answer_execute(cx, &collection, header, done, out),
+            Ok(done) => self.answer_execute(cx, (&collection, name), header, done, out),
             Err(Elsewhere) => {
                 let value = Given::Small(frame.body()?, None);
                 self.elsewhere(cx, &collection, header, fields, value, max_bytes, out)
@@ -158,14 +158,14 @@ impl Session {
     pub(super) fn answer_execute(
         &mut self,
         cx: &Context,
-        collection: &Collection,
+        of: (&Collection, &[u8]),
         header: &Header,
         done: Result<Done, Refused>,
         out: &mut Output<'_>,
     ) -> Result<(), Error> {
         let (version, answer) = match done {
             Err(refused) => {
-                answer_done(cx, collection, header, Err(refused), out);
+                answer_done(cx, of, header, Err(refused), out);
                 return Ok(());
             }
             Ok(done) => done,
@@ -174,8 +174,7 @@ impl Session {
             _ if header.has(FLAG_QUIET) => return Ok(()),
             Answer::Large(body) => {
                 cx.count_out(VerbName::Execute, body.len());
-                let (reply, len) =
-                    (Header { length: body.len(), ..reply(cx, collection, header, version) }, body.len());
+                let (reply, len) = (Header { length: body.len(), ..reply(cx, of, header, version) }, body.len());
                 let first = FirstFields { flags: 0, expires_ms: 0, attributes: Box::default() };
                 self.begin_send(Outgoing::new(reply, first, body, 0, len), out);
                 return Ok(());
@@ -187,7 +186,7 @@ impl Session {
             return Err(Error::new(ErrorKind::TooLarge, "the answer is over 1 MiB: ask for fewer items"));
         }
         cx.count_out(VerbName::Execute, bytes.len() as u64);
-        let reply = Header { length: bytes.len() as u64, ..reply(cx, collection, header, version) };
+        let reply = Header { length: bytes.len() as u64, ..reply(cx, of, header, version) };
         write_frame(reply, &Fields::default(), &bytes, out);
         Ok(())
     }
@@ -217,10 +216,10 @@ pub(super) fn done(collection: &Collection, name: &[u8], outcome: Outcome<'_, '_
 
 /// The header of a reply that says it was done.
 #[inline]
-fn reply(cx: &Context, collection: &Collection, request: &Header, version: Version) -> Header {
+fn reply(cx: &Context, (collection, name): (&Collection, &[u8]), request: &Header, version: Version) -> Header {
     let mut reply = cx.reply_to(request, Status::Ok);
     (reply.version, reply.collection) = (version, collection.id().0);
-    reply.set_ack(collection.class(), 1);
+    cx.durability(collection, name).tell(&mut reply);
     reply
 }
 
@@ -228,14 +227,14 @@ fn reply(cx: &Context, collection: &Collection, request: &Header, version: Versi
 #[inline]
 pub(super) fn answer_done(
     cx: &Context,
-    collection: &Collection,
+    of: (&Collection, &[u8]),
     request: &Header,
     done: Result<Version, Refused>,
     out: &mut Output<'_>,
 ) {
     match done {
         Ok(_) if request.has(FLAG_QUIET) => {}
-        Ok(version) => write_frame(reply(cx, collection, request, version), &Fields::default(), &[], out),
+        Ok(version) => write_frame(reply(cx, of, request, version), &Fields::default(), &[], out),
         Err((error, there)) => refuse(cx, count_as(request.verb()), request, there, &error, out),
     }
 }

@@ -103,6 +103,29 @@ fn kept(node: &Node) -> Vec<(Value, Value, usize)> {
     all
 }
 
+/// All nodes say by every door how the objects of a collection are kept, also of those that others have.
+fn all_say(nodes: &[Node], (collection, class, copies): (&str, &str, u8)) {
+    for node in nodes {
+        let is_so = |said: &Value| said["class"] == class && said["copies"] == copies;
+        for number in 0..8 {
+            let key = format!("{collection}/k{number}");
+            let acked = node.ok(&["put", &key, "/dev/null", "--json"]);
+            assert!(is_so(&serde_json::from_str(&acked).expect("JSON")), "{acked}");
+            let stat = json(node, &["stat", &key, "--json"]);
+            assert!(is_so(&stat), "{stat}");
+            for request in ["GET", "HEAD", "PUT", "DELETE"] {
+                let head = format!("{request} /o/{key} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n");
+                let said = text(&node.talk(format!("{head}Content-Length: 0\r\n\r\n").as_bytes()));
+                let told = [format!("\r\nHerd-Class: {class}\r\n"), format!("\r\nHerd-Copies: {copies}\r\n")];
+                assert!(told.iter().all(|told| said.contains(told)), "{request}: {said}");
+            }
+        }
+        let all = json(node, &["collection", "ls", "--json"]);
+        let all = all.as_array().expect("collections");
+        assert!(all.iter().any(|said| said["name"] == collection && is_so(said)), "{all:?}");
+    }
+}
+
 #[test]
 fn copies_that_are_asked_for_come_with_the_nodes() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -117,12 +140,14 @@ fn copies_that_are_asked_for_come_with_the_nodes() {
     for node in &nodes {
         assert!(within(SOON, || kept(node) == [(3.into(), 2.into(), 3)]), "{:?}", kept(node));
         assert!(!node.ok(&["status"]).contains("fewer than"), "{}", node.ok(&["status"]));
-        node.feed(&["put", &node.addr, "-"], b"x");
     }
+    nodes[0].ok(&["collection", "create", "one"]);
+    all_say(&nodes, ("default", "ram:2", 3));
+    all_say(&nodes, ("one", "ram:1", 1));
 
     let two = tempfile::tempdir().expect("a directory");
     let first = member(two.path(), "n1", &["--replicas", "2"]);
-    first.feed(&["put", "a", "-"], b"1");
+    all_say(std::slice::from_ref(&first), ("default", "ram:1", 1));
     let second = member(two.path(), "n2", &["--join", &first.addr]);
     all_serve(&[second], &["n1", "n2"]);
     assert_eq!(kept(&first), [(2.into(), 1.into(), 1)], "an object was there first");

@@ -2,6 +2,7 @@
 
 use crate::node::{Node, pattern};
 use herd_core::ErrorKind;
+use herd_core::collection::Class;
 use herd_core::key::CollectionId;
 use herd_core::limits::BLOCK_BYTES;
 use herd_core::wire::{
@@ -129,7 +130,10 @@ fn a_reply_is_brief_where_that_was_asked_and_tells_all() {
     {
         let value = pattern(bytes, 3);
         let (put, _) = ask(brief(Verb::Put, 2 * id), &name(key), &value);
-        assert!(put.brief && put.status() == Some(Status::Ok) && put.version > 0 && put.ack() == (1, 1), "{put:?}");
+        assert!(
+            put.brief && put.status() == Some(Status::Ok) && put.version > 0 && put.ack() == (Class::Ram(1), 1),
+            "{put:?}"
+        );
         let (got, body) = ask(Header { length: LENGTH_UNKNOWN, ..brief(Verb::Get, 2 * id + 1) }, &name(key), &[]);
         assert_eq!((got.brief, got.id, got.version), (fits, 2 * id + 1, put.version), "{key}");
         assert_eq!((got.length, body == value), (bytes as u64, true), "{key}");

@@ -3,6 +3,8 @@
 
 use super::*;
 use crate::tests::{frame, frames_of};
+use herd_core::collection::Class;
+use herd_core::place::plan::needed_of;
 use herd_core::wire::{FLAG_HEAD_ONLY, FLAG_QUIET, FLAG_RANGE, Fields, Frame, Header, Verb};
 use std::collections::HashMap;
 
@@ -75,7 +77,9 @@ impl Pair {
 
     /// Sends texts that say the same to both, and compares what they answer.
     fn text(&mut self, client: (usize, usize), ours: &str, theirs: &str) {
-        let herd = say(&mut self.herd, client.0, ours);
+        let kept = |class, copies| format!("\r\nHerd-Class: {class}\r\nHerd-Copies: {copies}\r\n");
+        let many = kept(Class::Ram(needed_of(self.copies)), self.copies);
+        let herd = say(&mut self.herd, client.0, ours).replace(&many, &kept(Class::Ram(1), 1));
         let alone = say(&mut self.alone, client.1, theirs);
         let words =
             |text: &str| text.split_inclusive([' ', '\r', '\n', '"', 'c']).map(str::to_owned).collect::<Vec<_>>();
@@ -251,9 +255,12 @@ fn wire_request(pair: &Pair, chance: &mut Chance, id: u64) -> (Vec<u8>, Vec<u8>)
     (frame(with(ours), &fields, &body), frame(with(theirs), &fields, &body))
 }
 
-/// What a reply says but for its version and the epoch of the map.
-fn said(reply: &Frame<'_>) -> String {
-    let header = Header { version: 0, epoch: 0, head_crc: 0, brief: false, ..*reply.header() };
+/// What a reply says but for its version, the epoch of the map, and the copies there are, if they are so many.
+fn said(reply: &Frame<'_>, copies: u8) -> String {
+    let mut header = Header { version: 0, epoch: 0, head_crc: 0, brief: false, ..*reply.header() };
+    if header.ack() == (Class::Ram(needed_of(copies)), copies) {
+        header.set_ack(Class::Ram(1), 1);
+    }
     let mut fields = reply.fields().expect("fields");
     // It names the version that is there.
     fields.error = fields.error.map(|error| error.split(" it has version").next().unwrap_or_default());
@@ -265,13 +272,14 @@ impl Pair {
     fn wire(&mut self, client: (usize, usize), ours: &[u8], theirs: &[u8]) {
         let (herd, alone) = (self.herd.say(client.0, ours), self.alone.say(client.1, theirs));
         let (mut herd, mut alone) = (frames_of(&herd), frames_of(&alone));
-        let asked: Vec<_> = frames_of(ours).iter().map(|frame| (*frame.header(), said(frame))).collect();
+        let all = |frames: &[Frame<'_>], copies| frames.iter().map(|frame| said(frame, copies)).collect::<Vec<_>>();
+        let asked = all(&frames_of(ours), 0);
         // Replies come in any order.
         herd.sort_by_key(|frame| (frame.header().id, frame.header().offset));
         alone.sort_by_key(|frame| (frame.header().id, frame.header().offset));
-        assert_eq!(herd.iter().map(said).collect::<Vec<_>>(), alone.iter().map(said).collect::<Vec<_>>(), "{asked:?}");
+        assert_eq!(all(&herd, self.copies), all(&alone, 1), "{asked:?}");
         for (ours, theirs) in herd.iter().zip(&alone) {
-            self.pair(theirs.header().version, ours.header().version, &said(ours));
+            self.pair(theirs.header().version, ours.header().version, &said(ours, 0));
             assert!(ours.body() == theirs.body(), "{asked:?}\n{:?}\n{:?}", ours.body(), theirs.body());
         }
     }
