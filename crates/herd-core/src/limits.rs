@@ -262,6 +262,17 @@ pub const FORWARD_HOPS_MAX: u8 = 4;
 /// How long a request that is handed on may take where its client says nothing: as long as clients wait.
 pub const FLIGHT_MS: u64 = 10_000;
 
+/// A value that goes on to another node while it comes, and of which no more comes for so long, is given up: some time
+/// before the connection that stalls is closed, so that its client is told.
+pub const BODY_STALL_MS: u64 = STALLED_TIMEOUT_MS - 5_000;
+
+/// Bytes of such a value for each of which the node that decides on it has a millisecond more, copies included: three
+/// of them fit 1 Gbit/s.
+pub const FLIGHT_BYTES_A_MS: u64 = 8 * 1024;
+
+/// Bytes of the pieces in which such a value is held: as much as is read at once.
+pub const INTAKE_PIECE_BYTES: u64 = 256 * 1024;
+
 /// Without a link for so long, what was never sent fails: a link that was lost is there again within some 100 ms.
 pub const FLIGHT_LINK_MS: u64 = 1_000;
 

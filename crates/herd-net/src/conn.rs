@@ -2,7 +2,7 @@
 //! small request: received, served, answered. Large bodies and all that waits are in `turn.rs`.
 
 use crate::output::{Output, Queue};
-use crate::service::{Next, Service, Step};
+use crate::service::{Intake, Next, Service, Step};
 use crate::system::System;
 use herd_core::bugs::{Bug, has};
 use herd_core::limits::{DIAL_TIMEOUT_MS, HELD_STEP_BYTES, SNIFF_TIMEOUT_MS};
@@ -200,7 +200,9 @@ impl<S: Service, M: System> Conn<S, M> {
     /// Whether the peer sends no more and has all that it was owed.
     #[inline]
     pub(crate) fn is_over(&self, service: &S) -> bool {
-        self.inflow == Inflow::Ended && self.queue.is_empty() && !service.owes(&self.session)
+        // A body that is cut short leaves a gap that nobody waits for.
+        let is_out = self.queue.is_empty() || self.queue.is_waiting() && service.intake(&self.session) != Intake::None;
+        self.inflow == Inflow::Ended && is_out && !service.owes(&self.session)
     }
 
     /// Has the service take `input`; keeps what it left over.

@@ -370,6 +370,8 @@ impl<S: Service, M: System> Engine<S, M> {
         if !reply.is_empty() || reply.passes {
             conn.queue.fill(ticket.serial, reply);
             if conn.tell_held(&mut self.service) { self.stand_in_line(at) } else { self.close(at, Why::Shed) }
+        } else if conn.wants_turn(&self.service) {
+            self.stand_in_line(at);
         }
         is_there
     }

@@ -29,7 +29,7 @@ pub use group::{LoopHandle, Remote};
 pub use listen::listen;
 pub use output::{Output, Ticket};
 pub use pipe::{Cable, Dialed, Moved, Peer, Pipe, Pipes};
-pub use service::{Call, Due, Next, Service, Step};
+pub use service::{Call, Due, Intake, Next, Service, Step};
 pub use sink::Sink;
 pub use stats::LoopStats;
 pub use system::System;

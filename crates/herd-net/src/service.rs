@@ -21,6 +21,17 @@ pub enum Next {
     Move(usize),
 }
 
+/// How far a connection is with the body of a request whose reply has its gap already, so that it is read behind that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intake {
+    /// There is none.
+    None,
+    /// What comes is taken.
+    Takes,
+    /// Nothing is read, or served, before it is told otherwise: [`Service::resume`] of a ticket of the connection.
+    Full,
+}
+
 /// What a service made of the bytes it was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
@@ -107,6 +118,12 @@ pub trait Service {
 
     /// Whether replies are still to come though nothing of them is queued: bodies being sent, and waits.
     fn owes(&self, session: &Self::Session) -> bool;
+
+    /// Whether a body comes whose request has its gap already.
+    fn intake(&self, session: &Self::Session) -> Intake {
+        let _ = session;
+        Intake::None
+    }
 
     /// Everything queued was sent: gives the next piece. Or all before the rest of a reply ([`Output::keep`]), of which
     /// more may come then.

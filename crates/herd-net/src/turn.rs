@@ -7,7 +7,7 @@
 use crate::conn::{Conn, READ_BYTES, Why};
 use crate::engine::Engine;
 use crate::output::{Output, Piece, ticket_id};
-use crate::service::Service;
+use crate::service::{Intake, Service};
 use crate::stats::add;
 use crate::system::System;
 use herd_core::limits::{
@@ -147,7 +147,27 @@ impl<S: Service, M: System> Conn<S, M> {
 
     /// Whether bytes are to be read: not before those that were put off are served.
     fn wants_to_read(&self, service: &S) -> bool {
-        self.readable && !self.closing && !self.put_off && !self.is_backed_up(service)
+        let may_read = self.readable && !self.closing && !self.put_off && !self.is_backed_up(service);
+        may_read && service.intake(&self.session) != Intake::Full
+    }
+
+    /// Whether what was put off may be served: not before what is queued was sent and the replies that are waited for
+    /// have come, but for a body whose own reply that is.
+    fn serves_put_off(&self, service: &S) -> bool {
+        let is_free = || match service.intake(&self.session) {
+            Intake::None => self.queue.is_empty() || service.is_link(&self.session),
+            Intake::Takes => !self.queue.can_send(),
+            Intake::Full => false,
+        };
+        self.put_off && !self.closing && is_free()
+    }
+
+    /// Whether a turn would do something, as far as it does not depend on the socket.
+    pub(crate) fn wants_turn(&self, service: &S) -> bool {
+        let has_more = || self.queue.is_empty() && service.wants_more(&self.session);
+        !self.connecting
+            && !self.lingering
+            && (self.wants_to_read(service) || self.serves_put_off(service) || has_more())
     }
 
     /// Tells the peer that nothing more comes.
@@ -179,11 +199,9 @@ impl<S: Service, M: System> Conn<S, M> {
     }
 
     fn wants_another(&self, turn: &Turn<'_, S, M>) -> bool {
-        let more = || self.put_off || turn.service.wants_more(&self.session);
         let is_out = self.queue.is_empty() || self.queue.is_open();
-        let has_more = self.queue.can_send() || (is_out && more());
-        let serves_on = self.put_off && turn.service.is_link(&self.session);
-        (self.writable && has_more) || serves_on || self.wants_to_read(turn.service)
+        let has_more = self.queue.can_send() || (is_out && turn.service.wants_more(&self.session));
+        (self.writable && has_more) || self.serves_put_off(turn.service) || self.wants_to_read(turn.service)
     }
 
     fn read_small(&mut self, turn: &mut Turn<'_, S, M>) -> io::Result<()> {
@@ -252,8 +270,7 @@ impl<S: Service, M: System> Conn<S, M> {
             while self.writable && turn.budget > 0 && (self.queue.can_send() || self.refill(turn)) {
                 self.send_queued(turn)?;
             }
-            let waits = !self.queue.is_empty() && !turn.service.is_link(&self.session);
-            if !self.put_off || waits || self.closing || turn.budget == 0 {
+            if turn.budget == 0 || !self.serves_put_off(turn.service) {
                 return Ok(());
             }
             self.serve_put_off(turn);

@@ -88,9 +88,26 @@ impl Session {
     pub(crate) fn filled(&mut self, cx: &mut Context, n: usize, out: &mut Output<'_>) -> Step {
         match self {
             Session::New | Session::Link(_) => unreachable!("no space was given"),
-            Session::Memcached(session) => session.filled(n),
+            Session::Memcached(session) => session.filled(cx, n),
             Session::Http(session) => session.filled(cx, n, out),
             Session::Wire(session) => session.filled(cx, n, out),
+        }
+    }
+
+    /// The reply in order whose value is coming, and goes to another node.
+    pub(crate) fn taking_in(&self) -> Option<Ticket> {
+        match self {
+            Session::Memcached(session) => session.taking_in(),
+            Session::Http(session) => session.taking_in(),
+            Session::New | Session::Wire(_) | Session::Link(_) => None,
+        }
+    }
+
+    /// Values that come and go to other nodes.
+    pub(crate) fn intakes(&self) -> usize {
+        match self {
+            Session::Wire(session) => session.intakes(),
+            session => usize::from(session.taking_in().is_some()),
         }
     }
 

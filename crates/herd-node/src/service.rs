@@ -4,7 +4,7 @@ use crate::context::{Context, Output, Shared};
 use crate::doors::Session;
 use crate::{gate, group, link};
 use herd_core::{door, wire};
-use herd_net::{Due, Service, Step, Ticket};
+use herd_net::{Due, Intake, Service, Step, Ticket};
 use herd_store::{Body, Foreseen};
 use std::io::IoSliceMut;
 use std::net::SocketAddr;
@@ -132,7 +132,16 @@ impl Service for NodeService {
     #[inline]
     fn owes(&self, session: &Session) -> bool {
         matches!(session, Session::Wire(wire) if wire.owes())
-            || session.flying().is_some_and(|conn| self.cx.flights.of_connection(conn) > 0)
+            || session.flying().is_some_and(|conn| self.cx.flights.of_connection(conn) > session.intakes())
+    }
+
+    #[inline]
+    fn intake(&self, session: &Session) -> Intake {
+        match session.taking_in() {
+            None => Intake::None,
+            Some(ticket) if self.cx.is_full(ticket) => Intake::Full,
+            Some(_) => Intake::Takes,
+        }
     }
 
     fn more(&mut self, session: &mut Session, out: &mut Output<'_>) {

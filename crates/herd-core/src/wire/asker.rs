@@ -141,6 +141,8 @@ struct Sending {
     position: u64,
     length: Option<u64>,
     credit: u64,
+    /// Bytes of it that are there.
+    ready: u64,
 }
 
 /// A body on its way in.
@@ -215,10 +217,23 @@ impl<T> Asker<T> {
         let mut head = Vec::new();
         fields.encode(&mut head)?;
         let length = (request.length != LENGTH_UNKNOWN).then_some(request.length);
-        let sending = Sending { head: Some(head), position: 0, length, credit: WIRE_FIRST_CREDIT_BYTES };
+        let (credit, ready) = (WIRE_FIRST_CREDIT_BYTES, u64::MAX);
+        let sending = Sending { head: Some(head), position: 0, length, credit, ready };
         self.turns.push_back(request.id);
         self.insert(Asked { request, sending: Some(sending), receiving: None, credited: false, note });
         Ok(())
+    }
+
+    /// Of a body that comes bit by bit: its first `ready_bytes` are there; `is_whole`: these are all. Of one that is
+    /// not whole the last byte is kept back, so that its sender may still give it up.
+    pub fn supply(&mut self, id: u64, ready_bytes: u64, is_whole: bool) {
+        let Some(asked) = self.open.get_mut(&id) else { return };
+        let Some(sending) = &mut asked.sending else { return };
+        if is_whole {
+            (sending.length, asked.request.length) = (Some(ready_bytes), ready_bytes);
+        }
+        let last = sending.length.filter(|_| !is_whole).map(|length| length.saturating_sub(1));
+        sending.ready = ready_bytes.min(last.unwrap_or(u64::MAX));
     }
 
     #[inline]
@@ -237,6 +252,12 @@ impl<T> Asker<T> {
     /// Whether the body of this request, or of any, has frames to come.
     pub fn is_sending(&self, id: Option<u64>) -> bool {
         self.turns.iter().any(|turn| id.is_none_or(|id| id == *turn))
+    }
+
+    /// Whether a frame of a body may be sent now.
+    pub fn can_send(&self) -> bool {
+        let sending = |id| self.open.get(id).and_then(|asked| asked.sending.as_ref());
+        self.turns.iter().filter_map(sending).any(|sending| sending.next_bytes(BLOCK_BYTES).is_some())
     }
 
     /// What may be sent next, at most `frame_bytes` of it; `None`: there is nothing, or all waits for credit.
@@ -381,8 +402,8 @@ impl Arriving {
 impl Sending {
     /// Bytes of the next frame, at most `frame_bytes`; `None`: it waits for credit. All but the last are whole blocks.
     fn next_bytes(&self, frame_bytes: usize) -> Option<usize> {
-        let left = self.length.map_or(u64::MAX, |length| length - self.position);
-        let most = (frame_bytes as u64).min(self.credit);
+        let left = self.length.map_or(u64::MAX, |length| length.saturating_sub(self.position));
+        let most = (frame_bytes as u64).min(self.credit).min(self.ready.saturating_sub(self.position));
         if left <= most {
             return Some(left as usize);
         }

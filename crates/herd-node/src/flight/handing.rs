@@ -1,5 +1,6 @@
 //! An operation in the form in which it is handed on: the frame that it would be from a client, and its value.
 
+use super::intake::Stream;
 use super::landed::Landed;
 use crate::apply::{Elsewhere, apply};
 use crate::context::Context;
@@ -10,8 +11,8 @@ use herd_core::limits::WIRE_FRAME_BODY_MAX_BYTES;
 use herd_core::op::{Action, Op};
 use herd_core::place::{GroupId, NodeId};
 use herd_core::wire::{
-    Asked, Between, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_MORE, FLAG_QUIET, FLAG_RANGE, Fields, Handed, Header, Verb,
-    WireError, block_checks, encode_frame_head, encode_op, value_of,
+    Asked, Between, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_MORE, FLAG_QUIET, FLAG_RANGE, Fields, Handed, Header,
+    LENGTH_UNKNOWN, Verb, WireError, block_checks, encode_frame_head, encode_op, value_of,
 };
 use herd_core::{Error, ErrorKind};
 use herd_store::{Body, Collection, Given};
@@ -52,6 +53,8 @@ pub(crate) struct Handing {
 enum Kept {
     Small(Vec<u8>, Option<u32>),
     Large(Arc<Body>),
+    /// It is still to come.
+    Stream(Box<Stream>),
 }
 
 impl Kept {
@@ -59,6 +62,15 @@ impl Kept {
         match given {
             Given::Small(bytes, check) => Kept::Small(bytes.to_vec(), *check),
             Given::Large(body) => Kept::Large(body.clone()),
+        }
+    }
+
+    /// Where it is wholly here. Error: it is not.
+    fn given(&self) -> Result<Given<'_>, Error> {
+        match self {
+            Kept::Small(bytes, check) => Ok(Given::Small(bytes, *check)),
+            Kept::Large(body) => Ok(Given::Large(body.clone())),
+            Kept::Stream(_) => Err(Error::new(ErrorKind::Unreachable, "the value is still to come")),
         }
     }
 }
@@ -182,7 +194,7 @@ impl Handing {
     pub(super) fn bytes(&self) -> u64 {
         let value = match &self.value {
             Kept::Small(bytes, _) => bytes.len(),
-            Kept::Large(_) => 0,
+            Kept::Large(_) | Kept::Stream(_) => 0,
         };
         (size_of::<Self>() + self.name.len() + self.head.len() + self.asked.len() + value) as u64
     }
@@ -204,11 +216,7 @@ impl Handing {
     /// As it is asked of a part of a replica group here.
     pub(super) fn operation(&self, origin: Origin) -> Result<Operation, Error> {
         let fields = Fields { between: Some(Between::Asked(&self.asked)), ..Fields::decode(&self.head)? };
-        let value = match &self.value {
-            Kept::Small(bytes, check) => Given::Small(bytes, *check),
-            Kept::Large(body) => Given::Large(body.clone()),
-        };
-        Ok(Operation::new(self.header, &fields, value, origin)?)
+        Ok(Operation::new(self.header, &fields, self.value.given()?, origin)?)
     }
 
     /// Answers it from what is committed here of a replica group that this node decides for; `None`: it changes
@@ -255,6 +263,29 @@ impl Handing {
         }
     }
 
+    /// Its value is still to come; of so many bytes, if that is known.
+    pub(super) fn streamed(self, expected: Option<u64>) -> Self {
+        // Without a range a body begins at 0.
+        let offset = if self.is_range() { self.header.offset } else { 0 };
+        let header = Header { offset, ..self.header };
+        Self { header, value: Kept::Stream(Box::new(Stream::new(expected))), ..self }
+    }
+
+    /// Its value, where it comes while it goes on.
+    pub(super) fn stream(&self) -> Option<&Stream> {
+        if let Kept::Stream(stream) = &self.value { Some(stream) } else { None }
+    }
+
+    /// As [`Handing::stream`].
+    pub(super) fn stream_mut(&mut self) -> Option<&mut Stream> {
+        if let Kept::Stream(stream) = &mut self.value { Some(stream) } else { None }
+    }
+
+    /// Whether its body is sent frame by frame.
+    pub(super) fn is_long(&self) -> bool {
+        self.stream().is_some() || self.long_value().is_some()
+    }
+
     /// Header and fields of the frame, as it is asked now; its length is that of the value.
     pub(super) fn request(&self, from: Header) -> Result<(Header, Fields<'_>), WireError> {
         let Header { epoch, time_ms, hops, .. } = from;
@@ -262,6 +293,7 @@ impl Handing {
             _ if matches!(self.header.verb(), Some(Verb::Get | Verb::Remove)) => self.header.length,
             Kept::Small(bytes, _) => bytes.len() as u64,
             Kept::Large(body) => body.len(),
+            Kept::Stream(stream) => stream.expected.unwrap_or(LENGTH_UNKNOWN),
         };
         let header = Header { epoch, time_ms, hops, length, ..self.header };
         let fields = Fields { between: Some(Between::Asked(&self.asked)), ..Fields::decode(&self.head)? };
@@ -280,6 +312,7 @@ impl Handing {
                 encode_frame_head(out, request, &fields, body.len() as usize, body.checksums().iter().copied())?;
                 Value::Body(&**body).copy(0, body.len(), out);
             }
+            Kept::Stream(_) => unreachable!("it is sent frame by frame"),
         }
         Ok(())
     }
@@ -304,10 +337,7 @@ impl Handing {
     pub(crate) fn with_op<R>(&self, now_ms: u64, f: impl FnOnce(&Op<'_, Arc<Body>>, &Asked) -> R) -> Result<R, Error> {
         let fields = Fields { between: Some(Between::Asked(&self.asked)), ..Fields::decode(&self.head)? };
         let handed = Handed::decode(&self.header, &fields)?.ok_or_else(not_handed)?;
-        let value = match &self.value {
-            Kept::Small(bytes, check) => Given::Small(bytes, *check),
-            Kept::Large(body) => Given::Large(body.clone()),
-        };
+        let value = self.value.given()?;
         handed.op(&self.header, &fields, value, now_ms).map(|op| f(&op, &handed.asked))
     }
 }

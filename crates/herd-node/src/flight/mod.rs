@@ -20,11 +20,13 @@
 //! what was never sent, or only reads, is.
 //!
 //! * `handing.rs`: what is handed on. `landed.rs`: what came back. `table.rs`: the flights of a loop.
+//! * `intake.rs`: long values that go to the node that decides while they come.
 //! * `pages.rs`: pages of names, of which each node has a part.
 //! * `passing.rs`: long values that go to their clients while they come.
 //! * `route.rs`: where a part goes, and what becomes of it there.
 
 mod handing;
+mod intake;
 mod landed;
 mod pages;
 mod passing;
@@ -34,6 +36,7 @@ mod table;
 mod tests;
 
 pub(crate) use handing::{Handing, How};
+pub(crate) use intake::{Intake, Sink, bad_block};
 pub(crate) use landed::{Cargo, Landed};
 pub(crate) use pages::Pages;
 pub(crate) use passing::{Passage, Piece};

@@ -1,5 +1,6 @@
 //! Where the parts of flights go, and what becomes of them there.
 
+use super::intake::{cut_short, decide_ms};
 use super::landed::{Cargo, Landed};
 use super::table::{Arriving, Coming, Flight, FlightId, Part, State, Taken};
 use super::{Handing, Later};
@@ -15,7 +16,7 @@ use herd_core::wire::{FLAG_MORE, Fields, Header, Kind, LinkId, MapMark, MapSent,
 use herd_core::wire::{LENGTH_UNKNOWN, WireError};
 use herd_core::{Error, ErrorKind, quote};
 use herd_net::Ticket;
-use herd_store::{Body, Collection, Seat};
+use herd_store::{Collection, Seat};
 use std::sync::Arc;
 
 /// Where an object is decided on, as the map of this node has it.
@@ -185,9 +186,11 @@ impl Context {
     /// A part gets no answer.
     fn lose(&mut self, id: FlightId) {
         let Some(part) = self.flights.part(id) else { return };
-        let error = match part.was_sent && part.handing.changes && !has(Bug::LostForNothing) {
-            true => outcome_unknown(&part.handing.name),
-            false => away(&part.handing.name),
+        let (name, stream) = (&part.handing.name, part.handing.stream());
+        let error = match stream.filter(|_| !matches!(part.state, State::Waits(..))) {
+            _ if part.was_sent && part.handing.changes && !has(Bug::LostForNothing) => outcome_unknown(name),
+            Some(stream) => stream.fault(name),
+            None => away(name),
         };
         let landed = Landed::failed(self, error);
         self.land(id, landed);
@@ -248,7 +251,12 @@ impl Context {
         if let Some(node) = part.handing.to {
             return self.ask(id, node);
         }
-        match self.whereabouts(&part.handing.collection, &part.handing.name) {
+        let whereabouts = self.whereabouts(&part.handing.collection, &part.handing.name);
+        match whereabouts {
+            Where::Here | Where::Group(_) if part.handing.stream().is_some() => {
+                let landed = Landed::crossed(self, &part.handing.name);
+                self.land(id, landed);
+            }
             Where::Here => match part.handing.run(self) {
                 Ok(landed) => self.land(id, landed),
                 // It has just gone again.
@@ -330,10 +338,15 @@ impl Context {
         }
         part.attempt += 1;
         let note = Note::Flight(id, part.attempt);
-        let (verb, time_ms) = (part.handing.verb(), part.handing.wait_ms(age_ms).unwrap_or(left_ms));
+        let limit_ms = match part.handing.stream() {
+            // It counts from when the value is there.
+            Some(stream) => u32::try_from(decide_ms(stream.expected)).unwrap_or(u32::MAX),
+            None => left_ms,
+        };
+        let (verb, time_ms) = (part.handing.verb(), part.handing.wait_ms(age_ms).unwrap_or(limit_ms));
         let request = Header { verb, epoch, time_ms, hops: part.moved + 1, ..Header::new(Kind::Request) };
         let handing = &part.handing;
-        let is_long = handing.long_value().is_some();
+        let (is_long, is_stream) = (handing.is_long(), handing.stream().is_some());
         let asked = match handing.request(request) {
             Err(_) => return self.lose(id),
             Ok((request, fields)) if is_long => self.links.ask_streamed(node, request, &fields, note),
@@ -341,17 +354,16 @@ impl Context {
         };
         match asked {
             Ok((link, request)) => {
-                (part.was_sent, part.state) = (true, State::Out(link, request, None));
+                // A value that is still to come is decided on when its last byte is there.
+                part.was_sent |= !is_stream;
+                part.state = State::Out(link, request, None);
                 add(&self.metrics().handed_on, 1);
+                if is_stream {
+                    self.supply(id.ticket);
+                }
             }
             Err(NoLink::Down | NoLink::Busy) => self.stay(id, None),
         }
-    }
-
-    /// The value of a request whose body is sent frame by frame.
-    pub(crate) fn flight_body(&self, id: FlightId) -> Option<Arc<Body>> {
-        let flight = self.flights.table.get(&id.ticket)?;
-        flight.parts.get(id.part as usize)?.handing.long_value().cloned()
     }
 
     /// Whether this attempt of a part is out.
@@ -367,6 +379,7 @@ impl Context {
                 // A client that has a part of the answer can't be given another one.
                 Some(part) if part.is_passing() => self.lose(id),
                 Some(part) if !part.handing.changes || has(Bug::RerunLost) => self.stay(id, None),
+                Some(part) if !part.was_sent => self.begin_anew(id, None),
                 _ => self.lose(id),
             }
             self.fly();
@@ -482,7 +495,7 @@ impl Context {
     }
 
     /// There is no room for an answer: the rest of it is not wanted.
-    fn fail_arriving(&mut self, id: FlightId, error: Error) {
+    pub(super) fn fail_arriving(&mut self, id: FlightId, error: Error) {
         if let Some(Part { state: State::Out(link, request, _), .. }) = self.flights.part(id) {
             let (link, request) = (*link, *request);
             self.links.cancel(link, request);
@@ -548,7 +561,18 @@ impl Context {
             part.moved += 1;
         }
         // Where it is behind, it is asked again when it may have the map.
-        self.stay(id, Some(sent.mark.max(mine)));
+        self.begin_anew(id, Some(sent.mark.max(mine)));
+    }
+
+    /// A part of which nothing was done waits to be asked again, if its value is still here.
+    fn begin_anew(&mut self, id: FlightId, wanted: Option<MapMark>) {
+        let Some(part) = self.flights.part(id) else { return };
+        if part.rewind() {
+            return self.stay(id, wanted);
+        }
+        let error = cut_short(&part.handing.name);
+        let landed = Landed::failed(self, error);
+        self.land(id, landed);
     }
 }
 

@@ -153,6 +153,11 @@ impl Flights {
         self.table.get(&ticket).map(|flight| &flight.later)
     }
 
+    /// As [`Flights::later`].
+    pub(crate) fn later_mut(&mut self, ticket: Ticket) -> Option<&mut Later> {
+        self.table.get_mut(&ticket).map(|flight| &mut flight.later)
+    }
+
     /// What was kept of those of a connection.
     pub(crate) fn kept_mut(&mut self, conn: u64) -> impl Iterator<Item = &mut Later> {
         self.table.range_mut(tickets(conn)).map(|(_, flight)| &mut flight.later)

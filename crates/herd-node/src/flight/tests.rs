@@ -4,6 +4,7 @@ use crate::link::tests::world::World;
 
 mod chance;
 mod golden;
+mod intake;
 mod large;
 mod passing;
 mod trouble;

@@ -141,6 +141,7 @@ impl Session {
                 self.answer_waited(cx, ticket, (form, &collection, &name), (newer_than, until_ms), landed, out);
             }
             Later::Put { connection, kept } => {
+                let connection = if self.answered(ticket) { Connection::Close } else { connection };
                 let created = landed.before.is_none();
                 let done = landed.done.map(|(version, _)| (kept, (version, created)));
                 answer_put(cx, connection, done, out);

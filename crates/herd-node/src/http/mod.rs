@@ -54,6 +54,8 @@ enum State {
     Body(Box<Incoming>),
     /// Dropping so many bytes of the body of a PUT that was refused.
     Drop(u64),
+    /// The body of a PUT came to no end: what follows can't be told from it.
+    Over,
 }
 
 impl Session {
@@ -80,6 +82,7 @@ impl Session {
                 State::Heads => self.head(cx, &input[used..], out),
                 State::Body(_) => self.body(cx, &input[used..], out),
                 State::Drop(left) => self.drop_body(*left, input.len() - used),
+                State::Over => return Step { used: input.len(), next: Next::Close },
             };
             used += step.used;
             if step.used == 0 || step.next != Next::Read {
@@ -190,7 +193,7 @@ impl Session {
     pub(crate) fn space<'a>(&'a mut self, cx: &mut Context, max: usize) -> Vec<IoSliceMut<'a>> {
         match &mut self.state {
             State::Body(incoming) => incoming.space(cx, max),
-            State::Heads | State::Drop(_) => Vec::new(),
+            State::Heads | State::Drop(_) | State::Over => Vec::new(),
         }
     }
 }

@@ -4,7 +4,7 @@ use super::get::head_of;
 use super::{Later, Session, State, date};
 use crate::apply::{Elsewhere, apply};
 use crate::context::{Context, Durability, Output, not_found};
-use crate::flight::{Handing, How};
+use crate::flight::{Handing, How, Intake, Later as Kept, Sink};
 use crate::metrics::{DoorName, VerbName};
 use herd_core::door::http::{
     About, Body, CONTINUE, ChunkedDecoder, Connection, Content, Fed, ObjectHead, Refusal, Request, Response, Status,
@@ -14,8 +14,8 @@ use herd_core::entry::{Condition, Version};
 use herd_core::limits::{FLIGHT_MS, HTTP_DROPPED_MAX_BYTES};
 use herd_core::op::{Action, Op, Put};
 use herd_core::{Error, ErrorKind};
-use herd_net::{Next, Step};
-use herd_store::{Collection, Seat, Upload};
+use herd_net::{Next, Step, Ticket};
+use herd_store::{Collection, Given, Seat};
 use std::io::IoSliceMut;
 
 /// A PUT whose body is arriving.
@@ -26,7 +26,7 @@ pub(super) struct Incoming {
     ttl_ms: Option<u64>,
     attributes: Vec<u8>,
     connection: Connection,
-    upload: Upload,
+    sink: Sink,
     framing: Framing,
     /// Set when there was no room midway.
     failed: Option<Error>,
@@ -38,6 +38,8 @@ enum Stored {
     Here(Version, bool),
     /// Another node decides on the object.
     Elsewhere(Handing),
+    /// The same, and it goes there while it comes.
+    OnItsWay,
 }
 
 enum Framing {
@@ -65,15 +67,28 @@ impl Framing {
 }
 
 impl Incoming {
-    fn begin(cx: &Context, request: &Request<'_>, collection: &str, name: &[u8]) -> Result<Self, Error> {
+    fn begin(
+        cx: &mut Context,
+        request: &Request<'_>,
+        collection: &str,
+        name: &[u8],
+        out: &mut Output<'_>,
+    ) -> Result<Self, Error> {
         let collection = cx.shared.collection(collection)?;
         let framing = Framing::of(request);
         let expected = framing.left();
         let write = &request.write;
         let attributes = write.attributes().encode()?;
         check(cx, &collection, name, write.condition)?;
+        let sink = match cx.goes_on(&collection, name, expected) {
+            true => Sink::There(take_in(cx, request, (&collection, name), &attributes, expected, out)?),
+            false => Sink::Here(cx.admit(&collection, name, expected)?),
+        };
+        if request.expect_continue && sink.ticket().is_none() {
+            out.buf.extend_from_slice(CONTINUE);
+        }
         Ok(Self {
-            upload: cx.admit(&collection, name, expected)?,
+            sink,
             collection,
             name: name.into(),
             condition: write.condition,
@@ -94,8 +109,8 @@ impl Incoming {
     }
 
     pub(super) fn space<'a>(&'a mut self, cx: &mut Context, max: usize) -> Vec<IoSliceMut<'a>> {
-        match self.upload.reserve(max, cx.now) {
-            Ok(room) => crate::bulk::cut(self.upload.writer.space(), room),
+        match self.sink.space(cx, max) {
+            Ok(space) => space,
             Err(error) => {
                 self.failed = Some(error);
                 Vec::new()
@@ -111,14 +126,14 @@ impl Incoming {
     }
 
     /// Takes body bytes out of `input`: how many bytes were used, and whether the body is whole.
-    fn feed(&mut self, cx: &Context, input: &[u8]) -> Result<(usize, bool), Broken> {
+    fn feed(&mut self, cx: &mut Context, input: &[u8]) -> Result<(usize, bool), Broken> {
         if let Some(error) = self.failed.take() {
             return Err(error.into());
         }
         let decoder = match &mut self.framing {
             Framing::Length(left) => {
                 let n = (input.len() as u64).min(*left) as usize;
-                self.upload.write(&input[..n], cx.now)?;
+                self.sink.write(cx, &input[..n], &[])?;
                 *left -= n as u64;
                 return Ok((n, *left == 0));
             }
@@ -130,7 +145,7 @@ impl Incoming {
                 Fed::Data { skip, length } => {
                     cx.shared.store.check_size(decoder.announced_bytes())?;
                     used += skip;
-                    self.upload.write(&input[used..used + length], cx.now)?;
+                    self.sink.write(cx, &input[used..used + length], &[])?;
                     used += length;
                 }
                 Fed::More => return Ok((input.len(), false)),
@@ -142,7 +157,15 @@ impl Incoming {
     /// Stores the whole body, unless another node decides on the object: its version, and whether the object is new; or
     /// what is handed on.
     fn finish(self, cx: &mut Context) -> Result<Stored, Error> {
-        let body = self.upload.finish(cx.now)?;
+        let upload = match self.sink {
+            Sink::Here(upload) => upload,
+            Sink::There(intake) => {
+                cx.count_in(VerbName::Put, intake.len());
+                intake.end(cx, &[]);
+                return Ok(Stored::OnItsWay);
+            }
+        };
+        let body = upload.finish(cx.now)?;
         cx.count_in(VerbName::Put, body.len());
         let mut bytes = Vec::new();
         let put = Put {
@@ -193,11 +216,9 @@ impl Session {
         name: &[u8],
         out: &mut Output<'_>,
     ) -> Next {
-        match Incoming::begin(cx, request, collection, name) {
+        match Incoming::begin(cx, request, collection, name, out) {
             Ok(incoming) => {
-                if request.expect_continue {
-                    out.buf.extend_from_slice(CONTINUE);
-                }
+                self.conn = incoming.sink.ticket().map(|ticket| ticket.conn).or(self.conn);
                 let empty = matches!(incoming.framing, Framing::Length(0));
                 if empty {
                     return self.end_put(cx, incoming, out);
@@ -234,6 +255,20 @@ impl Session {
         Next::Read
     }
 
+    /// The reply whose value is coming, and goes to another node.
+    pub(crate) fn taking_in(&self) -> Option<Ticket> {
+        if let State::Body(incoming) = &self.state { incoming.sink.ticket() } else { None }
+    }
+
+    /// A reply has its answer; if its value is still coming, the connection is closed behind it: true.
+    pub(super) fn answered(&mut self, ticket: Ticket) -> bool {
+        let is_early = self.taking_in() == Some(ticket);
+        if is_early {
+            self.state = State::Over;
+        }
+        is_early
+    }
+
     /// Drops what has come of a body of which `left` bytes are still to be dropped.
     pub(super) fn drop_body(&mut self, left: u64, input_bytes: usize) -> Step {
         let n = left.min(input_bytes as u64);
@@ -258,6 +293,16 @@ impl Session {
                 let next = self.end_put(cx, *incoming, out);
                 Step { used, next }
             }
+            Err(broken) if incoming.sink.ticket().is_some() => {
+                let ticket = incoming.sink.ticket();
+                let error = match broken {
+                    Broken::Error(error) => error,
+                    Broken::Refusal(refusal) => Error::new(ErrorKind::BadRequest, refusal.text),
+                };
+                // Its reply closes the connection.
+                ticket.into_iter().for_each(|ticket| cx.fail_intake(ticket, error.clone()));
+                Step { used: input.len(), next: Next::Read }
+            }
             Err(Broken::Error(error)) => {
                 let (connection, left) = (incoming.connection, incoming.framing.left());
                 match self.refuse(cx, &error, (connection, left), out) {
@@ -279,7 +324,12 @@ impl Session {
         let State::Body(incoming) = &mut self.state else {
             unreachable!("space was given for a body");
         };
-        incoming.upload.writer.advance(n);
+        if let Err(error) = incoming.sink.advance(cx, n, &[]) {
+            incoming.failed.get_or_insert(error);
+            // What is left comes by the way that looks at that.
+            incoming.received(n);
+            return self.body(cx, &[], out);
+        }
         incoming.received(n);
         let left = incoming.pending();
         let whole = left == 0 && matches!(incoming.framing, Framing::Length(_));
@@ -296,6 +346,7 @@ impl Session {
         let (connection, kept) = (incoming.connection, cx.durability(&incoming.collection, &incoming.name));
         let done = match incoming.finish(cx) {
             Ok(Stored::Here(version, created)) => Ok((kept, (version, created))),
+            Ok(Stored::OnItsWay) => return if connection == Connection::Close { Next::Close } else { Next::Read },
             Ok(Stored::Elsewhere(handing)) => {
                 let later = Later::Put { connection, kept };
                 match self.hand_on(cx, later, handing, FLIGHT_MS, out) {
@@ -329,6 +380,30 @@ impl Session {
             }
         }
     }
+}
+
+/// Hands a PUT on whose body is still to come.
+fn take_in(
+    cx: &mut Context,
+    request: &Request<'_>,
+    (collection, name): (&Collection, &[u8]),
+    attributes: &[u8],
+    expected: Option<u64>,
+    out: &mut Output<'_>,
+) -> Result<Intake, Error> {
+    let write = &request.write;
+    let put = Put {
+        expires_ms: write.ttl_ms.map(|ttl| cx.now.unix_ms.saturating_add(ttl).max(1)),
+        attributes: Some(attributes),
+        ..Put::of(Given::Small(b"", None))
+    };
+    let op = Op { condition: write.condition, ..Op::new(Action::Put(put), cx.shared.config.object_max_bytes) };
+    let handing = Handing::of_op(cx, collection, name, &op, How::default())?;
+    if request.expect_continue {
+        out.buf.extend_from_slice(CONTINUE);
+    }
+    let later = Later::Put { connection: request.connection, kept: cx.durability(collection, name) };
+    cx.take_in(out, true, Kept::Http(Box::new(later)), handing, expected)
 }
 
 /// The answer to a PUT: the version, and whether the object is new.

@@ -217,6 +217,16 @@ impl Ends {
         Ok((end.id, request.id))
     }
 
+    /// So many bytes of the body of a request are there; `is_whole`: they are all.
+    pub(crate) fn supply(&mut self, id: LinkId, request: u64, bytes: u64, is_whole: bool) {
+        let Some(end) = self.end(id) else { return };
+        end.asker.supply(request, bytes, is_whole);
+        if end.asker.can_send() {
+            let ticket = end.ticket;
+            self.ready.push(ticket);
+        }
+    }
+
     /// So many bytes more of the answer to a request may come.
     pub(crate) fn allow(&mut self, id: LinkId, request: u64, bytes: u64) {
         self.say(id, |out| out.extend_from_slice(&Header::credit(request, bytes).encode()));
@@ -231,10 +241,10 @@ impl Ends {
         }
     }
 
-    /// Whether there is a body to send, of a request of this end.
+    /// Whether there is a part of a body to send, of a request of this end.
     pub(super) fn is_sending(&self, id: LinkId) -> bool {
         let end = self.ends.get(&of(id)).filter(|end| end.id == id);
-        end.is_some_and(|end| end.asker.is_sending(None))
+        end.is_some_and(|end| end.asker.can_send())
     }
 
     /// Hands the owner a map that came as an answer.

@@ -161,12 +161,9 @@ impl Session {
     pub(crate) fn resume(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) -> bool {
         match self {
             Session::Joining(admission) => admission.resume(cx, out),
-            Session::Up { id, served, .. } => {
-                let (id, is_there) = (*id, served.resume(cx, ticket, out));
-                if !self.speak(cx, out) && !out.has_bulk() {
-                    // Nothing that is queued would have the next frame of a body asked for.
-                    send_request(cx, id, out);
-                }
+            Session::Up { served, .. } => {
+                let is_there = served.resume(cx, ticket, out);
+                self.speak(cx, out);
                 is_there || out.pending_bytes() > 0
             }
             _ => false,
@@ -354,7 +351,13 @@ impl Session {
             Kind::Data if served.is_receiving(header.id) => serve_client(served, cx, &bytes[..frame.bytes()], out),
             Kind::Data => Ok(verbs::more(cx, id, frame, out)?),
             Kind::Credit if is_own => {
-                cx.links.end(id).into_iter().for_each(|end| end.asker.take_credit(header));
+                let note = cx.links.end(id).and_then(|end| {
+                    end.asker.take_credit(header);
+                    end.asker.note(header.id).copied()
+                });
+                if let Some(Note::Flight(part, _)) = note {
+                    cx.flight_admitted(part);
+                }
                 Ok(())
             }
             Kind::Credit | Kind::Cancel => serve_client(served, cx, &bytes[..frame.bytes()], out),
@@ -423,14 +426,15 @@ fn send_request(cx: &mut Context, id: LinkId, out: &mut Output<'_>) {
         Some(Note::Flight(part, _)) => *part,
         _ => return,
     };
-    let Some(body) = cx.flight_body(part) else { return };
+    let Some((body, from, to)) = cx.flight_body(part, wanted.position, wanted.bytes) else { return };
     let Some(end) = cx.links.end(id) else { return };
-    let (from, to) = (wanted.position, wanted.position + wanted.bytes as u64);
     // They begin at whole blocks, as frames do but for the last.
     let blocks = from as usize / BLOCK_BYTES..(to as usize).div_ceil(BLOCK_BYTES);
-    let checks = body.checksums()[blocks].iter().copied();
-    if end.asker.encode_frame(out.buf, (wanted.id, wanted.bytes), checks, false).is_ok() {
-        out.bulk(body, from, to);
+    let checks = body.as_ref().map_or(&[][..], |body| &body.checksums()[blocks]).iter().copied();
+    let bytes = (to - from) as usize;
+    if let Ok(started) = end.asker.encode_frame(out.buf, (wanted.id, bytes), checks, false) {
+        body.into_iter().for_each(|body| out.bulk(body, from, to));
+        cx.flight_sent(part, started.position + bytes as u64, !started.more);
     }
 }
 

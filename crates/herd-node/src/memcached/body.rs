@@ -1,15 +1,17 @@
-//! Bodies too large to lie beside their key: received straight into the store.
+//! Bodies too large to lie beside their key: received straight into the store, or sent on to the node that has the
+//! item.
 
+use super::later::handing;
 use super::lines::answer_error;
 use super::text::{self, Given};
-use super::{Session, State, admin};
+use super::{Later, Session, State, admin};
 use crate::context::{Context, Output};
+use crate::flight::{Landed, Later as Kept, Sink};
 use crate::metrics::VerbName;
-use herd_core::Error;
-use herd_core::door::memcached::{self as proto, reply};
+use herd_core::door::memcached::{self as proto, Command, reply};
 use herd_core::op::{Action, Op};
-use herd_net::{Next, Step};
-use herd_store::Upload;
+use herd_core::{Error, ErrorKind};
+use herd_net::{Next, Step, Ticket};
 use std::io::IoSliceMut;
 use std::sync::Arc;
 
@@ -17,7 +19,7 @@ use std::sync::Arc;
 pub(super) struct Receiving {
     /// The command line, parsed again when the body is there.
     line: Vec<u8>,
-    upload: Upload,
+    sink: Sink,
     left: u64,
     /// There was no room midway: what is still to come is dropped, then this is answered.
     failed: Option<Error>,
@@ -49,9 +51,14 @@ impl Session {
         }
         let (mut buffer, command) = (Vec::new(), proto::parse_line(line));
         let key = command.as_ref().map_or(&b""[..], |command| text::key(command, &mut buffer));
-        match cx.admit(&cx.shared.default, key, Some(bytes)) {
-            Ok(upload) => {
-                let receiving = Receiving { line: line.to_vec(), upload, left: bytes, failed: None };
+        let default = cx.shared.default.clone();
+        let admitted = match &command {
+            Ok(command) if cx.goes_on(&default, key, Some(bytes)) => self.take_in(cx, command, line, bytes, out),
+            _ => cx.admit(&default, key, Some(bytes)).map(Sink::Here),
+        };
+        match admitted {
+            Ok(sink) => {
+                let receiving = Receiving { line: line.to_vec(), sink, left: bytes, failed: None };
                 self.state = State::Body(Box::new(receiving));
             }
             Err(error) => {
@@ -72,7 +79,7 @@ impl Session {
             let n = (input.len() as u64).min(receiving.left) as usize;
             receiving.left -= n as u64;
             if receiving.failed.is_none() {
-                receiving.failed = receiving.upload.write(&input[..n], cx.now).err();
+                receiving.failed = receiving.sink.write(cx, &input[..n], &[]).err();
             }
             let straight = receiving.left > 0 && receiving.failed.is_none();
             return Step { used: n, next: if straight { Next::Bulk(receiving.left) } else { Next::Read } };
@@ -92,8 +99,8 @@ impl Session {
         let State::Body(receiving) = &mut self.state else {
             return Vec::new();
         };
-        match receiving.upload.reserve(max, cx.now) {
-            Ok(room) => crate::bulk::cut(receiving.upload.writer.space(), room),
+        match receiving.sink.space(cx, max) {
+            Ok(space) => space,
             Err(error) => {
                 receiving.failed = Some(error);
                 Vec::new()
@@ -102,11 +109,13 @@ impl Session {
     }
 
     /// Bytes of a body were received.
-    pub(crate) fn filled(&mut self, n: usize) -> Step {
+    pub(crate) fn filled(&mut self, cx: &mut Context, n: usize) -> Step {
         let State::Body(receiving) = &mut self.state else {
             unreachable!("space was given for a body");
         };
-        receiving.upload.writer.advance(n);
+        if let Err(error) = receiving.sink.advance(cx, n, &[]) {
+            receiving.failed.get_or_insert(error);
+        }
         receiving.left -= n as u64;
         Step { used: 0, next: if receiving.left > 0 { Next::Bulk(receiving.left) } else { Next::Read } }
     }
@@ -117,6 +126,26 @@ impl Session {
     fn store(&mut self, cx: &mut Context, receiving: Receiving, ended: bool, out: &mut Output<'_>) {
         let line = receiving.line;
         let quiet = is_quiet(&line);
+        let upload = match receiving.sink {
+            Sink::Here(upload) => upload,
+            Sink::There(intake) => {
+                match (receiving.failed, ended) {
+                    (Some(error), _) => {
+                        cx.fail_intake(intake.ticket, error);
+                        self.drop_old(cx, &line, out);
+                    }
+                    (None, true) => intake.end(cx, &[]),
+                    (None, false) => {
+                        if let Some(Kept::Memcached(later)) = cx.flights.later_mut(intake.ticket) {
+                            *later = Later::BadChunk(quiet);
+                        }
+                        let error = Error::new(ErrorKind::BadRequest, "the value does not end where it should");
+                        cx.fail_intake(intake.ticket, error);
+                    }
+                }
+                return;
+            }
+        };
         if let Some(error) = receiving.failed {
             self.drop_old(cx, &line, out);
             return answer_error(cx, VerbName::Put, &error, quiet, out);
@@ -124,7 +153,7 @@ impl Session {
         if !ended {
             return admin::say(reply::BAD_CHUNK, quiet, out);
         }
-        let body = match receiving.upload.finish(cx.now) {
+        let body = match upload.finish(cx.now) {
             Ok(body) => Arc::new(body),
             Err(error) => {
                 self.drop_old(cx, &line, out);
@@ -136,6 +165,46 @@ impl Session {
         };
         if text::dispatch(cx, &command, Given::Large(body.clone()), out).is_err() {
             self.hand_on(cx, &command, &line, Given::Large(body), out);
+        }
+    }
+
+    /// Hands a command on whose value is still to come.
+    fn take_in(
+        &mut self,
+        cx: &mut Context,
+        command: &Command<'_>,
+        line: &[u8],
+        bytes: u64,
+        out: &mut Output<'_>,
+    ) -> Result<Sink, Error> {
+        let handing = handing(cx, command, Given::Small(b"", None))?;
+        cx.count(VerbName::Put);
+        cx.count_in(VerbName::Put, bytes);
+        let later = Kept::Memcached(Later::Line(line.into()));
+        let intake = cx.take_in(out, true, later, handing, Some(bytes))?;
+        self.conn = Some(intake.ticket.conn);
+        Ok(Sink::There(intake))
+    }
+
+    /// The reply whose value is coming, and goes to another node.
+    pub(crate) fn taking_in(&self) -> Option<Ticket> {
+        if let State::Body(receiving) = &self.state { receiving.sink.ticket() } else { None }
+    }
+
+    /// A reply has its answer; if its value is still coming, the rest is dropped, and what it was to replace goes where
+    /// there was no room for it.
+    pub(super) fn answered(&mut self, cx: &mut Context, ticket: Ticket, landed: &Landed, out: &mut Output<'_>) {
+        if self.taking_in() != Some(ticket) {
+            return;
+        }
+        if let State::Body(receiving) = std::mem::take(&mut self.state) {
+            self.state = State::Swallow(receiving.left + 2);
+            // Of other errors nobody can tell whether the client goes on.
+            let lacks_room =
+                |error: &Error| matches!(error.kind, ErrorKind::Full | ErrorKind::Quota | ErrorKind::TooLarge);
+            if landed.done.as_ref().is_err_and(lacks_room) {
+                self.drop_old(cx, &receiving.line, out);
+            }
         }
     }
 

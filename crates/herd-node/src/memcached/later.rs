@@ -24,6 +24,8 @@ pub(crate) enum Later {
     Line(Box<[u8]>),
     /// Keys of a line; whether its end follows them.
     Keys(GetHow, Vec<Box<[u8]>>, bool),
+    /// The value of a command did not end where it should; whether that is to be told.
+    BadChunk(bool),
     /// Nothing: nobody asked for it.
     Unasked,
 }
@@ -44,7 +46,7 @@ fn kind(command: &Command<'_>) -> (VerbName, bool) {
 }
 
 /// A command on an item, to be handed on. Error: `BadRequest`, where it is about none.
-fn handing(cx: &mut Context, command: &Command<'_>, given: Given<'_>) -> Result<Handing, Error> {
+pub(super) fn handing(cx: &mut Context, command: &Command<'_>, given: Given<'_>) -> Result<Handing, Error> {
     let mut buffer = Vec::new();
     let plain = How::default();
     let (key, op, how): (&[u8], Op<'_, Arc<Body>>, How) = match command {
@@ -215,7 +217,9 @@ impl Session {
         out.pass();
         match later {
             Later::Unasked => {}
+            Later::BadChunk(quiet) => super::admin::say(reply::BAD_CHUNK, quiet, out),
             Later::Line(line) => {
+                landed.iter().for_each(|landed| self.answered(cx, ticket, landed, out));
                 if let (Ok(command), Some(landed)) = (proto::parse_line(&line), landed.first()) {
                     answer(cx, &command, landed, out);
                 }

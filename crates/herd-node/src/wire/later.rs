@@ -27,6 +27,10 @@ pub(crate) struct Later {
 }
 
 impl Later {
+    pub(super) fn of(request: &Header, collection: &Collection, name: &[u8]) -> Self {
+        Self { request: *request, collection: collection.clone(), name: name.into(), credit: 0, listing: None }
+    }
+
     /// Whether the reply can be sent while the value comes.
     pub(crate) fn may_pass(&self) -> bool {
         self.request.verb() == Some(Verb::Get) && self.listing.is_none()
@@ -86,8 +90,7 @@ impl Session {
             Some(_) => Handing::of_asked(collection, header, fields, value)?,
         };
         self.check_open(cx)?;
-        let later =
-            Later { request: *header, collection: collection.clone(), name: name.into(), credit: 0, listing: None };
+        let later = Later::of(header, collection, name);
         let ticket = cx.hand_on(out, false, Kept::Wire(Box::new(later)), vec![handing], limit_ms(header))?;
         self.conn = Some(ticket.conn);
         Ok(())
@@ -98,7 +101,10 @@ impl Session {
     pub(super) fn landed(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) -> Option<bool> {
         let (later, landed) = match cx.take_flight(ticket) {
             Taken::None => return None,
-            Taken::Open => return Some(false),
+            Taken::Open => {
+                self.grant_on(cx, ticket, out);
+                return Some(false);
+            }
             Taken::Passing => {
                 self.pass_on(cx, ticket, out);
                 return Some(true);
@@ -107,6 +113,7 @@ impl Session {
             Taken::Landed(..) => return Some(false),
         };
         let request = later.request;
+        self.end_intake(ticket);
         if self.break_off(cx, ticket, out) {
             return Some(true);
         }

@@ -1,7 +1,9 @@
-//! Bodies on their way in: frames of a put, straight into the store, checked block by block against what was sent.
+//! Bodies on their way in: frames of a put, straight into the store, or on to the node that has the object; checked
+//! block by block against what was sent.
 
-use super::{Session, State, goodbye, refuse, verbs, write, write_frame};
+use super::{Later, Session, State, goodbye, refuse, verbs, write, write_frame};
 use crate::context::{Context, Output};
+use crate::flight::{Handing, Later as Kept, Sink, Where, bad_block};
 use crate::held::Held;
 use crate::metrics::VerbName;
 use herd_core::attributes::Attributes;
@@ -9,8 +11,8 @@ use herd_core::entry::{Condition, TOKEN_BYTES, Token};
 use herd_core::limits::{INLINE_MAX_BYTES, WIRE_FIRST_CREDIT_BYTES};
 use herd_core::wire::{FLAG_MORE, FLAG_RANGE, Fields, FrameHead, Header, Kind, LENGTH_UNKNOWN};
 use herd_core::{Error, ErrorKind};
-use herd_net::{Next, Step};
-use herd_store::{Body, Collection, Upload};
+use herd_net::{Next, Step, Ticket};
+use herd_store::{Body, Collection, Given};
 use std::io::IoSliceMut;
 
 /// A put whose body is arriving.
@@ -21,10 +23,10 @@ pub(super) struct Incoming {
     pub(super) options: PutOptions,
     /// The fields of a request that another node hands on.
     pub(super) handed: Option<Box<[u8]>>,
-    upload: Upload,
+    sink: Sink,
     /// Checksums that came with the frames; compared when the body is whole.
     announced: Vec<u32>,
-    /// Bytes granted and received, for a body of unknown length.
+    /// Bytes granted, for a body of unknown length or one that goes to another node.
     granted: u64,
     /// Set when there was no room midway; the rest is dropped.
     failed: Option<Error>,
@@ -73,13 +75,31 @@ impl PutOptions {
     }
 }
 
+/// Whether a put that another node hands on is not for this one.
+fn is_away(cx: &Context, header: &Header, fields: &Fields<'_>) -> bool {
+    match (verbs::collection(cx, header, fields), verbs::name(fields)) {
+        (Ok(collection), Ok(name)) => !matches!(cx.whereabouts(&collection, name), Where::Here | Where::Group(_)),
+        _ => false,
+    }
+}
+
+fn by_ticket<'a>(mut all: impl Iterator<Item = &'a mut Incoming>, ticket: Ticket) -> Option<&'a mut Incoming> {
+    all.find(|incoming| incoming.sink.ticket() == Some(ticket))
+}
+
 /// Whether the body of a put goes into blocks rather than beside its key.
 pub(super) fn is_streamed(header: &Header) -> bool {
     header.has(FLAG_MORE) || header.body_len as usize > INLINE_MAX_BYTES
 }
 
 impl Incoming {
-    fn begin(cx: &mut Context, head: &FrameHead<'_>, fields: &Fields<'_>, is_handed: bool) -> Result<Self, Error> {
+    fn begin(
+        cx: &mut Context,
+        head: &FrameHead<'_>,
+        fields: &Fields<'_>,
+        is_handed: bool,
+        out: &mut Output<'_>,
+    ) -> Result<Self, Error> {
         let header = &head.header;
         let collection = verbs::collection(cx, header, fields)?;
         let name: Box<[u8]> = verbs::name(fields)?.into();
@@ -90,7 +110,15 @@ impl Incoming {
         let options = PutOptions::of(header, fields)?;
         let size = expected.unwrap_or(0).saturating_add(options.range_from.unwrap_or(0));
         cx.shared.store.check_size(size)?;
-        let upload = cx.admit(&collection, &name, expected)?;
+        let sink = if !is_handed && cx.goes_on(&collection, &name, expected) {
+            let later = Later::of(header, &collection, &name);
+            let max_bytes = cx.shared.config.object_max_bytes;
+            let value = Given::Small(b"", None);
+            let handing = Handing::of_frame(cx, &collection, header, fields, value, max_bytes)?;
+            Sink::There(cx.take_in(out, false, Kept::Wire(Box::new(later)), handing, expected)?)
+        } else {
+            Sink::Here(cx.admit(&collection, &name, expected)?)
+        };
         let mut held = Held::nothing(&cx.shared.store);
         let mut handed = Vec::new();
         if is_handed {
@@ -104,7 +132,7 @@ impl Incoming {
             name,
             options,
             handed: is_handed.then(|| handed.into()),
-            upload,
+            sink,
             announced: Vec::new(),
             granted: WIRE_FIRST_CREDIT_BYTES,
             failed: None,
@@ -116,8 +144,8 @@ impl Incoming {
         if self.failed.is_some() {
             return Vec::new();
         }
-        match self.upload.reserve(max, cx.now) {
-            Ok(room) => crate::bulk::cut(self.upload.writer.space(), room),
+        match self.sink.space(cx, max) {
+            Ok(space) => space,
             Err(error) => {
                 self.failed = Some(error);
                 Vec::new()
@@ -127,7 +155,7 @@ impl Incoming {
 
     /// Whether a frame goes on where the last one ended, within what was announced.
     fn check_frame(&self, frame: &Header) -> Result<(), Error> {
-        let taken = self.upload.writer.len();
+        let taken = self.sink.len();
         let due = self.options.range_from.unwrap_or(0).saturating_add(taken);
         if frame.kind == Kind::Data && frame.offset != due {
             let text = format!("a frame of the body begins at {} where {due} was due", frame.offset);
@@ -139,21 +167,28 @@ impl Incoming {
         Ok(())
     }
 
-    /// The finished body, if every block is as it was sent.
-    pub(super) fn finish(self, cx: &Context) -> Result<Body, Error> {
-        if let Some(error) = self.failed {
-            return Err(error);
-        }
-        if self.request.length != LENGTH_UNKNOWN && self.upload.writer.len() != self.request.length {
-            return Err(Error::new(ErrorKind::BadRequest, "the body is shorter than its length says"));
-        }
-        let body = self.upload.finish(cx.now)?;
-        match body.checksums().iter().zip(&self.announced).position(|(made, sent)| made != sent) {
-            None => Ok(body),
-            Some(block) => {
-                let text = format!("block {block} of the body failed its checksum; nothing was stored");
-                Err(Error::new(ErrorKind::BadChecksum, text))
+    /// The finished body, if every block is as it was sent; `None`: it goes to another node.
+    pub(super) fn finish(mut self, cx: &mut Context) -> Result<Option<Body>, Error> {
+        let is_short = self.request.length != LENGTH_UNKNOWN && self.sink.len() != self.request.length;
+        let short = || Error::new(ErrorKind::BadRequest, "the body is shorter than its length says");
+        let failed = self.failed.take().or_else(|| is_short.then(short));
+        let upload = match (self.sink, failed) {
+            (Sink::There(intake), Some(error)) => {
+                cx.fail_intake(intake.ticket, error);
+                return Ok(None);
             }
+            (Sink::There(intake), None) => {
+                cx.count_in(VerbName::Put, intake.len());
+                intake.end(cx, &self.announced);
+                return Ok(None);
+            }
+            (Sink::Here(_), Some(error)) => return Err(error),
+            (Sink::Here(upload), None) => upload,
+        };
+        let body = upload.finish(cx.now)?;
+        match body.checksums().iter().zip(&self.announced).position(|(made, sent)| made != sent) {
+            None => Ok(Some(body)),
+            Some(block) => Err(bad_block(block)),
         }
     }
 }
@@ -173,10 +208,20 @@ impl Session {
             // Whose the frames are that follow can't be told.
             return goodbye(cx, "a put has the id of one whose body is under way", out);
         }
-        let begun = self.check_open(cx).and_then(|()| Incoming::begin(cx, head, fields, self.peer.is_some()));
+        if let Some(link) = self.peer
+            && is_away(cx, header, fields)
+        {
+            // Before its body comes, which the other node may not have twice.
+            cx.links.moved(link, header, out.buf);
+            return self.enter_body(cx, head, out);
+        }
+        let begun = self.check_open(cx).and_then(|()| Incoming::begin(cx, head, fields, self.peer.is_some(), out));
         match begun {
             Ok(incoming) => {
-                if header.has(FLAG_MORE) && header.length > WIRE_FIRST_CREDIT_BYTES && header.length != LENGTH_UNKNOWN {
+                let ticket = incoming.sink.ticket();
+                self.conn = ticket.map(|ticket| ticket.conn).or(self.conn);
+                let is_here = ticket.is_none() && header.has(FLAG_MORE);
+                if is_here && header.length > WIRE_FIRST_CREDIT_BYTES && header.length != LENGTH_UNKNOWN {
                     write_frame(Header::credit(header.id, LENGTH_UNKNOWN), &Fields::default(), &[], out);
                 }
                 self.open().incoming.insert(header.id, incoming);
@@ -222,7 +267,7 @@ impl Session {
             return self.swallow(left, input);
         };
         if incoming.failed.is_none()
-            && let Err(error) = incoming.upload.write(&input[..n], cx.now)
+            && let Err(error) = incoming.sink.write(cx, &input[..n], &incoming.announced)
         {
             incoming.failed = Some(error);
         }
@@ -237,8 +282,10 @@ impl Session {
         let State::Body { id, left, more } = self.state else {
             unreachable!("space was given for a body");
         };
-        if let Some(incoming) = self.open.as_mut().and_then(|open| open.incoming.get_mut(&id)) {
-            incoming.upload.writer.advance(n);
+        if let Some(incoming) = self.open.as_mut().and_then(|open| open.incoming.get_mut(&id))
+            && let Err(error) = incoming.sink.advance(cx, n, &incoming.announced)
+        {
+            incoming.failed.get_or_insert(error);
         }
         Step { used: 0, next: self.took(cx, (id, left - n as u64, more), out) }
     }
@@ -260,14 +307,40 @@ impl Session {
         Next::Read
     }
 
+    /// A value that goes to another node has gone on there: as much more may come.
+    pub(super) fn grant_on(&mut self, cx: &Context, ticket: Ticket, out: &mut Output<'_>) {
+        let incoming = self.open.iter_mut().flat_map(|open| open.incoming.values_mut());
+        let (Some(incoming), Some(gone_bytes)) = (by_ticket(incoming, ticket), cx.gone_on_bytes(ticket)) else {
+            return;
+        };
+        let more = (gone_bytes + WIRE_FIRST_CREDIT_BYTES).saturating_sub(incoming.granted);
+        if more >= WIRE_FIRST_CREDIT_BYTES / 4 && incoming.granted < incoming.request.length {
+            incoming.granted += more;
+            write_frame(Header::credit(incoming.request.id, more), &Fields::default(), &[], out);
+        }
+    }
+
+    /// The reply of this ticket has its answer: if its value is still coming, the rest is dropped.
+    pub(super) fn end_intake(&mut self, ticket: Ticket) {
+        if let Some(open) = &mut self.open {
+            open.incoming.retain(|_, incoming| incoming.sink.ticket() != Some(ticket));
+        }
+    }
+
+    /// Values that come and go to other nodes.
+    pub(crate) fn intakes(&self) -> usize {
+        let incoming = self.open.iter().flat_map(|open| open.incoming.values());
+        incoming.filter(|incoming| incoming.sink.ticket().is_some()).count()
+    }
+
     /// Extends the credit of a body of unknown length when half of it is used.
     fn grant(&mut self, id: u64, out: &mut Output<'_>) {
         let Some(incoming) = self.open().incoming.get_mut(&id) else {
             return;
         };
-        let used = incoming.upload.writer.len();
+        let used = incoming.sink.len();
         let low = used + WIRE_FIRST_CREDIT_BYTES / 2 > incoming.granted;
-        if incoming.request.length == LENGTH_UNKNOWN && low {
+        if incoming.request.length == LENGTH_UNKNOWN && low && incoming.sink.ticket().is_none() {
             incoming.granted += WIRE_FIRST_CREDIT_BYTES;
             write_frame(Header::credit(id, WIRE_FIRST_CREDIT_BYTES), &Fields::default(), &[], out);
         }

@@ -62,7 +62,9 @@ impl Session {
         let (request, collection, name) = (incoming.request, incoming.collection.clone(), incoming.name.clone());
         let (options, handed) = (incoming.options.clone(), incoming.handed.clone());
         let body = match incoming.finish(cx) {
-            Ok(body) => body,
+            Ok(Some(body)) => body,
+            // Its reply is that of its flight.
+            Ok(None) => return,
             Err(error) => return answer_done(cx, (&collection, &name), &request, Err((error, 0)), out),
         };
         cx.count_in(VerbName::Put, body.len());

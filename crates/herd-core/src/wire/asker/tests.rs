@@ -291,3 +291,32 @@ fn a_put_that_is_answered_or_given_up_midway_is_told_by_a_cancel_if_it_had_begun
         }
     }
 }
+
+#[test]
+fn a_body_that_comes_bit_by_bit_is_sent_as_far_as_it_is_there() {
+    const BLOCK: u64 = BLOCK_BYTES as u64;
+    for length in [2 * BLOCK + 9, LENGTH_UNKNOWN] {
+        let mut asker = Asker::new(Side::Dialer);
+        let request = |asker: &Asker<()>| Header { length, ..Header::request(Verb::Put, asker.next_id()) };
+        let (slow, other) = (request(&asker), Header { length: 5, ..request(&asker) });
+        asker.open_streamed(slow, &Fields::named(b"n"), ()).expect("a name fits");
+        asker.supply(slow.id, BLOCK - 1, false);
+        assert!(!asker.can_send() && asker.is_sending(Some(slow.id)), "no whole block is there");
+        // It holds up no other body.
+        let other = Header { id: asker.next_id(), ..other };
+        asker.open_streamed(other, &Fields::named(b"n"), ()).expect("a name fits");
+        assert_eq!(asker.wanted(BLOCK_BYTES), Some(Wanted { id: other.id, position: 0, bytes: 5 }));
+        asker.encode_frame(&mut Vec::new(), (other.id, 5), [0], false).expect("it fits");
+        asker.supply(slow.id, 2 * BLOCK + 9, false);
+        for position in [0, BLOCK] {
+            assert_eq!(asker.wanted(BLOCK_BYTES), Some(Wanted { id: slow.id, position, bytes: BLOCK_BYTES }));
+            asker.encode_frame(&mut Vec::new(), (slow.id, BLOCK_BYTES), [0], false).expect("it fits");
+        }
+        assert!(!asker.can_send(), "the end is kept back while the body may be given up");
+        asker.supply(slow.id, 2 * BLOCK + 9, true);
+        assert_eq!(asker.wanted(BLOCK_BYTES), Some(Wanted { id: slow.id, position: 2 * BLOCK, bytes: 9 }));
+        let started = asker.encode_frame(&mut Vec::new(), (slow.id, 9), [0], false);
+        assert_eq!(started, Ok(Started { position: 2 * BLOCK, more: false }));
+        assert!(!asker.is_sending(None));
+    }
+}

@@ -176,6 +176,8 @@ pub(crate) struct World {
     pub(crate) dialed: usize,
     /// Memory of nodes that are started from now on.
     pub(crate) memory_bytes: u64,
+    /// And the largest value that memcached's clients may store there.
+    pub(crate) memcached_max_bytes: u64,
     ticked_ms: u64,
 }
 
@@ -193,6 +195,7 @@ impl World {
             cut: false,
             dialed: 0,
             memory_bytes: 64 << 20,
+            memcached_max_bytes: Config::default().memcached_max_bytes,
             ticked_ms: 0,
         }
     }
@@ -234,7 +237,12 @@ impl World {
     pub(crate) fn start_as(&mut self, number: u32, me: Membership) {
         let told = Arc::new(Told::default());
         let hub = Hub::new(me, told.clone());
-        let config = Config { memory_bytes: self.memory_bytes, threads: 1, ..Config::default() };
+        let config = Config {
+            memory_bytes: self.memory_bytes,
+            memcached_max_bytes: self.memcached_max_bytes,
+            threads: 1,
+            ..Config::default()
+        };
         let environment = Environment { unix_ms: 1_800_000_000_000, random: [7; 16] };
         let shared = Arc::new(shared(config, &environment).expect("a node's state"));
         shared.hub.set(hub.clone()).unwrap_or_else(|_| panic!("it has none yet"));
@@ -287,6 +295,25 @@ impl World {
             }
             heard.extend(now);
         }
+    }
+
+    /// Sends bytes from outside as far as they are taken, and gives what is left; `look` is asked at each step.
+    pub(crate) fn feed<'b>(
+        &mut self,
+        outside: usize,
+        mut bytes: &'b [u8],
+        mut look: impl FnMut(&mut Self),
+    ) -> &'b [u8] {
+        while !bytes.is_empty() {
+            let taken = self.outside[outside].1.write(bytes);
+            self.settle();
+            look(self);
+            if taken == 0 {
+                break;
+            }
+            bytes = &bytes[taken..];
+        }
+        bytes
     }
 
     /// Tells a node what its sockets have, and lets it work once.
