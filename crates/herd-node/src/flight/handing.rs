@@ -173,6 +173,9 @@ impl Handing {
             return Err(Error::new(ErrorKind::BadRequest, "the request names no object"));
         };
         let (name, asked, mut head) = (name.into(), asked.to_vec(), Vec::new());
+        // With who asks: a client's head may be full without that.
+        fields.encode(&mut head)?;
+        head.clear();
         Fields { between: None, ..fields }.encode(&mut head)?;
         let value = value.unwrap_or(Kept::Small(Vec::new(), None));
         let flags = header.flags & !(FLAG_QUIET | FLAG_BRIEF | FLAG_MORE);

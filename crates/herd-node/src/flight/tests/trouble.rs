@@ -146,3 +146,25 @@ fn a_client_that_goes_leaves_nothing_behind() {
     world.cut = false;
     world.pass(LINK_SILENCE_MS);
 }
+
+/// What a client says may fill a head to the last byte; with who asks it is longer.
+#[test]
+fn a_request_that_fills_its_head_is_handed_on_or_refused() {
+    use crate::tests::{frame, frames_of, request};
+    use herd_core::limits::WIRE_HEAD_MAX_BYTES;
+    use herd_core::wire::{Fields, Verb};
+    let (mut world, _) = herd(2);
+    let theirs = key_of(&mut world, 2);
+    let wire = world.connect(1, 1 << 20);
+    for verb in [Verb::Get, Verb::Put, Verb::Remove, Verb::Execute] {
+        let least = Fields { error: Some(""), ..Fields::named(theirs.as_bytes()) };
+        let mut head = Vec::new();
+        least.encode(&mut head).expect("it is short");
+        for short in [0, 1, 36, 40, 60] {
+            let text = "x".repeat(WIRE_HEAD_MAX_BYTES - head.len() - short);
+            let said = world.say(wire, &frame(request(verb, 7), &Fields { error: Some(&text), ..least }, b""));
+            assert_eq!(frames_of(&said).len(), 1);
+        }
+    }
+    assert_settled(&mut world, 1);
+}
