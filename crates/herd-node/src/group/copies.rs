@@ -82,6 +82,12 @@ impl Kept {
         self.since = epoch;
     }
 
+    /// Writes under way whose answers are kept for the windows.
+    #[cfg(test)]
+    pub(super) fn answering(&self) -> usize {
+        self.answering.len()
+    }
+
     fn window(&mut self, slot: usize) -> &mut Window {
         self.windows.entry(slot as u16).or_default()
     }
@@ -130,7 +136,9 @@ impl Kept {
 
     /// The write under way of this object has ended; `true`: it is committed.
     fn end(&mut self, key: &Key, version: Version, is_done: bool, (now_ms, most_bytes): (u64, u64)) {
-        let Some((_, edit)) = self.answering.remove(key).filter(|(of, _)| *of == version) else { return };
+        let Some((_, edit)) = self.answering.get(key).filter(|(of, _)| *of == version) else { return };
+        let edit = edit.clone();
+        self.answering.remove(key);
         let window = self.window(key.of.slot());
         let before_bytes = window.bytes();
         for (id, result) in edit.answers().iter() {
@@ -245,15 +253,18 @@ impl replica::Copies<Key, Edit> for Copies<'_> {
     }
 
     fn end(&mut self, key: &Key, version: Version, is_committed: bool) {
-        let Some(c) = self.collection(key) else { return };
-        let mut entry = self.cx.shared.store.entry(&c, &key.of.name, self.cx.now);
-        if !(if is_committed { entry.commit(version) } else { entry.abort(version) }) {
+        let c = self.collection(key);
+        let end = |c: &Collection| {
+            let mut entry = self.cx.shared.store.entry(c, &key.of.name, self.cx.now);
+            if is_committed { entry.commit(version) } else { entry.abort(version) }
+        };
+        // Of a key that is over the store has nothing any more; what its write answers is here still.
+        if !c.as_ref().is_none_or(end) {
             return;
         }
-        drop(entry);
         let most_bytes = self.cx.shared.store.memory().0 / WINDOWS_PART / SLOTS as u64;
         self.kept.end(key, version, is_committed, (self.cx.now_ms(), most_bytes));
-        if is_committed {
+        if let Some(c) = c.filter(|_| is_committed) {
             self.cx.changed(&c, &key.of.name);
         }
     }

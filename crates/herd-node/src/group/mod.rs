@@ -73,6 +73,12 @@ impl Parts {
         }
     }
 
+    /// Writes under way in a group whose answers are kept for their windows.
+    #[cfg(test)]
+    fn answering(&self, group: GroupId) -> usize {
+        self.shares.get(&group).and_then(Option::as_ref).map_or(0, |share| share.kept.answering())
+    }
+
     fn tell(&mut self, told: &mut Vec<(Origin, Told)>) {
         self.told.extend(told.drain(..));
     }

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 pub(super) struct Share {
     id: GroupId,
     part: Part<Key, Edit, Operation>,
-    kept: Kept,
+    pub(super) kept: Kept,
     out: BTreeMap<NodeId, Outbox>,
     /// Since when there is no link to a node; one that is not here had none since `made_ms`.
     lost_ms: BTreeMap<NodeId, u64>,
@@ -90,7 +90,8 @@ impl Share {
 
     /// When [`Share::alarm`] has something to do.
     pub(super) fn due_ms(&self) -> Option<u64> {
-        let sweep = self.part.is_open().then_some(self.sweep_ms);
+        // While removals are under way there is nothing to look for.
+        let sweep = (self.part.is_open() && self.expiring == 0).then_some(self.sweep_ms);
         let clear = self.clearing.map(|_| 0);
         [self.settle_ms, sweep, clear].into_iter().flatten().min()
     }

@@ -4,7 +4,7 @@ use super::herd::{Herd, shown};
 use crate::group::Done;
 use herd_core::ErrorKind;
 use herd_core::entry::Condition;
-use herd_core::limits::PART_OPS_MAX;
+use herd_core::limits::{GROUP_SWEEP_MS, PART_OPS_MAX};
 use herd_core::method::Method;
 use herd_core::op::{Action, Answer, Op, Put};
 use herd_store::Body;
@@ -249,4 +249,41 @@ fn a_flush_ends_all_before_it_at_each_member() {
     herd.pass(5);
     herd.check_equal();
     (1..=3).for_each(|number| assert_eq!(herd.items(number).0.len(), 1));
+}
+
+/// What is over is taken out by a write, which may wait for its member longer than the next look is away.
+#[test]
+fn a_loop_rests_while_the_removal_of_what_is_over_waits_for_a_member() {
+    let mut herd = Herd::new(2, 2);
+    let first = herd.primary(b"n");
+    let expires_ms = herd.cx(first).now.unix_ms + 500;
+    let op = Op::new(Action::Put(Put { expires_ms: Some(expires_ms), ..Put::of(herd.given(b"n", b"1")) }), MOST);
+    herd.ask(b"n", &op).expect("it is done");
+    herd.pass(5);
+    herd.world.cut = true;
+    // The link counts as lost only later.
+    herd.pass(500 + 3 * GROUP_SWEEP_MS);
+    assert_eq!(herd.items(first).1, 1, "its removal is under way");
+    herd.world.cut = false;
+    herd.pass(5_000);
+    assert_eq!((herd.items(1).0, herd.items(2).0), (Vec::new(), Vec::new()));
+    herd.check_equal();
+}
+
+/// What a flush ends while it is under way leaves nothing behind at any member.
+#[test]
+fn a_write_that_a_flush_ends_is_kept_nowhere() {
+    let mut herd = Herd::new(2, 2);
+    put(&mut herd, b"n", b"1");
+    herd.pass(5);
+    let asked = herd.begin(b"n", &small(b"2"));
+    herd.change_map(|draft| draft.collections[0].generation += 1);
+    herd.tell_map();
+    herd.pass(5);
+    assert!(herd.told(asked).expect("it has ended").is_ok());
+    let group = herd.group(b"n");
+    for number in 1..=2 {
+        assert_eq!(herd.cx(number).parts.answering(group), 0, "at node {number}");
+    }
+    herd.check_equal();
 }
