@@ -24,7 +24,7 @@ use crate::sync::{Mutex, MutexGuard, Rank};
 use memmap2::{MmapMut, MmapOptions, UncheckedAdvice};
 use std::cell::UnsafeCell;
 use std::io;
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering::Relaxed};
 
 const REGION_BYTES: usize = REGION_PAGES as usize * PAGE_BYTES;
 
@@ -72,6 +72,8 @@ pub(crate) struct Arena {
     /// Pages that ordinary allocations may still take; a hint kept by the pool.
     spare: Shared32,
     charged_bytes: AtomicU64,
+    /// An entry that expires was written.
+    expires: AtomicBool,
     /// How often memory became such that it can be freed; see [`Arena::note_freeable`].
     freeable: Shared32,
     budget_bytes: u64,
@@ -108,6 +110,7 @@ impl Arena {
             freeable: Shared32::new(0),
             spare: Shared32::new(pages.saturating_sub(reserve_pages)),
             charged_bytes: AtomicU64::new(0),
+            expires: AtomicBool::new(false),
             budget_bytes,
             reserve_pages,
         };
@@ -138,6 +141,18 @@ impl Arena {
     /// How often that was noted.
     pub(crate) fn freeable(&self) -> u32 {
         self.freeable.load(Relaxed)
+    }
+
+    /// An entry that expires is written.
+    pub(crate) fn note_expiring(&self) {
+        if !self.has_expiring() {
+            self.expires.store(true, Relaxed);
+        }
+    }
+
+    /// Whether any was.
+    pub(crate) fn has_expiring(&self) -> bool {
+        self.expires.load(Relaxed)
     }
 
     /// Counts memory outside the mapping (index tables, block lists) against the budget.

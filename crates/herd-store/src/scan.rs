@@ -114,6 +114,11 @@ impl Store {
         self.turn(cursor, budget, |shard, stretch| self.list_stretch(shard, stretch, items, now));
     }
 
+    /// Whether any object that expires was ever put here; without one nobody need look for what is over.
+    pub fn has_expiring(&self) -> bool {
+        self.arena.has_expiring()
+    }
+
     /// As [`Store::slot_turn`], of the objects whose time is over: their keys.
     pub fn due_turn(&self, cursor: &mut SlotCursor, due: &mut Vec<Key>, budget: usize, now: Now) {
         self.turn(cursor, budget, |shard, stretch| {

@@ -384,6 +384,7 @@ impl Shard {
     /// Notes that an entry of this page expires, so that sweeps look at it.
     pub(crate) fn note_expiry(&mut self, page: PageId, expires_ms: u64) {
         if expires_ms != 0 {
+            self.arena.note_expiring();
             let seconds = (expires_ms / 1000).clamp(1, u64::from(u32::MAX)) as u32;
             let note = self.arena.note_mut(&mut self.owner, page);
             note.first_expiry_s = if note.first_expiry_s == 0 { seconds } else { note.first_expiry_s.min(seconds) };

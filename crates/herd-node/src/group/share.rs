@@ -213,6 +213,9 @@ impl Share {
 
     /// A turn of looking for objects whose time is over: they are removed, as by any client.
     fn remove_due(&mut self, cx: &Context) {
+        if !cx.shared.store.has_expiring() {
+            return;
+        }
         let mut due = Vec::new();
         self.sweep.go_on(&self.kept, |cursor, budget| {
             cx.shared.store.due_turn(cursor, &mut due, budget, cx.now);
