@@ -86,7 +86,6 @@ impl Node {
     }
 
     fn start_with(config: Config, hub: Option<Arc<Hub>>) -> io::Result<Self> {
-        let config = with_lanes(config, hub.as_ref());
         let (listeners, addrs) = bind(&config)?;
         let (start, environment) = (Instant::now(), machine()?);
         let shared = Arc::new(shared(config, &environment)?);
@@ -104,7 +103,7 @@ impl Node {
         let (name, memory_bytes) = (config.name.as_str(), config.memory_bytes);
         let own = Own { name, memory_bytes, evict: config.evict, unix_ms: environment.unix_ms, listens: &addrs };
         let InHerd { member, founded, map, held, warden, newcomer } = member::enter(entry, &own)?;
-        let config = with_lanes(Config { evict: founded.default.class == "cache", ..config }, member.hub.get());
+        let config = Config { evict: founded.default.class == "cache", ..config };
         let shared = Arc::new(shared_as(config, &environment, founded)?);
         shared.held.store(false, Relaxed);
         shared.member.set(member.clone()).ok();
@@ -221,13 +220,6 @@ fn shared_as(config: Config, environment: &Environment, founded: Founded) -> io:
         sessions: AtomicU32::new(0),
         hub: OnceLock::new(),
     })
-}
-
-/// A node with links has a power of two of loops: of two such numbers one divides the other, so that links join the
-/// loops of the same groups at both ends.
-fn with_lanes(config: Config, hub: Option<&Arc<Hub>>) -> Config {
-    let threads = if hub.is_some() { 1 << config.threads.max(1).ilog2() } else { config.threads };
-    Config { threads, ..config }
 }
 
 /// The date and chance as this machine has them.

@@ -17,6 +17,7 @@
 use super::bytes::Reader;
 use super::fields::Fields;
 use super::header::{Header, Kind};
+use super::lanes;
 use super::{LINK_PROTOCOL, LINK_PROTOCOL_LEAST, PROTOCOL_VERSION, WireError, encode_frame};
 use crate::limits::ERROR_TEXT_MAX_BYTES;
 use crate::place::{HerdId, NodeId};
@@ -49,7 +50,7 @@ pub struct Peer {
     pub incarnation: u64,
     /// Loops it has, at least 1.
     pub loops: u16,
-    /// Number of the link between the two: it joins loop `link % loops` of each of them.
+    /// Number of the link between the two; which loops it joins: [`lanes`].
     pub link: u16,
     /// Epoch of the map it holds.
     pub epoch: u32,
@@ -181,7 +182,7 @@ impl Peer {
 
     /// The loop of this node that the link of this number joins.
     pub fn loop_of(&self, link: u16) -> usize {
-        usize::from(link % self.loops)
+        usize::from(lanes::loop_of(link, self.loops))
     }
 
     /// The protocol that both sides of a link speak.
@@ -205,11 +206,10 @@ impl Peer {
 
     /// Whether there can be a link of that number between the two.
     fn check_link(&self, other: &Peer) -> Result<(), LinkError> {
-        let most = self.loops.max(other.loops);
-        if other.link < most {
+        if lanes::is_link(other.link, self.loops, other.loops) {
             return Ok(());
         }
-        let text = format!("there is no link {} between nodes of at most {most} loops", other.link);
+        let text = format!("there is no link {} between nodes of {} and {} loops", other.link, self.loops, other.loops);
         Err(LinkError::new(LinkErrorKind::BadHello, text))
     }
 }

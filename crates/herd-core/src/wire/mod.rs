@@ -23,6 +23,7 @@ mod group;
 mod header;
 mod hello;
 mod join;
+pub mod lanes;
 mod link;
 mod list;
 mod map;

@@ -7,7 +7,7 @@
 //! * `share.rs`: a part and what is around it; its effects. `gate.rs`: which groups this node decides for.
 //!
 //! Here is the table of a loop's parts, and what comes to them: views from the map, links that come and go, messages,
-//! operations, time. Group number modulo loops is the loop of a part, and of the link to each member.
+//! operations, time. Group number modulo lanes is the loop of a part, and of the link to each member.
 
 mod change;
 mod copies;
@@ -31,7 +31,7 @@ use crate::link::Change;
 use herd_core::limits::PART_OPS_MAX;
 use herd_core::place::{GroupId, Life, Map};
 use herd_core::replica::{Message, View};
-use herd_core::wire::{Ahead, Fields, FrameHead, GroupMessage, LinkId, WireError, is_ahead};
+use herd_core::wire::{Ahead, Fields, FrameHead, GroupMessage, LinkId, WireError, is_ahead, lanes};
 use herd_core::{Error, ErrorKind};
 use herd_store::Collection;
 use mail::Letter;
@@ -138,7 +138,7 @@ fn open_letters(cx: &mut Context) {
 
 /// The loop on which the part of a group lives.
 fn loop_of(cx: &Context, group: GroupId) -> usize {
-    usize::from(group.number % lanes(cx.shared.config.threads))
+    usize::from(group.number % lanes_of(cx.shared.config.threads))
 }
 
 /// The group of an object, by the map that this node goes by.
@@ -218,12 +218,12 @@ fn on_link(cx: &Context, link: LinkId, theirs: u16) -> Vec<GroupId> {
 
 /// The number of the link by which a group's messages go between nodes of so many loops.
 fn link_of(number: u16, own: usize, theirs: usize) -> u16 {
-    number % lanes(own).max(lanes(theirs))
+    number % lanes_of(own).max(lanes_of(theirs))
 }
 
-/// Loops on which parts live: of two such numbers one divides the other, so a link joins the loops of both parts.
-fn lanes(loops: usize) -> u16 {
-    1 << loops.clamp(1, 1 << 15).ilog2()
+/// Loops on which parts live.
+fn lanes_of(loops: usize) -> u16 {
+    lanes::lanes(u16::try_from(loops).unwrap_or(u16::MAX))
 }
 
 fn look_at_map(cx: &mut Context) {

@@ -11,7 +11,7 @@ use herd_core::limits::{LINK_BYTES_MAX, LINK_OPS_MAX, STALLED_TIMEOUT_MS};
 use herd_core::place::NodeId;
 use herd_core::wire::{
     Accepting, Asker, Beat, Beats, Dialing, Fields, Header, Kind, LENGTH_UNKNOWN, LINK_PROTOCOL, LinkError,
-    LinkErrorKind, LinkId, Links, Load, MapMark, MapSent, Peer, Side, VERB_BEAT, WireError,
+    LinkErrorKind, LinkId, Links, Load, MapMark, MapSent, Peer, Side, VERB_BEAT, WireError, lanes,
 };
 use herd_net::Ticket;
 use std::collections::BTreeMap;
@@ -193,7 +193,7 @@ impl Ends {
         note: Note,
         encode: impl FnOnce(Header, &mut Vec<u8>) -> Result<(), WireError>,
     ) -> Result<(LinkId, u64), NoLink> {
-        let target = Target { node, link: self.number };
+        let target = Target { node, link: lanes::link_of(self.number, self.loops) };
         let end = self.ends.get_mut(&target).ok_or(NoLink::Down)?;
         let id = end.ask(request, note, encode)?;
         self.ready.push(end.ticket);
@@ -208,7 +208,7 @@ impl Ends {
         fields: &Fields<'_>,
         note: Note,
     ) -> Result<(LinkId, u64), NoLink> {
-        let target = Target { node, link: self.number };
+        let target = Target { node, link: lanes::link_of(self.number, self.loops) };
         let end = self.ends.get_mut(&target).ok_or(NoLink::Down)?;
         end.check_room()?;
         let request = Header { kind: Kind::Request, id: end.asker.next_id(), ..request };
@@ -347,7 +347,7 @@ impl Ends {
 
     /// The loop a link belongs to, if it is another one.
     pub(super) fn elsewhere(&self, peer: &Peer) -> Option<usize> {
-        let number = peer.link % self.loops;
+        let number = lanes::loop_of(peer.link, self.loops);
         (number != self.number).then_some(number.into())
     }
 

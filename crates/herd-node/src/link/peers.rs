@@ -5,11 +5,12 @@
 //! failed, up to [`LINK_REDIAL_MAX_MS`]; so long, too, after the other node has refused it, which a dialing soon after
 //! would not change. After each failure the node's next address is tried.
 //!
-//! How many links there are between two nodes the larger number of loops tells; that of the other node is known once a
-//! link to it was up.
+//! How many links there are between two nodes the loops of both tell ([`lanes`]); those of the other node are known
+//! once a link to it was up.
 
 use herd_core::limits::{LINK_REDIAL_MAX_MS, LINK_REDIAL_MS};
 use herd_core::place::NodeId;
+use herd_core::wire::lanes;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -65,7 +66,8 @@ impl Peers {
         self.nodes.retain(|node, _| nodes.contains_key(node));
         for (&node, addresses) in nodes {
             let way = self.nodes.entry(node).or_default();
-            way.links.entry(self.number).or_insert_with(|| Link::new(now_ms));
+            let own = lanes::link_of(self.number, self.loops);
+            way.links.entry(own).or_insert_with(|| Link::new(now_ms));
             if way.addresses != *addresses {
                 way.addresses.clone_from(addresses);
                 let resting = way.links.values_mut().filter(|link| link.at_ms.is_some());
@@ -99,10 +101,9 @@ impl Peers {
     /// A link is up, to a node of `theirs` loops: it has this loop's other links as well.
     pub(super) fn up(&mut self, target: Target, theirs: u16, now_ms: u64) {
         let Some(way) = self.nodes.get_mut(&target.node) else { return };
-        let most = self.loops.max(theirs);
-        way.links.retain(|&number, _| number < most);
-        for number in (self.number..most).step_by(self.loops.into()) {
-            way.links.entry(number).or_insert_with(|| Link::new(now_ms));
+        way.links.retain(|&link, _| lanes::is_link(link, self.loops, theirs));
+        for link in lanes::links(self.number, self.loops, theirs) {
+            way.links.entry(link).or_insert_with(|| Link::new(now_ms));
         }
         if let Some(link) = way.links.get_mut(&target.link) {
             (link.at_ms, link.rest_ms) = (None, LINK_REDIAL_MS);
@@ -190,23 +191,26 @@ mod tests {
 
     #[test]
     fn each_link_of_two_nodes_is_dialed_by_one_loop() {
-        for (own, theirs) in [(1, 1), (1, 4), (4, 1), (2, 3), (3, 2), (4, 4), (6, 4)] {
+        for (own, theirs) in [(1, 1), (1, 4), (4, 1), (2, 3), (3, 2), (4, 4), (6, 4), (5, 8)] {
             let mut all = Vec::new();
             for number in 0..own {
                 let mut peers = Peers::new(number, own);
                 peers.adopt(&known(&[(1, &[11])]), 0);
                 let first = dialed(&mut peers, 0);
-                assert_eq!(first, [(1, number, 11)]);
-                peers.up(Target { link: number, ..FIRST }, theirs, 0);
+                let link = lanes::link_of(number, own);
+                assert_eq!(first, [(1, link, 11)]);
+                peers.up(Target { link, ..FIRST }, theirs, 0);
                 let more = dialed(&mut peers, 0);
-                assert!(more.iter().all(|(_, link, _)| link % own == number));
+                assert!(more.iter().all(|(_, link, _)| lanes::loop_of(*link, own) == number));
                 all.extend(first.into_iter().chain(more).map(|(_, link, _)| link));
                 // The node has started anew, with one loop.
-                peers.up(Target { link: number, ..FIRST }, 1, 0);
+                peers.up(Target { link, ..FIRST }, 1, 0);
                 assert_eq!(peers.nodes[&node(1)].links.len(), 1);
             }
             all.sort_unstable();
-            assert_eq!(all, (0..own.max(theirs)).collect::<Vec<_>>(), "{own} and {theirs} loops");
+            let mut links: Vec<u16> = (0..theirs).flat_map(|number| lanes::links(number, theirs, own)).collect();
+            links.sort_unstable();
+            assert_eq!(all, links, "{own} and {theirs} loops");
         }
     }
 

@@ -248,6 +248,49 @@ fn each_node_answers_for_all_and_a_dead_one_is_an_error() {
     panic!("the dead node had nothing");
 }
 
+/// Any number of loops: a node rounded them down to a power of two.
+#[test]
+fn nodes_of_any_number_of_loops_serve_on_all_of_them() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let member = |name: &str, threads: &str, join: &[&str]| {
+        let data = dir.path().join(name);
+        let args = ["--memory", "64m", "--threads", threads, "--name", name, "--data", data.to_str().expect("text")];
+        Node::start(&[&args, join].concat())
+    };
+    let first = member("n1", "3", &[]);
+    assert_eq!(json(&first, &["status", "--json"])["threads"], 3, "alone too");
+    let join = ["--join", &first.addr.clone()];
+    let nodes = [first, member("n2", "5", &join), member("n3", "8", &join)];
+    all_serve(&nodes, &["n1", "n2", "n3"]);
+    nodes[0].ok(&["collection", "create", "one"]);
+    for (node, threads) in nodes.iter().zip([3, 5, 8]) {
+        let status = json(node, &["status", "--json"]);
+        assert_eq!((&status["threads"], &status["groups_stopped"]), (&threads.into(), &0.into()));
+    }
+    // Connections go to the loops in turn.
+    for (number, node) in nodes.iter().enumerate() {
+        for at in 0..10 {
+            let sets: String = (0..24).map(|key| format!("set n{number}c{at}k{key} 0 0 2\r\nxy\r\n")).collect();
+            assert_eq!(text(&node.talk(format!("{sets}quit\r\n").as_bytes())), "STORED\r\n".repeat(24));
+            for key in 0..8 {
+                let put = format!("PUT /o/one/n{number}c{at}k{key} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n");
+                let said = node.talk(format!("{put}Content-Length: 1\r\n\r\nx").as_bytes());
+                assert!(said.starts_with(b"HTTP/1.1 201 "), "{}", text(&said));
+            }
+        }
+    }
+    for node in &nodes {
+        assert_eq!(node.ok(&["ls"]).lines().count(), 720);
+        assert_eq!(node.ok(&["ls", "one/"]).lines().count(), 240);
+        for number in 0..3 {
+            let keys: Vec<String> = (0..24).map(|key| format!("n{number}c9k{key}")).collect();
+            let said = text(&node.talk(format!("get {}\r\nquit\r\n", keys.join(" ")).as_bytes()));
+            assert_eq!(said.matches("VALUE").count(), 24, "{said}");
+        }
+    }
+    assert!(nodes[1].herd(&["fsck"]).status.success());
+}
+
 #[test]
 fn the_herd_goes_on_when_its_first_node_was_started_anew() {
     let dir = tempfile::tempdir().expect("a directory");
