@@ -54,14 +54,19 @@ pub(crate) struct Gate {
 pub(crate) fn may_change(session: &Session, input: &[u8]) -> bool {
     match session {
         Session::Memcached(_) => {
-            let lines = input.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-            let command = |line: &[u8]| line.split(|byte| b" \r".contains(byte)).next().unwrap_or_default().to_vec();
-            lines.map(command).any(|command| !READS.contains(&&*command))
+            input.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).any(brings_by_memcached)
         }
         Session::Http(_) => brings_by_http(input),
         Session::Wire(_) => brings_by_wire(input),
         Session::New | Session::Link(_) => false,
     }
+}
+
+fn brings_by_memcached(line: &[u8]) -> bool {
+    let mut words = line.split(|byte| b" \r".contains(byte));
+    let command = words.next().unwrap_or_default();
+    // A meta get makes the object that it misses, if it is told how long that lives.
+    !READS.contains(&command) || command == b"mg" && words.any(|word| word.starts_with(b"N"))
 }
 
 fn brings_by_http(input: &[u8]) -> bool {
@@ -191,6 +196,7 @@ mod tests {
             (b"set a 0 0 1\r\n", true),
             (b"get a\r\nset a 0 0 1\r\nx\r\n", true),
             (b"touch a 1\r\n", true),
+            (b"get a\r\nmg b v N30\r\n", true),
             (b"se", true),
         ] {
             assert_eq!(may_change(&memcached, input), changes, "{}", input.escape_ascii());

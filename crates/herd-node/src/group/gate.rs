@@ -77,6 +77,11 @@ impl Gates {
         }
     }
 
+    /// Whether there is a part of the group here, or must be one.
+    pub(super) fn is_shared(&self, id: GroupId) -> bool {
+        self.get(id) & PART != 0
+    }
+
     /// Whether this node decides for a group, and its take-over is done.
     pub(crate) fn is_open(&self, id: GroupId) -> bool {
         self.get(id) & OPEN != 0
@@ -103,7 +108,7 @@ impl Gates {
     pub(crate) fn seat(&self, spread: &Spread, slot: usize, seat: Seat) -> Seat {
         let id = GroupId { spread: spread.id, number: spread.slots[slot] };
         match seat {
-            Seat::Alone if self.get(id) & PART != 0 => Seat::Led,
+            Seat::Alone if self.is_shared(id) => Seat::Led,
             seat => seat,
         }
     }

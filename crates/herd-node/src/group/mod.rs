@@ -228,6 +228,10 @@ fn lanes_of(loops: usize) -> u16 {
 
 fn look_at_map(cx: &mut Context) {
     let Some(place) = cx.shared.place.get().filter(|place| place.maps() != cx.parts.seen) else { return };
+    if cx.parts.shares.values().any(Option::is_none) {
+        // One is at work, below in the stack, and could not take its view: soon again.
+        return;
+    }
     cx.parts.seen = place.maps();
     let (me, map) = (place.me(), place.map());
     let Some((map, _)) = map else { return };
@@ -242,7 +246,8 @@ fn adopt(cx: &mut Context, me: Life, map: &Arc<Map>) {
             let id = GroupId { spread: spread.id, number: number as u16 };
             let is_here = loop_of(cx, id) == cx.number;
             let is_known = cx.parts.shares.contains_key(&id);
-            if !is_here || !is_known && !gate::has_part(me, spread, group) {
+            // A map that came and went meanwhile may have needed one: then the store goes by it still.
+            if !is_here || !is_known && !gate::has_part(me, spread, group) && !cx.shared.gates.is_shared(id) {
                 continue;
             }
             if !is_known {

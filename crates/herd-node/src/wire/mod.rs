@@ -21,7 +21,9 @@ use crate::context::{Context, Output};
 use crate::metrics::{DoorName, VerbName};
 use asks::Asking;
 pub(crate) use handed::with_object;
-use herd_core::limits::{INLINE_MAX_BYTES, OUTPUT_HIGH_BYTES, WIRE_ARGUMENTS_MAX_BYTES, WIRE_OPEN_REQUESTS_MAX};
+use herd_core::limits::{
+    INLINE_MAX_BYTES, LINK_OPS_MAX, OUTPUT_HIGH_BYTES, WIRE_ARGUMENTS_MAX_BYTES, WIRE_OPEN_REQUESTS_MAX,
+};
 use herd_core::wire::{self, Fields, Frame, FrameHead, Header, Kind, LinkId, Status, VERB_MAP, Verb};
 use herd_core::{Error, ErrorKind};
 use herd_net::{Next, Step};
@@ -282,7 +284,9 @@ impl Session {
     fn check_open(&self, cx: &Context) -> Result<(), Error> {
         let handed_on = self.conn.map_or(0, |conn| cx.flights.of_connection(conn));
         let open = self.open.as_ref().map_or(0, |open| open.requests()) + handed_on;
-        if open < WIRE_OPEN_REQUESTS_MAX {
+        // A link has what the clients of a whole loop of the other node ask.
+        let most = if self.peer.is_some() { LINK_OPS_MAX } else { WIRE_OPEN_REQUESTS_MAX };
+        if open < most {
             return Ok(());
         }
         let text = format!("{open} requests are open on this connection, the most it may have: wait for some");

@@ -3,7 +3,7 @@
 use super::*;
 use crate::tests::{frame, frames_of, request};
 use herd_core::ErrorKind;
-use herd_core::limits::TICK_MS;
+use herd_core::limits::{TICK_MS, WIRE_OPEN_REQUESTS_MAX};
 use herd_core::wire::{CODE_NEWER, Fields, Header, Status, Verb};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -79,4 +79,20 @@ fn a_wait_ends_by_its_time_by_a_cancel_and_with_its_node() {
     world.pass(TICK_MS);
     assert!(say(&mut world, http, "").starts_with("HTTP/1.1 503 "));
     assert_eq!(status(&world.say(wire, b"")), Some(Status::Error(ErrorKind::Busy)));
+}
+
+/// A link has what the clients of a whole loop ask, which is more than one connection may.
+#[test]
+fn as_many_wait_over_a_link_as_it_may_have() {
+    let (mut world, clients) = herd(2);
+    let (name, version) = object(&mut world, clients[1]);
+    let each = WIRE_OPEN_REQUESTS_MAX as u64 * 3 / 4;
+    for _ in 0..2 {
+        let wire = world.connect(1, 1 << 20);
+        let wait = |id| Header { code: CODE_NEWER, version, time_ms: 60_000, ..request(Verb::Get, id) };
+        let all: Vec<u8> = (1..=each).flat_map(|id| frame(wait(id), &Fields::named(name.as_bytes()), b"")).collect();
+        let said = world.say(wire, &all);
+        assert_eq!(frames_of(&said).len(), 0, "{:?}", status(&said));
+    }
+    assert_eq!(world.machine(2).shared.watch.waiting(), 2 * each as usize);
 }

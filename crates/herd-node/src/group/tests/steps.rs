@@ -2,11 +2,13 @@
 
 use super::herd::{Herd, shown};
 use crate::group::Done;
+use crate::link::tests::world::node;
 use herd_core::ErrorKind;
 use herd_core::entry::Condition;
 use herd_core::limits::{GROUP_SWEEP_MS, PART_OPS_MAX};
 use herd_core::method::Method;
 use herd_core::op::{Action, Answer, Op, Put};
+use herd_core::place::{Life, Member, Standing};
 use herd_store::Body;
 use std::sync::Arc;
 
@@ -286,4 +288,32 @@ fn a_write_that_a_flush_ends_is_kept_nowhere() {
         assert_eq!(herd.cx(number).parts.answering(group), 0, "at node {number}");
     }
     herd.check_equal();
+}
+
+/// A loop looks at the last of the maps that came meanwhile, and the store has obeyed them all.
+#[test]
+fn a_group_that_was_shared_by_a_map_that_no_loop_saw_is_served() {
+    let mut herd = Herd::new(2, 1);
+    let mut share = |copies: u8| {
+        herd.change_map(|draft| {
+            draft.spreads[0].copies = copies;
+            for group in &mut draft.spreads[0].groups {
+                let primary = group.primary.expect("a primary");
+                let other = if primary == node(1) { node(2) } else { node(1) };
+                let backup = Member { node: other, standing: Standing::Backup, since: 0 };
+                group.others = if copies == 2 { vec![backup] } else { Vec::new() };
+                group.eligible = group.members().collect();
+            }
+        });
+        for number in 1..=2 {
+            let (map, me) = (herd.map.clone(), Life { node: node(number), incarnation: 1 });
+            assert_eq!(herd.world.machine(number).shared.take_map(me, &map, true), Ok(true));
+        }
+    };
+    share(2);
+    share(1);
+    herd.settle();
+    for i in 0..20u32 {
+        put(&mut herd, &i.to_le_bytes(), b"value");
+    }
 }
