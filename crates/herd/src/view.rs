@@ -123,6 +123,7 @@ fn status_text(status: &Value) -> String {
     } else {
         lines.extend(short_lines(status).map(|(_, text)| ("copies", text)));
     }
+    lines.extend(losses(status).enumerate().map(|(at, text)| (if at == 0 { "lost" } else { "" }, text)));
     let mut text = String::new();
     for (what, value) in lines {
         writeln!(text, "{what:<11} {value}").expect("a string takes all");
@@ -163,6 +164,12 @@ fn short_lines(status: &Value) -> impl Iterator<Item = (&'static str, String)> {
     short.map(|text| ("", out::shown(text.as_str().unwrap_or("?").as_bytes()).into_owned()))
 }
 
+/// What groups lost, a line for each time.
+pub(crate) fn losses(status: &Value) -> impl Iterator<Item = String> {
+    let all = status["losses"].as_array().into_iter().flatten();
+    all.map(|text| out::shown(text.as_str().unwrap_or("?").as_bytes()).into_owned())
+}
+
 fn groups_line(status: &Value) -> String {
     let (count, stopped) = (&status["groups"], status["groups_stopped"].as_u64().unwrap_or(0));
     let groups = status["group_list"].as_array();
@@ -183,7 +190,10 @@ fn groups_text(groups: &Value, nodes: &Value) -> String {
         let name = format!("{}/{}", group["spread"], group["group"]);
         let members: Vec<String> = group["members"].as_array().into_iter().flatten().map(named).collect();
         let (primary, members, slots) = (named(&group["primary"]), members.join(","), &group["slots"]);
-        let state = if group["stops"].is_null() { "takes writes".into() } else { word(group, "stops") };
+        let mut state = if group["stops"].is_null() { "takes writes".into() } else { word(group, "stops") };
+        if let Some(epoch) = group["lost"].as_u64() {
+            state += &format!("; lost its objects at epoch {epoch}");
+        }
         writeln!(text, "{name:<8} {primary:<16} {members:<32} {slots:>6}  {state}").expect("a string takes all");
     }
     text

@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn only_what_was_not_done_is_refused() {
         assert!(matches!(refusal("SERVER_ERROR busy, try again"), Outcome::Refused(_)));
-        let away = "SERVER_ERROR the node that has it can't be reached, try again";
+        let away = "SERVER_ERROR the node that has it can't be reached";
         assert!(matches!(refusal(away), Outcome::Refused(_)));
         assert_eq!(refusal("SERVER_ERROR timed out, the outcome is unknown"), Outcome::Unknown);
         assert_eq!(refusal("ERROR"), Outcome::Unknown);

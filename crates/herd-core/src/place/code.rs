@@ -29,6 +29,7 @@ const GROUPS: u8 = 5;
 const SLOT_RUNS: u8 = 6;
 const COLLECTIONS_GONE: u8 = 7;
 const COLLECTIONS: u8 = 8;
+const LOSSES: u8 = 9;
 
 impl Map {
     /// The whole map.
@@ -50,6 +51,7 @@ impl Map {
         write_nodes(&mut out, old, self);
         write_spreads(&mut out, old, self);
         write_collections(&mut out, old, self);
+        section(&mut out, LOSSES, |out| write_losses(out, old, self));
         let crc = crc32c(&out);
         put_u32(&mut out, crc);
         out
@@ -191,6 +193,20 @@ fn write_groups(out: &mut Vec<u8>, old: Option<&Spread>, spread: &Spread) {
     }
 }
 
+/// Groups that lost what they held at another epoch than was known.
+fn write_losses(out: &mut Vec<u8>, old: &Draft, new: &Draft) {
+    for spread in &new.spreads {
+        for (number, group) in spread.groups.iter().enumerate() {
+            let before = old.spread(spread.id).and_then(|old| old.groups.get(number)).map_or(0, |old| old.lost);
+            if group.lost != before {
+                put_u16(out, spread.id);
+                put_u16(out, number as u16);
+                put_u32(out, group.lost);
+            }
+        }
+    }
+}
+
 /// Runs of slots that changed and came to their groups in one epoch.
 fn write_slots(out: &mut Vec<u8>, old: Option<&Spread>, spread: &Spread) {
     let of = |spread: &Spread, slot: usize| (spread.slots[slot], spread.moved[slot]);
@@ -325,6 +341,7 @@ fn read_item(tag: u8, items: &mut Reader<'_>, draft: &mut Draft) -> Result<(), M
         GROUPS => read_group(items, draft),
         SLOT_RUNS => read_slots(items, draft),
         COLLECTIONS_GONE => take(&mut draft.collections, CollectionId(items.u64()?), |it| it.id),
+        LOSSES => read_loss(items, draft),
         COLLECTIONS => put(&mut draft.collections, read_collection(items)?, |it| it.id, COLLECTIONS_MAX),
         _ => items.bytes(items.0.len()).map(|_| ()),
     }
@@ -400,9 +417,21 @@ fn read_group(items: &mut Reader<'_>, draft: &mut Draft) -> Result<(), MapError>
         primary: NonZeroU32::new(items.u32()?).map(NodeId),
         others: items.several(read_member)?,
         eligible: items.several(Reader::node)?,
+        lost: 0,
     };
-    let place = spread.groups.get_mut(usize::from(number));
-    *place.ok_or(MapError::Invalid("no such group", number.into()))? = group;
+    let place = group_at(spread, number)?;
+    *place = Group { lost: place.lost, ..group };
+    Ok(())
+}
+
+fn group_at(spread: &mut Spread, number: u16) -> Result<&mut Group, MapError> {
+    spread.groups.get_mut(usize::from(number)).ok_or(MapError::Invalid("no such group", number.into()))
+}
+
+fn read_loss(items: &mut Reader<'_>, draft: &mut Draft) -> Result<(), MapError> {
+    let spread = named(items.u16()?, draft)?;
+    let number = items.u16()?;
+    group_at(spread, number)?.lost = items.u32()?;
     Ok(())
 }
 

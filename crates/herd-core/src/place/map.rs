@@ -108,6 +108,8 @@ pub struct Group {
     /// Who holds every acknowledged write: the primary, the backups, and of those that left the last. Only they can
     /// become primary.
     pub eligible: Vec<NodeId>,
+    /// Map epoch at which it last lost what it held, as all that were eligible had been started anew; 0: never.
+    pub lost: u32,
 }
 
 impl Group {
@@ -343,7 +345,8 @@ impl Draft {
         let holders = group.primary.into_iter().chain(backups.map(|member| member.node));
         hold(holders.into_iter().all(|node| eligible.contains(&node)), "primary or backup not eligible in group", id)?;
         let latest = group.others.iter().map(|member| member.since).max().unwrap_or(0).max(group.primary_since);
-        hold([latest, group.epoch, self.epoch].is_sorted(), "epochs out of order in group", id)
+        hold([latest, group.epoch, self.epoch].is_sorted(), "epochs out of order in group", id)?;
+        hold(group.lost <= self.epoch, "loss of a later epoch in group", id)
     }
 
     fn check_collections(&self) -> Result<(), MapError> {

@@ -129,12 +129,14 @@ impl Spread {
         if self.grows != Grows::No {
             self.needed = self.needed.max(needed_of(copies as u8));
         }
+        // A herd holds nothing yet, or all that it held was lost, in all groups alike: that stays known.
+        let lost = self.groups.iter().map(|group| group.lost).max().unwrap_or(0);
         let Some(Layout { groups, columns }) = best_layout(&nodes, copies) else {
-            (self.groups, *self.slots) = (vec![Group::default()], [0; SLOTS]);
+            (self.groups, *self.slots) = (vec![Group { lost, ..Group::default() }], [0; SLOTS]);
             return;
         };
         *self.slots = deal(nodes.len(), &groups, &columns);
-        self.groups = groups.iter().map(|members| group(members, &nodes)).collect();
+        self.groups = groups.iter().map(|members| Group { lost, ..group(members, &nodes) }).collect();
     }
 }
 

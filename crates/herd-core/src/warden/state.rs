@@ -187,17 +187,24 @@ fn node(join: &Join, id: NodeId, incarnation: u64) -> Node {
 
 /// Takes a node whose memory is gone out of all groups. Whether anybody is left who holds what was acknowledged; if
 /// not, the loss is a fact, and the herd holds nothing. Where it is a fact for a group only, that one is the node's
-/// again, and empty.
+/// again, and empty. Each group that lost what it had to keep says so from then on.
 fn forget(draft: &mut Draft, node: NodeId) -> bool {
     let mut lost = Vec::new();
     let mut held = false;
-    for group in draft.spreads.iter_mut().flat_map(|spread| &mut spread.groups) {
+    // That of the map that comes of it: a node in another life changes it.
+    let epoch = draft.epoch + 1;
+    let groups = draft.spreads.iter_mut().flat_map(|spread| {
+        let lost = if spread.kind == Kind::Kept { epoch } else { 0 };
+        spread.groups.iter_mut().map(move |group| (group, lost))
+    });
+    for (group, epoch) in groups {
         let was_eligible = group.eligible.contains(&node);
         group.primary = group.primary.filter(|primary| *primary != node);
         group.others.retain(|member| member.node != node);
         group.eligible.retain(|eligible| *eligible != node);
         held |= !group.eligible.is_empty();
         if was_eligible && group.eligible.is_empty() {
+            group.lost = epoch;
             lost.push(group);
         }
     }

@@ -5,7 +5,8 @@
 //! their numbers: whose turn it is the name tells that the page before ended with, by the node that has it.
 
 use super::{Handing, Landed, Where};
-use crate::context::{Context, away};
+use crate::context::Context;
+use crate::report::groups::not_led;
 use herd_core::op::Answer;
 use herd_core::place::NodeId;
 use herd_core::wire::{Fields, Header, ListEntries, Verb};
@@ -43,15 +44,19 @@ impl Context {
         let place = self.shared.place.get().filter(|_| self.shared.hub.get().is_some());
         let (me, (map, _)) = place.and_then(|place| Some((place.me().node, place.map()?))).ok_or_else(out_of_reach)?;
         let spread = map.spread(c.id().spread_group()).ok_or_else(out_of_reach)?;
-        let nodes = spread.groups.iter().map(|group| group.primary).collect::<Option<BTreeSet<NodeId>>>();
-        let mut nodes: Vec<NodeId> = nodes.ok_or_else(out_of_reach)?.into_iter().collect();
+        if let Some(group) = spread.groups.iter().find(|group| group.primary.is_none()) {
+            let text = format!("nobody can be asked for some of the names: {}", not_led(&map, group));
+            return Err(Error::new(ErrorKind::Unreachable, text));
+        }
+        let nodes: BTreeSet<NodeId> = spread.groups.iter().filter_map(|group| group.primary).collect();
+        let mut nodes: Vec<NodeId> = nodes.into_iter().collect();
         let (is_sorted, epoch) = (c.spec().ordered, map.epoch);
         let first = match after.filter(|_| !is_sorted) {
             None => None,
             Some(name) => Some(match self.whereabouts(c, name) {
                 Where::Here | Where::Group(_) => me,
                 Where::Node(node) => node,
-                Where::Nowhere => return Err(away(name)),
+                Where::Nowhere => return Err(self.why_away(c, name)),
             }),
         };
         nodes.retain(|node| first.is_none_or(|first| *node >= first));

@@ -9,6 +9,7 @@ use crate::group::{self, Origin, Told};
 use crate::held::Held;
 use crate::link::{LinkLost, NoLink, Note};
 use crate::metrics::add;
+use crate::report::groups::not_led;
 use herd_core::bugs::{Bug, has};
 use herd_core::limits::{DEFERRED_MAX, FLIGHT_AGAIN_MS, FLIGHT_LINK_MS, FORWARD_HOPS_MAX, INLINE_MAX_BYTES};
 use herd_core::place::{GroupId, NodeId};
@@ -58,7 +59,25 @@ impl Context {
 
     /// Refuses what nobody could be asked.
     pub(crate) fn check_reachable(&self, c: &Collection, name: &[u8]) -> Result<(), Error> {
-        if self.whereabouts(c, name) == Where::Nowhere { Err(away(name)) } else { Ok(()) }
+        if self.whereabouts(c, name) == Where::Nowhere { Err(self.why_away(c, name)) } else { Ok(()) }
+    }
+
+    /// The error where nobody can be asked about an object: who decides on it, or why nobody does.
+    #[cold]
+    pub(super) fn why_away(&self, c: &Collection, name: &[u8]) -> Error {
+        let of = quote(name);
+        let why = || {
+            let (map, _) = self.shared.place.get()?.map()?;
+            let key = self.shared.store.key(c, name);
+            let group = map.spread(key.spread())?.group_of(key.slot());
+            let Some(primary) = group.primary else {
+                return Some(format!("nobody decides on '{of}': {}", not_led(&map, group)));
+            };
+            let is_linked = self.shared.hub.get()?.is_linked(primary) || primary == self.shared.place.get()?.me().node;
+            let node = map.node(primary).filter(|_| !is_linked)?;
+            Some(format!("node '{}', which decides on '{of}', can't be reached: see that it runs", node.name))
+        };
+        why().map_or_else(|| away(name), |text| Error::new(ErrorKind::Unreachable, text))
     }
 
     /// Hands operations on, whose answers the door writes in the gap that is left here (`ordered`), or when they are
@@ -190,7 +209,10 @@ impl Context {
         let error = match stream.filter(|_| !matches!(part.state, State::Waits(..))) {
             _ if part.was_sent && part.handing.changes && !has(Bug::LostForNothing) => outcome_unknown(name),
             Some(stream) => stream.fault(name),
-            None => away(name),
+            None => {
+                let (c, name) = (part.handing.collection.clone(), part.handing.name.clone());
+                self.why_away(&c, &name)
+            }
         };
         let landed = Landed::failed(self, error);
         self.land(id, landed);

@@ -367,7 +367,11 @@ impl Share {
             }
             Outcome::TooFew => (
                 ErrorKind::Unreachable,
-                format!("fewer than the {} nodes that must keep '{name}' are there: try again", view.needed),
+                format!(
+                    "fewer than the {} nodes that must keep '{name}' have a copy: one that was started anew gets none \
+                     back in this version",
+                    view.needed
+                ),
             ),
             // These are no errors.
             Outcome::Moved | Outcome::Unknown | Outcome::Done(_) => {

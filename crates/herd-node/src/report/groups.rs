@@ -1,6 +1,8 @@
-//! Replica groups as people are told of them: which there are, and what keeps them from taking writes.
+//! Replica groups as people are told of them: which there are, what keeps them from taking writes, which lost what they
+//! held.
 
 use herd_core::place::{Group, GroupId, Map, NodeId, Spread};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The groups of a spread group that have slots, and how many: a number may have been given up.
 pub(super) fn used(spread: &Spread) -> impl Iterator<Item = (GroupId, &Group, usize)> {
@@ -18,17 +20,58 @@ pub(super) fn why_stopped(
     group: &Group,
     is_there: impl Fn(NodeId) -> bool,
 ) -> Option<String> {
-    let named = |ids: Vec<NodeId>| {
-        let name = |id: &NodeId| map.node(*id).map_or_else(|| id.0.to_string(), |node| node.name.clone());
-        ids.iter().map(name).collect::<Vec<_>>().join(", ")
-    };
-    let Some(primary) = group.primary else {
-        return Some("no node may lead it".into());
-    };
     let gone: Vec<NodeId> = group.members().filter(|id| !is_there(*id)).collect();
     match () {
-        () if !gone.is_empty() => Some(named(gone) + " can't be reached"),
-        () if group.copies() < usize::from(spread.needed) => Some(named(vec![primary]) + " has too few members"),
+        () if group.primary.is_none() => Some(format!("not read either: {}", not_led(map, group))),
+        () if !gone.is_empty() => Some(named(map, &gone) + " can't be reached"),
+        () if group.copies() < usize::from(spread.needed) => Some(too_few(group, spread.needed)),
         () => None,
     }
+}
+
+/// Why nobody decides in a group.
+pub(crate) fn not_led(map: &Map, group: &Group) -> String {
+    let why = "the node that led was started anew, without its objects";
+    match group.eligible[..] {
+        [] => why.to_owned(),
+        _ => format!("{why}, and the copies at {} can't take over in this version", named(map, &group.eligible)),
+    }
+}
+
+fn too_few(group: &Group, needed: u8) -> String {
+    let (copies, are) = (group.copies(), if group.copies() == 1 { "copy is" } else { "copies are" });
+    format!("{copies} {are} left of the {needed} that a write needs; a node that was started anew gets none back")
+}
+
+/// By rising number.
+fn named(map: &Map, ids: &[NodeId]) -> String {
+    let ids: BTreeSet<NodeId> = ids.iter().copied().collect();
+    let name = |id: &NodeId| map.node(*id).map_or_else(|| id.0.to_string(), |node| node.name.clone());
+    ids.iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
+/// What groups lost, by the epoch of the loss; empty: nothing ever.
+pub(super) fn losses(map: &Map) -> BTreeMap<u32, String> {
+    let (mut lost, mut count) = (BTreeMap::<u32, BTreeSet<GroupId>>::new(), 0);
+    for (id, group, _) in map.spreads.iter().flat_map(used) {
+        count += 1;
+        if group.lost > 0 {
+            lost.entry(group.lost).or_default().insert(id);
+        }
+    }
+    let text = |epoch: u32, groups: &BTreeSet<GroupId>| {
+        let their = if groups.len() == 1 { "its" } else { "their" };
+        let why = "all nodes that had them were started anew";
+        format!("{} lost {their} objects at epoch {epoch}: {why}", several(groups, count))
+    };
+    lost.into_iter().map(|(epoch, groups)| (epoch, text(epoch, &groups))).collect()
+}
+
+/// `2 of 24 groups (0/1, 0/7)`: the first of them by name.
+pub(super) fn several(groups: &BTreeSet<GroupId>, of: usize) -> String {
+    const SHOWN: usize = 4;
+    let named: Vec<String> = groups.iter().take(SHOWN).map(|id| format!("{}/{}", id.spread, id.number)).collect();
+    let more = groups.len().saturating_sub(SHOWN);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{} of {of} groups ({}{more})", groups.len(), named.join(", "))
 }

@@ -1,7 +1,7 @@
 //! What a node knows of its herd, as `/status` tells it: nodes, groups, the warden. From the map, and from the links
 //! that this node has: whom it has none to it calls unreachable, whatever others see.
 
-use super::groups::{used, why_stopped};
+use super::groups::{losses, used, why_stopped};
 use crate::context::Shared;
 use crate::member::Member;
 use herd_core::limits::STATUS_GROUPS_MAX;
@@ -59,6 +59,7 @@ impl View<'_> {
             "groups": count,
             "groups_stopped": stopped,
             "shortfalls": map.shortfalls().iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "losses": losses(map).into_values().collect::<Vec<_>>(),
             "group_list": listed,
         })
     }
@@ -99,6 +100,7 @@ impl View<'_> {
                 "needed": spread.needed,
                 "slots": slots,
                 "epoch": group.epoch,
+                "lost": (group.lost > 0).then_some(group.lost),
                 "primary": group.primary.map(|id| id.0.get()),
                 "members": members,
                 "stops": why_stopped(&self.map, spread, group, |id| self.state(id) == "serving"),

@@ -1,10 +1,10 @@
 //! What an operator must know of the herd, as lines for the log: nodes that go out of reach, come back or were started
-//! anew, groups that take no writes, what was refused. Pure: map, links and time are handed in.
+//! anew, groups that take no writes or lost their objects, what was refused. Pure: map, links and time are handed in.
 //!
 //! Each change is told once. What is short is not told at all: a link that was lost is there again within some 100 ms.
 //! Lines of one text are told once a minute, and so many different ones at most, whoever brings them about.
 
-use super::groups::{used, why_stopped};
+use super::groups::{losses, several, used, why_stopped};
 use herd_core::limits::{JOURNAL_AGAIN_MS, JOURNAL_LINES_MAX, JOURNAL_PATIENCE_MS};
 use herd_core::place::{GroupId, Map, Node, NodeId, NodeState};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +19,8 @@ pub(crate) struct Journal {
     /// Groups that take no writes, by why, and since when.
     stopped: BTreeMap<String, BTreeSet<GroupId>>,
     since_ms: BTreeMap<GroupId, u64>,
+    /// Losses up to this epoch were told.
+    lost: u32,
     /// Other lines, and when they were told.
     lines: BTreeMap<String, u64>,
 }
@@ -67,6 +69,8 @@ impl Journal {
 
     fn groups(&mut self, map: &Map, now_ms: u64, lines: &mut Vec<String>) {
         let is_there = |id| !self.nodes.get(&id).is_some_and(|known| known.is_told);
+        lines.extend(losses(map).range(self.lost + 1..).map(|(_, text)| text.clone()));
+        self.lost = losses(map).last_key_value().map_or(0, |(epoch, _)| *epoch).max(self.lost);
         let (mut stopped, mut count) = (BTreeMap::<String, BTreeSet<GroupId>>::new(), 0);
         for spread in &map.spreads {
             for (id, group, _) in used(spread) {
@@ -80,11 +84,11 @@ impl Journal {
         let again: BTreeSet<GroupId> = &all(&self.stopped) - &all(&stopped);
         if !again.is_empty() {
             let since_ms = again.iter().filter_map(|id| self.since_ms.remove(id)).min().unwrap_or(now_ms);
-            let groups = several(&again, count);
+            let groups = take(&again, count);
             lines.push(format!("{groups} writes again, after {}", seconds(now_ms - since_ms)));
         }
         for (why, groups) in stopped.iter().filter(|(why, groups)| self.stopped.get(*why) != Some(*groups)) {
-            lines.push(format!("{} no writes: {why}", several(groups, count)));
+            lines.push(format!("{} no writes: {why}", take(groups, count)));
         }
         for id in stopped.values().flatten() {
             self.since_ms.entry(*id).or_insert(now_ms);
@@ -123,18 +127,9 @@ fn seconds(ms: u64) -> String {
 }
 
 /// `2 of 24 groups (0/1, 0/7) take`.
-fn several(groups: &BTreeSet<GroupId>, of: usize) -> String {
-    let takes = if groups.len() == 1 { "takes" } else { "take" };
-    format!("{} of {of} groups ({}) {takes}", groups.len(), listed(groups))
-}
-
-/// Groups by name, the first of them.
-pub(crate) fn listed(groups: &BTreeSet<GroupId>) -> String {
-    const SHOWN: usize = 4;
-    let named: Vec<String> = groups.iter().take(SHOWN).map(|id| format!("{}/{}", id.spread, id.number)).collect();
-    let more = groups.len().saturating_sub(SHOWN);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    named.join(", ") + &more
+fn take(groups: &BTreeSet<GroupId>, of: usize) -> String {
+    let take = if groups.len() == 1 { "takes" } else { "take" };
+    format!("{} {take}", several(groups, of))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What a node says of itself: `/status` (JSON), `/metrics` (Prometheus text format 0.0.4), the system objects.
 
 mod compare;
-mod groups;
+pub(crate) mod groups;
 mod herd;
 pub(crate) mod journal;
 mod links;

@@ -13,7 +13,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-const REFUSED: &str = "SERVER_ERROR the node that has it can't be reached, try again\r\n";
+const REFUSED: &str = "SERVER_ERROR the node that has it can't be reached\r\n";
 
 fn seat_all(world: &World, seat: Seat) {
     world.shared.store.set_seats(0, |_| (seat, 0));

@@ -9,6 +9,7 @@ use crate::args::ShowArgs;
 use crate::exit::{Failure, Outcome, REFUSED};
 use crate::objects::client;
 use crate::out;
+use crate::view::losses;
 use ask::{Groups, Sum, Sums};
 use herd_client::Config;
 use herd_client::blocking::Client;
@@ -53,6 +54,8 @@ struct Herd {
     groups_all: u64,
     /// Those whose slots have objects.
     groups: Groups,
+    /// What groups lost, a line for each time.
+    losses: Vec<String>,
 }
 
 /// A slot whose copies are not the same.
@@ -109,8 +112,9 @@ impl Herd {
         };
         // A node that the map calls down is in no group.
         let nodes = all.iter().filter(|node| node["state"] != "down").map(node).collect();
+        let losses = losses(status).collect();
         let number = |field: &str| status[field].as_u64().unwrap_or(0);
-        Self { epoch: number("epoch"), nodes, groups_all: number("groups").max(1), groups: Groups::new() }
+        Self { epoch: number("epoch"), nodes, groups_all: number("groups").max(1), groups: Groups::new(), losses }
     }
 
     fn bar(&self) -> ProgressBar {

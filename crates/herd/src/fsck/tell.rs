@@ -63,6 +63,7 @@ fn text(herd: &Herd, objects: u64, silent: &[(&str, &str)], found: &Found) -> St
     if found.busy > 0 {
         line(format_args!("{} objects were written all the time, and not compared", found.busy));
     }
+    herd.losses.iter().for_each(|loss| line(format_args!("{loss}")));
     let (answered, all) = (herd.nodes.len() - silent.len(), herd.nodes.len());
     line(format_args!("{answered} of {all} nodes asked, {objects} copies of objects, {}", copies(herd)));
     if found.slots.is_empty() && silent.is_empty() {
@@ -117,5 +118,6 @@ fn document(herd: &Herd, objects: u64, silent: &[(&str, &str)], found: &Found) -
         "differences": found.slots.iter().map(difference).collect::<Vec<_>>(),
         "more_slots": found.more,
         "busy": found.busy,
+        "losses": herd.losses,
     })
 }

@@ -76,7 +76,7 @@ pub const NOT_ALLOWED: &[u8] = b"CLIENT_ERROR not allowed\r\n";
 /// The node that has the item went out of reach before it answered.
 pub const OUTCOME_UNKNOWN: &[u8] = b"SERVER_ERROR the outcome is unknown\r\n";
 /// The node that has the item can't be asked.
-pub const UNREACHABLE: &[u8] = b"SERVER_ERROR the node that has it can't be reached, try again\r\n";
+pub const UNREACHABLE: &[u8] = b"SERVER_ERROR the node that has it can't be reached\r\n";
 /// The collection behind this door is gone.
 pub const NO_COLLECTION: &[u8] = b"SERVER_ERROR the collection of this door does not exist\r\n";
 

@@ -46,6 +46,9 @@ fn befall(chance: &mut Chance, draft: &mut Draft, step: u64) {
             if chance.below(2) == 0 {
                 group.primary = None;
             }
+            if chance.below(3) == 0 {
+                group.lost = draft.epoch * chance.below(2) as u32;
+            }
         }),
     }
     draft.term += chance.below(2);

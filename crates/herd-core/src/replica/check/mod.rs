@@ -301,7 +301,14 @@ fn larger_groups_keep_what_was_acknowledged() {
 #[test]
 fn a_view_is_what_the_map_says_of_a_group_that_has_a_primary() {
     let others = view(1, 1, 1, &[(2, Backup, 3), (3, Syncing, 7)], 2).members;
-    let mut group = Group { epoch: 7, primary_since: 5, primary: None, others, eligible: vec![node(1), node(2)] };
+    let mut group = Group {
+        epoch: 7,
+        primary_since: 5,
+        primary: None,
+        others,
+        eligible: vec![node(1), node(2)],
+        ..Group::default()
+    };
     assert_eq!(View::of(&group, 2), None);
     group.primary = Some(node(1));
     assert_eq!(View::of(&group, 2), Some(view(7, 5, 1, &[(2, Backup, 3), (3, Syncing, 7)], 2)));

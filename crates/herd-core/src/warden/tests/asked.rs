@@ -187,12 +187,32 @@ fn who_lost_its_memory_is_in_no_group_until_all_have() {
     }
     bench.join(join(2, 2));
     assert_eq!(bench.pushed.last().map(|(_, held)| *held), Some(true));
+    assert_eq!(losses(&bench), BTreeSet::from([0]), "the third node has it all");
     let all = bench.join(join(3, 2));
     assert_eq!(bench.pushed.last().map(|(_, held)| *held), Some(false), "the loss is a fact: it holds nothing");
     let map = bench.map();
     assert!(map.groups_of(all.node).count() > 0);
     assert!((0..SLOTS).all(|slot| map.spread(0).expect("the default one").group_of(slot).copies() == 3));
     assert!((0..SLOTS).all(|slot| map.spread(0).expect("the default one").since(slot) == map.epoch), "versions rise");
+    assert_eq!(losses(&bench), BTreeSet::from([map.epoch]), "it is told for ever");
+    bench.join(join(4, 1));
+    assert_eq!(losses(&bench), BTreeSet::from([map.epoch]), "however it is planned anew");
+}
+
+/// When groups of the default spread group lost what they held.
+fn losses(bench: &Bench) -> BTreeSet<u32> {
+    bench.map().spread(0).expect("the default one").groups.iter().map(|group| group.lost).collect()
+}
+
+#[test]
+fn what_a_cache_held_may_go_and_is_no_loss() {
+    let mut bench = Bench::new(Config { birth: Some(Birth { evict: true, ..birth() }), ..config("a") });
+    bench.join_all(1..=2);
+    bench.all_have();
+    bench.ask(Ask::Hold).expect("all have the map");
+    bench.join(join(1, 2));
+    bench.join(join(2, 2));
+    assert_eq!(losses(&bench), BTreeSet::from([0]));
 }
 
 #[test]

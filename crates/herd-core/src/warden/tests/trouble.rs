@@ -172,6 +172,7 @@ fn began(group: &Group, map: &Map, node: NodeId) -> bool {
     (group.primary, group.primary_since) == (Some(node), map.epoch)
         && group.eligible == [node]
         && group.others.is_empty()
+        && group.lost == map.epoch
 }
 
 #[test]

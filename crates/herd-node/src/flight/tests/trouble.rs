@@ -6,7 +6,7 @@ use herd_core::limits::{FLIGHT_LINK_MS, FLIGHT_MS, LINK_SILENCE_MS, TICK_MS};
 use herd_core::place::Map;
 use std::sync::Arc;
 
-const REFUSED: &str = "SERVER_ERROR the node that has it can't be reached, try again\r\n";
+const REFUSED: &str = "SERVER_ERROR the node that has it can't be reached\r\n";
 const UNKNOWN: &str = "SERVER_ERROR the outcome is unknown\r\n";
 
 /// The first key `k..` that a node has.

@@ -81,12 +81,33 @@ fn a_group_that_nobody_leads_is_told_beside_those_that_are_stopped_otherwise() {
     let mut world = World::new();
     world.look(0);
     world.change(|draft| draft.spreads[0].groups[5].primary = None);
-    begin(&world.look(200), &["1 of 24 groups (0/5) takes no writes: no node"]);
+    begin(&world.look(200), &["1 of 24 groups (0/5) takes no writes: not read either: the node that led was started"]);
     world.linked.clear();
     world.look(400);
     let lines = world.look(1_400);
     begin(&lines[..2], &["node n2 (127.0.0.1:7002) is out", "node n3 (127.0.0.1:7003) is out"]);
     assert!(lines[2..].iter().all(|line| !line.contains("(0/5)")), "{lines:#?}");
+}
+
+#[test]
+fn a_loss_is_told_when_it_came_and_by_a_node_that_comes_later() {
+    let mut world = World::new();
+    world.look(0);
+    for (at, lost) in [(3, 7), (5, 7), (9, 8)] {
+        world.change(|draft| draft.spreads[0].groups[at].lost = lost);
+        let text = format!("lost its objects at epoch {lost}: all nodes that had them were started anew");
+        let lines = world.look(200);
+        match at {
+            5 => assert_eq!(lines, [""; 0], "of that epoch it was told"),
+            _ => assert_eq!(lines, [format!("1 of 24 groups (0/{at}) {text}")]),
+        }
+    }
+    world.journal = Journal::default();
+    begin(
+        &world.look(0),
+        &["2 of 24 groups (0/3, 0/5) lost their objects at epoch 7", "1 of 24 groups (0/9) lost its"],
+    );
+    assert_eq!(world.look(200), [""; 0]);
 }
 
 #[test]
