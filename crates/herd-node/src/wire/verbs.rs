@@ -22,6 +22,8 @@ use herd_store::{Collection, Found, Given, Got, Seat, Value};
 pub(super) struct Wait {
     request: Header,
     watched: Watched,
+    /// What the node asked that has handed it on; empty: nobody has.
+    asked: Box<[u8]>,
     /// There was an object when it began.
     was_there: bool,
     until_ms: u64,
@@ -40,7 +42,7 @@ impl Wait {
             return Some(Err(no_collection(collection.id())));
         }
         let entry = cx.shared.store.entry(collection, name, cx.now);
-        if entry.seat() != Seat::Alone {
+        if !cx.shared.gates.may_read(&entry) {
             // Whoever has it now answers.
             return Some(Ok(()));
         }
@@ -207,13 +209,18 @@ impl Session {
         let head = entry.found().map(|found| found.head);
         if head.map(|head| head.version) > header.newer_than() {
             drop(entry);
-            return self.get_from(cx, &Place::Other(collection.clone()), header, &Fields::named(name), out);
+            let fields = Fields { between: fields.between, ..Fields::named(name) };
+            return self.get_from(cx, &Place::Other(collection.clone()), header, &fields, out);
         }
         let (ticket, until_ms) = (out.ticket(), cx.now.unix_ms + u64::from(header.time_ms).min(WAIT_MAX_MS));
         let look_again_ms = head.map_or(until_ms, |head| head.or_expiry_ms(until_ms));
         let watched = seat.watch(collection, name, cx.waiter(ticket), look_again_ms);
         drop(entry);
-        let wait = Wait { request: *header, watched, was_there: head.is_some(), until_ms };
+        let asked = match fields.between {
+            Some(Between::Asked(asked)) => asked.into(),
+            _ => Box::default(),
+        };
+        let wait = Wait { request: *header, watched, asked, was_there: head.is_some(), until_ms };
         self.open().waits.insert(ticket.serial, wait);
         Ok(())
     }
@@ -237,9 +244,14 @@ impl Session {
         let Some(end) = wait.end(cx) else {
             return true;
         };
-        let Wait { request, watched, .. } = open.waits.remove(&ticket.serial).expect("found above");
+        let Wait { mut request, watched, asked, until_ms, .. } =
+            open.waits.remove(&ticket.serial).expect("found above");
+        // Who goes on waiting has the time that is left.
+        request.time_ms = until_ms.saturating_sub(cx.now.unix_ms).min(request.time_ms.into()) as u32;
         let place = Place::Other(watched.collection().clone());
-        let answered = end.and_then(|()| self.get_from(cx, &place, &request, &Fields::named(watched.name()), out));
+        let between = (!asked.is_empty()).then_some(Between::Asked(&asked));
+        let fields = Fields { between, ..Fields::named(watched.name()) };
+        let answered = end.and_then(|()| self.get_from(cx, &place, &request, &fields, out));
         if let Err(error) = answered {
             refuse(cx, VerbName::Get, &request, 0, &error, out);
         }

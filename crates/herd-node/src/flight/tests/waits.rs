@@ -7,11 +7,20 @@ use herd_core::limits::{TICK_MS, WIRE_OPEN_REQUESTS_MAX};
 use herd_core::wire::{CODE_NEWER, Fields, Header, Status, Verb};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// An object `w..` of the second of two nodes, and its version.
+/// Herds of which each object is at one node, and at all of them, with a connection to each.
+fn herds() -> [(World, Vec<usize>); 2] {
+    let mut world = World::keeping(3, 3);
+    let clients = (1..=3).map(|number| world.connect(number, 1 << 20)).collect();
+    [herd(2), (world, clients)]
+}
+
+/// An object `w..` that the second node decides on, and its version.
 fn object(world: &mut World, client: usize) -> (String, u64) {
     let shared = world.machine(2).shared.clone();
-    let has = |name: &String| shared.store.seat(&shared.default, name.as_bytes()) == herd_store::Seat::Alone;
-    let name = (0..).map(|at| format!("w{at}")).find(has).expect("it has some");
+    let decides = |name: &String| {
+        matches!(shared.store.seat(&shared.default, name.as_bytes()), herd_store::Seat::Alone | herd_store::Seat::Led)
+    };
+    let name = (0..).map(|at| format!("w{at}")).find(decides).expect("it has some");
     assert_eq!(say(world, client, &format!("set {name} 0 0 1\r\nx\r\n")), "STORED\r\n");
     let version = shared.store.entry(&shared.default, name.as_bytes(), Default::default()).version();
     (name, version.expect("it is there"))
@@ -34,7 +43,10 @@ fn status(said: &[u8]) -> Option<Status> {
 
 #[test]
 fn who_waits_at_one_node_is_told_of_what_changes_at_another() {
-    let (mut world, clients) = herd(2);
+    herds().into_iter().for_each(|(world, clients)| is_told(world, &clients));
+}
+
+fn is_told(mut world: World, clients: &[usize]) {
     let (name, version) = object(&mut world, clients[1]);
     let [http, wire] = [(); 2].map(|()| world.connect(1, 1 << 20));
     assert_eq!(say(&mut world, http, &wait_by_http(&name, version, 60)), "");
@@ -58,7 +70,10 @@ fn who_waits_at_one_node_is_told_of_what_changes_at_another() {
 
 #[test]
 fn a_wait_ends_by_its_time_by_a_cancel_and_with_its_node() {
-    let (mut world, clients) = herd(2);
+    herds().into_iter().for_each(|(world, clients)| ends(world, &clients));
+}
+
+fn ends(mut world: World, clients: &[usize]) {
     let (name, version) = object(&mut world, clients[1]);
     let [http, wire] = [(); 2].map(|()| world.connect(1, 1 << 20));
     assert_eq!(say(&mut world, http, &wait_by_http(&name, version, 3)), "");
