@@ -70,7 +70,8 @@ impl Session {
             Session::New => DoorName::Other,
             Session::Memcached(_) => DoorName::Memcached,
             Session::Http(_) => DoorName::Http,
-            Session::Wire(_) | Session::Link(_) => DoorName::Wire,
+            Session::Wire(_) => DoorName::Wire,
+            Session::Link(_) => DoorName::Node,
         }
     }
 

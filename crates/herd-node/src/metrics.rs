@@ -17,6 +17,8 @@ pub(crate) enum DoorName {
     Http,
     /// Herd's wire.
     Wire,
+    /// A link: what another node was asked, and has counted at its own door.
+    Node,
     /// Anything that was turned away.
     Other,
 }
@@ -46,11 +48,12 @@ pub(crate) enum VerbName {
 
 impl DoorName {
     /// All doors, in the order of their counters.
-    pub(crate) const ALL: [DoorName; 4] = [DoorName::Memcached, DoorName::Http, DoorName::Wire, DoorName::Other];
+    pub(crate) const ALL: [DoorName; 5] =
+        [DoorName::Memcached, DoorName::Http, DoorName::Wire, DoorName::Node, DoorName::Other];
 
     /// As a label.
     pub(crate) fn name(self) -> &'static str {
-        ["memcached", "http", "wire", "other"][self as usize]
+        ["memcached", "http", "wire", "node", "other"][self as usize]
     }
 }
 

@@ -130,9 +130,11 @@ impl Top {
 impl Reading {
     fn of(metrics: &str, at: Instant) -> Self {
         let values = |name: &str| {
+            // What other nodes handed on is counted where it was asked.
+            let asked = |rest: &String| !rest.starts_with("{door=\"node\"");
             let named = metrics.lines().filter_map(move |line| line.strip_prefix(name).map(str::to_owned));
             // Behind the name stand the labels or the value: else it is another metric's.
-            let its = named.filter(|rest| rest.starts_with(['{', ' ']));
+            let its = named.filter(|rest| rest.starts_with(['{', ' '])).filter(asked);
             its.filter_map(|rest| rest.rsplit(' ').next()?.parse::<f64>().ok()).collect::<Vec<_>>()
         };
         let sum = |(_, name): (&str, &str)| values(name).iter().sum();
@@ -213,7 +215,8 @@ mod tests {
     use super::*;
 
     const METRICS: &str = "# HELP herd_requests_total Requests\nherd_requests_total{door=\"http\",verb=\"get\"} 40\n\
-        herd_requests_total{door=\"wire\",verb=\"put\"} 2\nherd_objects{collection=\"default\"} 7\n\
+        herd_requests_total{door=\"wire\",verb=\"put\"} 2\n\
+        herd_requests_total{door=\"node\",verb=\"put\"} 5\nherd_objects{collection=\"default\"} 7\n\
         herd_objects_other 9\nherd_links{peer=\"b\"} 2\nherd_links{peer=\"c\"} 1\n\
         herd_loop_longest_turn_seconds{loop=\"0\"} 0.001\nherd_loop_longest_turn_seconds{loop=\"1\"} 0.25\n";
 
@@ -221,7 +224,7 @@ mod tests {
     fn rates_are_the_difference_of_two_readings() {
         let at = Instant::now();
         let first = Reading::of(METRICS, at);
-        let later = METRICS.replace("} 40", "} 140").replace("\"default\"} 7", "\"default\"} 8");
+        let later = METRICS.replace("} 40", "} 140").replace("} 5", "} 50").replace("\"default\"} 7", "\"default\"} 8");
         let second = Reading::of(&later, at + Duration::from_secs(2));
         let shown = second.since(&first).expect("it went on");
         assert_eq!((shown.rates[0], shown.levels, shown.longest_ms), (50.0, [8.0, 0.0, 3.0, 0.0], 250.0));

@@ -368,7 +368,7 @@ impl Session {
 
     /// Ends it, and says why.
     fn fail(&mut self, cx: &mut Context, fault: Fault, out: &mut Output<'_>) {
-        cx.count_error(DoorName::Wire, VerbName::Admin, ErrorKind::NotAllowed);
+        cx.count_error(DoorName::Node, VerbName::Admin, ErrorKind::NotAllowed);
         let refused = match fault {
             Fault::Refused(error) => {
                 error.goodbye(out.buf);

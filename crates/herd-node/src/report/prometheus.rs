@@ -30,7 +30,12 @@ impl Shared {
     }
 
     fn requests_text(&self, out: &mut String) {
-        head(out, "herd_requests_total", "counter", "Requests answered, by door and verb.");
+        head(
+            out,
+            "herd_requests_total",
+            "counter",
+            "Requests answered, by door and verb; door node: those that other nodes handed on, which they count too.",
+        );
         self.each_verb(|door, verb, sum| {
             let requests = sum(&|v| &v.requests);
             if requests > 0 {

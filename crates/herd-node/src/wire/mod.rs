@@ -18,7 +18,7 @@ mod verbs;
 mod write;
 
 use crate::context::{Context, Output};
-use crate::metrics::{DoorName, VerbName};
+use crate::metrics::VerbName;
 use asks::Asking;
 pub(crate) use handed::with_object;
 use herd_core::limits::{
@@ -332,7 +332,7 @@ fn count_as(verb: Option<Verb>) -> VerbName {
 fn welcome(cx: &mut Context, fields: &Fields<'_>, out: &mut Output<'_>) -> Next {
     cx.count(VerbName::Admin);
     if let Err((code, text)) = map::check_meant(cx, fields) {
-        cx.count_error(DoorName::Wire, VerbName::Admin, ErrorKind::BadRequest);
+        cx.count_error(cx.door, VerbName::Admin, ErrorKind::BadRequest);
         write_frame(Header { code, ..Header::new(Kind::Goodbye) }, &Fields::failed(text), &[], out);
         return Next::Close;
     }
@@ -359,7 +359,7 @@ fn write_frame(header: Header, fields: &Fields<'_>, body: &[u8], out: &mut Outpu
 /// Answers a request with an error; `version` is the object's where a condition failed.
 #[cold]
 fn refuse(cx: &Context, verb: VerbName, request: &Header, version: u64, error: &Error, out: &mut Output<'_>) {
-    cx.count_error(DoorName::Wire, verb, error.kind);
+    cx.count_error(cx.door, verb, error.kind);
     let mut header = cx.reply_to(request, Status::Error(error.kind));
     header.version = version;
     write_frame(header, &Fields::failed(&error.text), &[], out);
@@ -368,14 +368,14 @@ fn refuse(cx: &Context, verb: VerbName, request: &Header, version: u64, error: &
 /// Ends the connection with an error that no single request is to blame for.
 #[cold]
 pub(crate) fn fail_all(cx: &Context, error: &Error, out: &mut Output<'_>) {
-    cx.count_error(DoorName::Wire, VerbName::Put, error.kind);
+    cx.count_error(cx.door, VerbName::Put, error.kind);
     write_frame(Header::new(Kind::Goodbye), &Fields::failed(&error.text), &[], out);
 }
 
 /// A frame that can't be understood ends the connection: what follows it can't be told apart.
 #[cold]
 fn goodbye(cx: &Context, text: &str, out: &mut Output<'_>) -> Step {
-    cx.count_error(DoorName::Wire, VerbName::Admin, ErrorKind::BadRequest);
+    cx.count_error(cx.door, VerbName::Admin, ErrorKind::BadRequest);
     write_frame(Header::new(Kind::Goodbye), &Fields::failed(text), &[], out);
     Step { used: 0, next: Next::Close }
 }

@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 /// Requests of a kind that the nodes have had, those that were handed on to them included.
 fn asked(nodes: &[Node], verb: &str) -> u64 {
     let client = |node: &Node| Client::new(&node.addr, Config::default()).expect("an address");
-    let start = format!("herd_requests_total{{door=\"wire\",verb=\"{verb}\"}} ");
+    let starts = ["wire", "node"].map(|door| format!("herd_requests_total{{door=\"{door}\",verb=\"{verb}\"}} "));
     let count = |node: &Node| {
         let metrics = client(node).metrics().expect("metrics");
-        metrics.lines().find_map(|line| line.strip_prefix(&start)?.parse::<u64>().ok()).unwrap_or(0)
+        let of = |line: &str| starts.iter().find_map(|start| line.strip_prefix(start)?.parse::<u64>().ok());
+        metrics.lines().filter_map(of).sum::<u64>()
     };
     nodes.iter().map(count).sum()
 }

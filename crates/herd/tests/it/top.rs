@@ -1,7 +1,7 @@
 //! `herd top` over real nodes, and the metrics it is made of.
 
 use crate::herds::{all_serve, three};
-use crate::node::{herd, text};
+use crate::node::{Node, herd, text};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -12,7 +12,19 @@ fn a_second_of_a_herd_is_a_line_for_each_node_and_the_sum() {
     let nodes = three(dir.path());
     all_serve(&nodes, &["n1", "n2", "n3"]);
     let sets: String = (0..200).map(|number| format!("set k{number} 0 0 1\r\nx\r\n")).collect();
+    let asked = |node: &Node| {
+        let metrics = text(&node.talk(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
+        let of_puts = metrics.lines().filter(|line| line.starts_with("herd_requests_total{") && line.contains("put"));
+        let count = |door: &str| {
+            let its = of_puts.clone().filter(|line| line.contains(&format!("door=\"{door}\"")));
+            its.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum::<u64>()
+        };
+        ["memcached", "wire", "node"].map(count)
+    };
     nodes[1].talk((sets + "quit\r\n").as_bytes());
+    let puts = [asked(&nodes[0]), asked(&nodes[1]), asked(&nodes[2])];
+    assert!(puts[0][..2] == [0, 0] && puts[1] == [200, 0, 0] && puts[2][..2] == [0, 0], "{puts:?}");
+    assert!(puts[0][2] > 0 && puts[2][2] > 0, "what was handed on is told apart: {puts:?}");
     let told = nodes[0].ok(&["top", "--once", "--json"]);
     let lines: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let names: Vec<&str> = lines.iter().filter_map(|line| line["node"].as_str()).collect();
