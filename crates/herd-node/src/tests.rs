@@ -1,6 +1,6 @@
 //! What a node answers, byte by byte, driven without sockets.
 
-mod away;
+pub(crate) mod away;
 mod http;
 mod map;
 mod memcached;

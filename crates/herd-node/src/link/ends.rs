@@ -249,7 +249,9 @@ impl Ends {
 
     /// Hands the owner a map that came as an answer.
     pub(crate) fn map_came(&self, from: LinkId, sent: MapSent, bytes: Vec<u8>) {
-        self.hub().into_iter().for_each(|hub| hub.owner.map_came(Came { from: from.node, sent, bytes: bytes.clone() }));
+        if let Some(hub) = self.hub() {
+            hub.owner.map_came(Came { from: from.node, sent, bytes, is_pushed: false });
+        }
     }
 
     /// Appends the answer to a request of an end that goes by another map: with the map, if that is the later one.

@@ -35,6 +35,8 @@ pub struct Came {
     pub sent: MapSent,
     /// Its bytes, for [`MapSent::map`]. Nothing of them was looked at.
     pub bytes: Vec<u8>,
+    /// It is given to all nodes, as by that of the warden alone; else it came with an answer.
+    pub is_pushed: bool,
 }
 
 /// Whom links tell of what came over them. All is told by loops, so nothing may wait in it, or take long.

@@ -119,6 +119,6 @@ impl Ends {
     fn received(&mut self) {
         let Some((staged, hub)) = self.staged.take().zip(self.hub()) else { return };
         let Staged { id, sent, assembly, .. } = staged;
-        hub.owner.map_came(Came { from: id.node, sent, bytes: assembly.into_bytes() });
+        hub.owner.map_came(Came { from: id.node, sent, bytes: assembly.into_bytes(), is_pushed: true });
     }
 }

@@ -147,7 +147,9 @@ impl Member {
         let Some(at_hand) = self.map() else { return };
         match came.sent.map(&came.bytes, &at_hand) {
             Ok(map) if map.herd == self.herd => {
-                self.warden_node.store(came.from.0.get(), Relaxed);
+                if came.is_pushed {
+                    self.warden_node.store(came.from.0.get(), Relaxed);
+                }
                 self.take(shared, &Arc::new(map), came.sent.mark.held);
             }
             Ok(_) | Err(herd_core::place::MapError::OtherBase) => {}
@@ -231,5 +233,39 @@ impl Duty {
         let ended = self.thread.join().map_err(|_| io::Error::other("the thread of maps panicked"));
         let warden = self.warden.map_or(Ok(()), Running::stop);
         ended.and(warden)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drive::World;
+    use crate::tests::away::{herd, life};
+    use herd_core::wire::MapSent;
+
+    /// Any node answers with its map who asks by an older one; only that of the warden gives it to all.
+    #[test]
+    fn the_warden_is_where_maps_are_pushed_from_and_not_where_they_came_with_an_answer() {
+        let (world, mut map) = (World::new(), Arc::new(herd(3)));
+        let member = Member {
+            herd: map.herd,
+            life: life(2),
+            warden: None,
+            warden_node: AtomicU32::new(1),
+            mailbox: Arc::default(),
+            hub: OnceLock::new(),
+            map: Mutex::new(None),
+        };
+        member.first(&world.shared, &map, true).expect("it may be taken");
+        for (from, is_pushed, warden) in [(3, false, 1), (3, true, 3), (1, false, 3)] {
+            map = Arc::new(map.next(|draft| draft.collections[0].generation += 1).expect("valid"));
+            let sent = MapSent { mark: MapMark::of(&map, true), is_difference: false };
+            let from = life(from).node;
+            member.receive(&world.shared, &Came { from, sent, bytes: map.encode(), is_pushed });
+            assert_eq!(
+                (member.map().map(|map| map.revision), member.warden_node()),
+                (Some(map.revision), life(warden).node)
+            );
+        }
     }
 }

@@ -193,7 +193,7 @@ fn who_waits_and_who_lists_is_told_when_a_map_gives_the_objects_away() {
     assert_eq!(world.shared.watch.waiting(), 0);
 }
 
-pub(super) fn life(number: u32) -> Life {
+pub(crate) fn life(number: u32) -> Life {
     Life { node: NodeId(NonZeroU32::new(number).expect("from 1")), incarnation: 1 }
 }
 
@@ -204,7 +204,7 @@ fn only(number: u32) -> herd_core::place::Group {
 }
 
 /// The first map of a herd of so many nodes that keeps one copy, with collection `default` and one that evicts.
-pub(super) fn herd(nodes: u32) -> Map {
+pub(crate) fn herd(nodes: u32) -> Map {
     let node = |number| Node {
         id: life(number).node,
         name: format!("n{number}"),
