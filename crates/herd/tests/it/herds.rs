@@ -291,6 +291,51 @@ fn nodes_of_any_number_of_loops_serve_on_all_of_them() {
     assert!(nodes[1].herd(&["fsck"]).status.success());
 }
 
+/// Most bytes that the process ever had in memory.
+fn peak_bytes(node: &Node) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", node.pid())).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("it is there");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+}
+
+/// A node of 64 MiB through which 300 MiB go both ways, while other clients come and go.
+#[test]
+fn what_is_larger_than_a_node_goes_through_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let start = |name: &str, memory: &str, more: &[&str]| {
+        let data = dir.path().join(name);
+        let data = data.to_str().expect("text");
+        Node::start(&[&["--memory", memory, "--threads", "1", "--name", name, "--data", data], more].concat())
+    };
+    let first = start("n1", "64m", &["--replicas", "1"]);
+    let second = start("n2", "1g", &["--join", &first.addr]);
+    let third = start("n3", "1g", &["--join", &first.addr]);
+    let nodes = [first, second, third];
+    all_serve(&nodes, &["n1", "n2", "n3"]);
+    let large = crate::node::pattern(300 << 20, 7);
+    let file = dir.path().join("large");
+    std::fs::write(&file, &large).expect("there is room");
+    let before = peak_bytes(&nodes[0]);
+    let put = |name: &str| {
+        let url = format!("http://{}/o/default/{name}", nodes[0].addr);
+        let mut curl = std::process::Command::new("curl");
+        curl.args(["-sS", "-o", "/dev/null", "-w", "%{http_code}", "-T"]).arg(&file).arg(url);
+        text(&curl.output().expect("curl runs").stdout)
+    };
+    // Of those that it has itself it says so at once.
+    let name = (0..32).map(|at| format!("large{at}")).find(|name| put(name) == "201").expect("another node has some");
+    let stalled = nodes[0].connect();
+    let head = format!("PUT /o/default/{name} HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", large.len());
+    (&stalled).write_all(&[head.as_bytes(), &large[..32 << 20]].concat()).expect("sent");
+    let sets: String = (0..200).map(|at| format!("set k{at} 0 0 2\r\nxy\r\n")).collect();
+    assert_eq!(text(&nodes[0].talk(format!("{sets}quit\r\n").as_bytes())), "STORED\r\n".repeat(200));
+    drop(stalled);
+    let get = format!("GET /o/default/{name} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+    assert!(nodes[0].talk(get.as_bytes()).ends_with(&large), "what stalled and went left what was there");
+    let grown = peak_bytes(&nodes[0]) - before;
+    assert!(grown < 64 << 20, "{grown} bytes more were there");
+}
+
 #[test]
 fn the_herd_goes_on_when_its_first_node_was_started_anew() {
     let dir = tempfile::tempdir().expect("a directory");
