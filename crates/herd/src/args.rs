@@ -186,8 +186,9 @@ pub(crate) struct NodeArgs {
 
 #[derive(ClapArgs)]
 #[command(
-    after_help = "Prints one line, `ready` and the addresses, once all nodes serve. What dies is started again, \
-without what it held. With --data the herd goes on the next time, with its collections; without, each one is new.
+    after_help = "Prints one line, `ready` and the addresses, once all nodes serve and see each other. What dies is \
+started again, without what it held. With --data the herd goes on the next time, with its collections; without, each \
+one is new.
 
 Examples:
   herd up

@@ -39,7 +39,7 @@ fn gather(herd: &HerdArgs) -> Result<Value, Failure> {
     Ok(merged(asked, nodes, &told))
 }
 
-fn status_of(addr: &str, patience: Duration) -> Option<Value> {
+pub(crate) fn status_of(addr: &str, patience: Duration) -> Option<Value> {
     Client::new(addr, Config { timeout: patience, ..Config::default() }).ok()?.status().ok()
 }
 

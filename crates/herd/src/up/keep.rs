@@ -5,6 +5,7 @@ use super::{LOCK, STATE, home, lock, write};
 use crate::args::KeepArgs;
 use crate::exit::{Failure, Outcome, USAGE};
 use crate::out;
+use crate::view::status_of;
 use rustix::process::{Pid, Signal, kill_process, setsid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::OpenOptions;
@@ -18,6 +19,8 @@ use std::time::{Duration, Instant};
 
 /// How long all nodes may take to serve.
 const READY_PATIENCE: Duration = Duration::from_secs(20);
+/// How long a node may take to say whom it sees.
+const ASK_PATIENCE: Duration = Duration::from_secs(1);
 /// How long nodes that were told to stop may take.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// How often it looks.
@@ -104,7 +107,8 @@ impl Keeper<'_> {
         (0..self.nodes.len()).try_for_each(|at| {
             self.start(at)?;
             self.wait(stop, until, |nodes| nodes[at].ready)
-        })
+        })?;
+        self.wait(stop, until, |nodes| nodes.iter().all(|node| sees(node, nodes)))
     }
 
     /// Waits until nodes are so; an error if one ends meanwhile.
@@ -225,6 +229,14 @@ impl Keeper<'_> {
             node.child.as_mut().into_iter().for_each(|child| drop(child.wait()));
         }
     }
+}
+
+/// Whether a node says that these serve, itself among them.
+fn sees(node: &Kept, nodes: &[Kept]) -> bool {
+    let status = status_of(&node.addr, ASK_PATIENCE).unwrap_or_default();
+    let seen = status["nodes"].as_array().map_or(&[][..], Vec::as_slice);
+    let serves = |name: String| seen.iter().any(|node| node["name"] == name && node["state"] == "serving");
+    nodes.iter().all(|node| serves(format!("n{}", node.number)))
 }
 
 /// What a node told last.

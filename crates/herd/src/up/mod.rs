@@ -38,6 +38,11 @@ fn place(data: Option<&Path>) -> Result<PathBuf, Failure> {
     std::path::absolute(&dir).map_err(Failure::local(dir.display()))
 }
 
+/// A command on the herd that was named with `--data`, or that was not.
+fn hint(command: &str, data: Option<&Path>) -> String {
+    data.map_or_else(|| format!("`herd {command}`"), |data| format!("`herd {command} --data {}`", data.display()))
+}
+
 /// The lock of a directory, if nobody has it.
 fn lock(dir: &Path) -> Result<Option<File>, Failure> {
     let path = dir.join(LOCK);
@@ -60,7 +65,8 @@ pub(crate) fn up(args: &UpArgs) -> Outcome {
     let dir = place(args.data.as_deref())?;
     fs::create_dir_all(&dir).map_err(Failure::local(dir.display()))?;
     let Some(free) = lock(&dir)? else {
-        let text = format!("a herd runs in {} already: `herd down` ends it, or name another --data", dir.display());
+        let (dir, ends) = (dir.display(), hint("down", args.data.as_deref()));
+        let text = format!("a herd runs in {dir} already: {ends} ends it, or name another --data");
         return Err(Failure::new(USAGE, text));
     };
     begin(&dir, args)?;
@@ -86,10 +92,11 @@ pub(crate) fn up(args: &UpArgs) -> Outcome {
     match line.strip_prefix("ready ") {
         Some(_) => {
             out::tell(format!(
-                "{} nodes with {} each; their logs: {}; `herd down` ends them",
+                "{} nodes with {} each; their logs: {}; {} ends them",
                 args.nodes,
                 size::show(memory),
                 dir.join("n*.log").display(),
+                hint("down", args.data.as_deref()),
             ));
             out::print(line)
         }
@@ -124,7 +131,8 @@ fn begin(dir: &Path, args: &UpArgs) -> Outcome {
 
 pub(crate) fn down(args: &DownArgs) -> Outcome {
     let dir = place(args.data.as_deref())?;
-    let none = || Failure::new(NOT_SO, format!("no herd runs in {}: `herd up` starts one", dir.display()));
+    let up = hint("up", args.data.as_deref());
+    let none = || Failure::new(NOT_SO, format!("no herd runs in {}: {up} starts one", dir.display()));
     if !dir.join(LOCK).exists() || lock(&dir)?.is_some() {
         return Err(none());
     }

@@ -68,7 +68,7 @@ fn a_herd_comes_up_lives_on_and_goes_without_a_trace() {
     let since = Instant::now();
     let addrs = up(state.path(), &[]);
     assert!(addrs.len() == 3 && since.elapsed() < SOON, "{addrs:?}");
-    assert!(within(SOON, || serving(&addrs[2]) == 3));
+    assert_eq!(addrs.iter().map(|addr| serving(addr)).collect::<Vec<_>>(), [3, 3, 3], "each sees all at once");
     let twice = run(state.path(), &["up", "--port", "0"]);
     assert!(twice.status.code() == Some(2) && text(&twice.stderr).contains("runs in"), "{}", text(&twice.stderr));
 
@@ -106,11 +106,16 @@ fn a_keeper_that_is_killed_takes_its_nodes_along() {
     let all = children(keeper);
     kill(keeper);
     assert!(within(SOON, || !all.iter().any(|pid| is_there(*pid))));
-    assert_eq!(run(state.path(), &["down", "--data", data]).status.code(), Some(1));
+    let down = run(state.path(), &["down", "--data", data]);
+    let told = text(&down.stderr);
+    assert!(down.status.code() == Some(1) && told.contains(&format!("`herd up --data {data}` starts one")), "{told}");
     // With a directory of its own the herd goes on.
     let fewer = run(state.path(), &["up", "--nodes", "1", "--port", "0", "--data", data]);
     assert!(fewer.status.code() == Some(2) && text(&fewer.stderr).contains("--nodes 2"), "{}", text(&fewer.stderr));
     let addrs = up(state.path(), &["--nodes", "2", "--data", data]);
+    let twice = run(state.path(), &["up", "--port", "0", "--data", data]);
+    let told = text(&twice.stderr);
+    assert!(told.contains(&format!("`herd down --data {data}` ends it")), "{told}");
     let listed = herd().args(["collection", "ls", "--node", &addrs[0]]).output().expect("herd runs");
     assert!(text(&listed.stdout).contains("photos"));
     assert!(run(state.path(), &["down", "--data", data]).status.success());
