@@ -170,7 +170,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
     }
 
     /// Whether this node is the primary.
-    pub(super) fn leads(&self) -> bool {
+    pub fn leads(&self) -> bool {
         self.view.is_led_by(self.me)
     }
 

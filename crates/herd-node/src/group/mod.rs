@@ -101,7 +101,7 @@ pub(crate) fn ask(cx: &mut Context, c: &Collection, name: &[u8], op: Operation) 
     // A map that came just now may have made the part.
     look_at_map(cx);
     let origin = op.origin;
-    if with(cx, group, |share, cx| share.ask(key, op, cx.now_ms())).is_none() {
+    if with(cx, group, |share, cx| share.ask(cx, key, op)).is_none() {
         cx.parts.told.push_back((origin, Told::Again { may_be_done: false }));
     }
 }

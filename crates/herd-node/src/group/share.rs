@@ -120,26 +120,36 @@ impl Share {
         }
     }
 
-    /// Why nothing is written now: a member whose ack is needed has no link for a while. What is not begun fails at
-    /// once and for certain, where it would end as of unknown outcome.
+    /// Why nothing is begun now: a member whose ack is needed has no link for a while. What is not begun fails at once
+    /// and for certain, where it would end as of unknown outcome. A take-over that has just begun is waited for longer.
     fn stopped(&self, cx: &Context, key: &Key) -> Option<Error> {
+        let (patience_ms, what) = match self.part.is_open() {
+            true => (GROUP_LINK_PATIENCE_MS, "no write"),
+            false => (3 * GROUP_LINK_PATIENCE_MS, "it is neither read nor written"),
+        };
         let is_gone = |member: &&Member| {
             let since_ms = self.lost_ms.get(&member.node).unwrap_or(&self.made_ms);
-            let is_lost = !self.out.contains_key(&member.node) && cx.now_ms() - since_ms > GROUP_LINK_PATIENCE_MS;
+            let is_lost = !self.out.contains_key(&member.node) && cx.now_ms() - since_ms > patience_ms;
             is_lost && member.standing != Standing::Syncing
         };
         let gone = self.part.view().members.iter().find(is_gone)?;
         let map = cx.shared.place.get().and_then(|place| place.map());
         let name = map.and_then(|(map, _)| map.node(gone.node).map(|node| node.name.clone())).unwrap_or_default();
         let of = quote(&key.of.name);
-        let text = format!("node '{name}', which keeps a copy of '{of}', can't be reached: no write until it is back");
+        let text = format!("node '{name}', which keeps a copy of '{of}', can't be reached: {what} until it is back");
         Some(Error::new(ErrorKind::Unreachable, text))
     }
 
     /// An operation of this node's clients, or of a node that handed it on.
-    pub(super) fn ask(&mut self, key: Key, mut op: Operation, now_ms: u64) {
+    pub(super) fn ask(&mut self, cx: &Context, key: Key, mut op: Operation) {
+        if self.part.leads()
+            && !self.part.is_open()
+            && let Some(error) = self.stopped(cx, &key)
+        {
+            return self.end(&op, Told::failed(error));
+        }
         if let Some(id) = op.id.filter(|_| !op.is_new) {
-            op.is_new = self.kept.stand(key.of.slot(), id, op.first_epoch, now_ms);
+            op.is_new = self.kept.stand(key.of.slot(), id, op.first_epoch, cx.now_ms());
         }
         self.part.ask(key.clone(), op.of(key));
     }
@@ -224,7 +234,7 @@ impl Share {
         for of in due {
             let key = Copies { cx, kept: &mut self.kept }.key_of(of);
             self.expiring += usize::from(key.is_some());
-            key.into_iter().for_each(|key| self.ask(key, Operation::expire(), cx.now_ms()));
+            key.into_iter().for_each(|key| self.ask(cx, key, Operation::expire()));
         }
     }
 
@@ -307,7 +317,7 @@ impl Share {
         let c = cx.shared.store.collection_by_id(key.of.collection);
         for op in ops {
             match &c {
-                Some(c) => self.ask(Key { of: key.of.clone(), generation: c.generation() }, op, cx.now_ms()),
+                Some(c) => self.ask(cx, Key { of: key.of.clone(), generation: c.generation() }, op),
                 None => self.fail(op, Outcome::Refused(Refusal::NoCollection)),
             }
         }

@@ -317,3 +317,28 @@ fn a_group_that_was_shared_by_a_map_that_no_loop_saw_is_served() {
         put(&mut herd, &i.to_le_bytes(), b"value");
     }
 }
+
+/// What waits for a take-over that can't end is refused for certain, and not done some day.
+#[test]
+fn a_group_that_takes_over_while_a_member_is_gone_refuses_at_once() {
+    let mut herd = Herd::new(3, 3);
+    put(&mut herd, b"n", b"1");
+    herd.pass(5);
+    herd.world.kill(3);
+    herd.change_map(|draft| {
+        for group in &mut draft.spreads[0].groups {
+            let primary = if group.primary == Some(node(1)) { node(2) } else { node(1) };
+            let backup = |node| Member { node, standing: Standing::Backup, since: 0 };
+            group.others = group.members().filter(|member| *member != primary).map(backup).collect();
+            group.primary = Some(primary);
+        }
+    });
+    herd.tell_map();
+    herd.pass(4_000);
+    for op in [small(b"2"), read()] {
+        let asked = herd.begin(b"n", &op);
+        herd.settle();
+        let error = herd.told(asked).expect("it is not waited for").err().expect("it was not begun");
+        assert!(error.kind == ErrorKind::Unreachable && error.text.contains("which keeps a copy of 'n'"), "{error:?}");
+    }
+}
