@@ -17,7 +17,7 @@
 //! table, so a plan with few moves can come beside this one: it gives a slot to a group that has members in common
 //! with the old one.
 
-use super::map::{Draft, Group, Grows, Kind, Member, Node, NodeId, NodeState, Spread, Standing};
+use super::map::{Draft, Group, GroupId, Grows, Kind, Member, Node, NodeId, NodeState, Spread, Standing};
 use super::{GROUPS_PER_NODE, NEIGHBOURS};
 use crate::limits::{SLOTS, SPREADS_MAX};
 use siphasher::sip::SipHasher13;
@@ -60,6 +60,21 @@ impl Draft {
     pub fn plan(&mut self) {
         let nodes = &self.nodes;
         self.spreads.iter_mut().for_each(|spread| spread.plan(nodes));
+    }
+
+    /// Groups that hold nothing any more, as `node`, which has just joined, was the last that had what they held: they
+    /// keep anew as many copies as they are to. Before this nobody led them who lives, so nobody answers for them by an
+    /// older map. Where a whole spread group holds nothing it is planned anew.
+    pub fn renew(&mut self, lost: &[GroupId], node: NodeId) {
+        for spread in &mut self.spreads {
+            let of = lost.iter().filter(|id| id.spread == spread.id).map(|id| usize::from(id.number));
+            let of: Vec<usize> = of.collect();
+            if !of.is_empty() && spread.groups.iter().all(|group| group.eligible.is_empty()) {
+                spread.plan(&self.nodes);
+            } else {
+                of.into_iter().for_each(|number| spread.renew(number, node, &self.nodes));
+            }
+        }
     }
 
     /// Where placement falls short of what is promised; empty: nowhere.
@@ -137,6 +152,30 @@ impl Spread {
         };
         *self.slots = deal(nodes.len(), &groups, &columns);
         self.groups = groups.iter().map(|members| Group { lost, ..group(members, &nodes) }).collect();
+    }
+}
+
+impl Spread {
+    /// `first` leads a group that holds nothing; its other members are those that are up, each time one of a host and a
+    /// rack that is not among them, as far as there are such, and of those who is in the fewest groups.
+    fn renew(&mut self, number: usize, first: NodeId, nodes: &[Node]) {
+        let mut members: Vec<&Node> = up(nodes).filter(|node| node.id == first).collect();
+        let groups = |node: &Node| self.groups.iter().filter(|group| group.members().any(|id| id == node.id)).count();
+        while members.len() < usize::from(self.copies) {
+            let rest = up(nodes).filter(|node| members.iter().all(|member| member.id != node.id));
+            let next = rest.min_by_key(|node| {
+                let host = members.iter().any(|member| member.host == node.host);
+                let rack = members.iter().any(|member| member.rack == node.rack);
+                (host, rack, groups(node), node.id)
+            });
+            let Some(next) = next else { break };
+            members.push(next);
+        }
+        let places: Vec<usize> = (0..members.len()).collect();
+        let lost = self.groups[number].lost;
+        if !places.is_empty() {
+            self.groups[number] = Group { lost, ..group(&places, &members) };
+        }
     }
 }
 

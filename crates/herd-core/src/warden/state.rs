@@ -6,7 +6,7 @@ use crate::collection::{Class, Spec};
 use crate::control::Term;
 use crate::key::CollectionId;
 use crate::limits::NODES_MAX;
-use crate::place::{Collection, Draft, Grows, Kind, Map, MapError, Node, NodeId, NodeState};
+use crate::place::{Collection, Draft, GroupId, Grows, Kind, Map, MapError, Node, NodeId, NodeState};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -135,10 +135,14 @@ impl State {
         let node = node(join, id, incarnation);
         let mut held = self.held;
         let map = self.changed(rules, |draft| {
+            let mut lost = Vec::new();
             if held {
-                held = forget(draft, id);
+                (held, lost) = forget(draft, id);
             }
             draft.join(node, held);
+            if held {
+                draft.renew(&lost, id);
+            }
         })?;
         (self.map, self.held, self.next_node) = (map, held, next_node);
         self.members.insert(id, Member { identity: join.identity, process: join.process });
@@ -186,30 +190,24 @@ fn node(join: &Join, id: NodeId, incarnation: u64) -> Node {
 }
 
 /// Takes a node whose memory is gone out of all groups. Whether anybody is left who holds what was acknowledged; if
-/// not, the loss is a fact, and the herd holds nothing. Where it is a fact for a group only, that one is the node's
-/// again, and empty. Each group that lost what it had to keep says so from then on.
-fn forget(draft: &mut Draft, node: NodeId) -> bool {
-    let mut lost = Vec::new();
-    let mut held = false;
+/// not, the loss is a fact, and the herd holds nothing. And the groups of which it is a fact, each of which says so
+/// from then on.
+fn forget(draft: &mut Draft, node: NodeId) -> (bool, Vec<GroupId>) {
+    let (mut held, mut lost) = (false, Vec::new());
     // That of the map that comes of it: a node in another life changes it.
     let epoch = draft.epoch + 1;
-    let groups = draft.spreads.iter_mut().flat_map(|spread| {
-        let lost = if spread.kind == Kind::Kept { epoch } else { 0 };
-        spread.groups.iter_mut().map(move |group| (group, lost))
-    });
-    for (group, epoch) in groups {
-        let was_eligible = group.eligible.contains(&node);
-        group.primary = group.primary.filter(|primary| *primary != node);
-        group.others.retain(|member| member.node != node);
-        group.eligible.retain(|eligible| *eligible != node);
-        held |= !group.eligible.is_empty();
-        if was_eligible && group.eligible.is_empty() {
-            group.lost = epoch;
-            lost.push(group);
+    for spread in &mut draft.spreads {
+        for (number, group) in (0..).zip(&mut spread.groups) {
+            let was_eligible = group.eligible.contains(&node);
+            group.primary = group.primary.filter(|primary| *primary != node);
+            group.others.retain(|member| member.node != node);
+            group.eligible.retain(|eligible| *eligible != node);
+            held |= !group.eligible.is_empty();
+            if was_eligible && group.eligible.is_empty() {
+                group.lost = if spread.kind == Kind::Kept { epoch } else { 0 };
+                lost.push(GroupId { spread: spread.id, number });
+            }
         }
     }
-    for group in lost {
-        (group.primary, group.eligible) = (Some(node), vec![node]);
-    }
-    held
+    (held, lost)
 }

@@ -133,3 +133,30 @@ fn a_herd_that_can_not_come_up_says_why_and_leaves_nothing() {
     let output = run(state.path(), &["up", "--port", "0", "--memory", "12m"]);
     assert!(output.status.code() == Some(2) && text(&output.stderr).contains("too little"), "{}", text(&output.stderr));
 }
+
+#[test]
+fn a_herd_that_was_ended_goes_on_with_its_collections_and_takes_writes_in_each() {
+    let state = tempfile::tempdir().expect("a directory");
+    let dir = state.path().join("data");
+    let data = dir.to_str().expect("it is text");
+    let _ends = Ends(state.path(), &["--data", data]);
+    let asked = |addr: &str, args: &[&str]| run(state.path(), &[args, &["--node", addr]].concat());
+    let put = |addr: &str| {
+        for key in ["x", "alone/x"] {
+            let output = asked(addr, &["put", key, "Cargo.toml"]);
+            assert!(output.status.success(), "{key}: {}", text(&output.stderr));
+        }
+    };
+    let addr = up(state.path(), &["--data", data]).remove(1);
+    let made = asked(&addr, &["collection", "create", "alone", "--class", "ram:1"]);
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    put(&addr);
+    assert!(run(state.path(), &["down", "--data", data]).status.success());
+
+    let addr = up(state.path(), &["--data", data]).remove(1);
+    put(&addr);
+    let status: Value = serde_json::from_slice(&asked(&addr, &["status", "--json"]).stdout).expect("it is JSON");
+    assert_eq!(status["groups_stopped"], 0, "{status}");
+    let losses = status["losses"].as_array().map_or(0, Vec::len);
+    assert!(losses > 0, "what was there is gone, and that is told: {status}");
+}

@@ -199,6 +199,47 @@ fn who_lost_its_memory_is_in_no_group_until_all_have() {
     assert_eq!(losses(&bench), BTreeSet::from([map.epoch]), "however it is planned anew");
 }
 
+#[test]
+fn what_all_lost_is_kept_anew_where_others_hold_theirs() {
+    let mut bench = Bench::new(config("a"));
+    bench.join_all(1..=3);
+    let alone = created(&mut bench, create("alone", "ram:1")).spread_group();
+    bench.all_have();
+    bench.ask(Ask::Hold).expect("all have the map");
+    for number in 1..=3 {
+        bench.join(join(number, 2));
+    }
+    assert_eq!(bench.pushed.last().map(|(_, held)| *held), Some(true), "who is back alone may hold anew");
+    let map = bench.map();
+    let (default, alone) = (map.spread(0).expect("the default one"), map.spread(alone).expect("it was made"));
+    let led: BTreeSet<NodeId> = default.groups.iter().filter_map(|group| group.primary).collect();
+    assert_eq!(led.len(), 3, "as at the beginning");
+    assert!((0..SLOTS).all(|slot| default.group_of(slot).copies() == 3 && default.group_of(slot).lost == map.epoch));
+    assert!((0..SLOTS).all(|slot| default.since(slot) == map.epoch), "versions rise");
+    assert!((0..SLOTS).all(|slot| alone.group_of(slot).copies() == 1 && alone.group_of(slot).lost > 0));
+}
+
+#[test]
+fn a_group_that_lost_all_is_kept_anew_by_who_is_there() {
+    let mut bench = Bench::new(Config { birth: Some(Birth { copies: Some(2), ..birth() }), ..config("a") });
+    bench.join_all(1..=5);
+    bench.all_have();
+    bench.ask(Ask::Hold).expect("all have the map");
+    let before = bench.map();
+    let back: BTreeSet<NodeId> = [1, 2].map(|number| bench.join(join(number, 2)).node).into();
+    let map = bench.map();
+    for slot in 0..SLOTS {
+        let was = before.spread(0).expect("the default one").group_of(slot);
+        let is = map.spread(0).expect("the default one").group_of(slot);
+        let lost = was.members().all(|node| back.contains(&node));
+        assert_eq!(is.lost, if lost { map.epoch } else { 0 });
+        let gone = was.members().filter(|node| back.contains(node)).count();
+        assert_eq!(is.members().count(), if lost { 2 } else { 2 - gone }, "slot {slot}");
+        assert!(!lost || is.copies() == 2 && is.primary_since == map.epoch);
+    }
+    assert!(map.spread(0).expect("the default one").groups.iter().any(|group| group.lost > 0), "some did");
+}
+
 /// When groups of the default spread group lost what they held.
 fn losses(bench: &Bench) -> BTreeSet<u32> {
     bench.map().spread(0).expect("the default one").groups.iter().map(|group| group.lost).collect()
