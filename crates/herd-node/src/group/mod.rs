@@ -79,6 +79,12 @@ impl Parts {
         self.shares.get(&group).and_then(Option::as_ref).map_or(0, |share| share.kept.answering())
     }
 
+    /// How many slots the part of a group looks after.
+    #[cfg(test)]
+    fn slots(&self, group: GroupId) -> usize {
+        self.shares.get(&group).and_then(Option::as_ref).map_or(0, |share| share.kept.slots.len())
+    }
+
     fn tell(&mut self, told: &mut Vec<(Origin, Told)>) {
         self.told.extend(told.drain(..));
     }
@@ -242,6 +248,12 @@ fn look_at_map(cx: &mut Context) {
 fn adopt(cx: &mut Context, me: Life, map: &Arc<Map>) {
     let lives = map.node(me.node).is_some_and(|node| node.incarnation == me.incarnation);
     for spread in map.spreads.iter().filter(|_| lives) {
+        // A group that there is no more has no slots, or its part would go on to look after them.
+        let gone = |id: &&GroupId| id.spread == spread.id && usize::from(id.number) >= spread.groups.len();
+        let gone: Vec<GroupId> = cx.parts.shares.keys().filter(gone).copied().collect();
+        for id in gone {
+            with(cx, Some(id), |share, cx| share.adopt(cx, Vec::new(), None));
+        }
         for (number, group) in spread.groups.iter().enumerate() {
             let id = GroupId { spread: spread.id, number: number as u16 };
             let is_here = loop_of(cx, id) == cx.number;

@@ -105,6 +105,10 @@ impl Share {
     }
 
     pub(super) fn link_up(&mut self, cx: &mut Context, link: LinkId) {
+        if self.out.get(&link.node).is_some_and(|out| out.generation == link.generation()) {
+            // It was there when the part was made: told once more, the part would begin anew on it, midway.
+            return;
+        }
         self.out.insert(link.node, Outbox::new(self.id, link.node, link.generation()));
         self.coming.remove(&link.node);
         self.part.link_up(link.node, link.generation());

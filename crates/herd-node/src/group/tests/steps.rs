@@ -5,10 +5,10 @@ use crate::group::Done;
 use crate::link::tests::world::node;
 use herd_core::ErrorKind;
 use herd_core::entry::Condition;
-use herd_core::limits::{GROUP_SWEEP_MS, PART_OPS_MAX};
+use herd_core::limits::{GROUP_SWEEP_MS, PART_OPS_MAX, SLOTS};
 use herd_core::method::Method;
 use herd_core::op::{Action, Answer, Op, Put};
-use herd_core::place::{Life, Member, Standing};
+use herd_core::place::{GroupId, Life, Member, Standing};
 use herd_store::Body;
 use std::sync::Arc;
 
@@ -341,4 +341,24 @@ fn a_group_that_takes_over_while_a_member_is_gone_refuses_at_once() {
         let error = herd.told(asked).expect("it is not waited for").err().expect("it was not begun");
         assert!(error.kind == ErrorKind::Unreachable && error.text.contains("which keeps a copy of 'n'"), "{error:?}");
     }
+}
+
+/// Groups are planned anew while the herd holds no object, and may be fewer then.
+#[test]
+fn a_part_of_a_group_that_is_no_more_looks_after_no_slots() {
+    let mut herd = Herd::new(2, 2);
+    let before = herd.map.spreads[0].groups.len();
+    assert!(before > 1);
+    herd.change_map(|draft| {
+        draft.spreads[0].groups.truncate(1);
+        draft.spreads[0].slots.fill(0);
+    });
+    herd.tell_map();
+    for (number, last) in [(1, before as u16 - 1), (2, before as u16 - 1)] {
+        let slots = |herd: &mut Herd, group| herd.cx(number).parts.slots(GroupId { spread: 0, number: group });
+        assert_eq!((slots(&mut herd, 0), slots(&mut herd, last)), (SLOTS, 0));
+    }
+    put(&mut herd, b"n", b"1");
+    herd.pass(5);
+    herd.check_equal();
 }
