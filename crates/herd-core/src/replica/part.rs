@@ -72,6 +72,11 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         self.is_open
     }
 
+    /// Writes of its own that wait for members.
+    pub fn pending(&self) -> usize {
+        self.writes.len()
+    }
+
     /// What is to be done now; takes it out.
     pub fn effects(&mut self) -> Vec<Effect<K, C, O>> {
         std::mem::take(&mut self.out)

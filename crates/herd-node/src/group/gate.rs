@@ -8,7 +8,10 @@ use herd_core::limits::{SLOTS, SPREADS_MAX};
 use herd_core::place::{Group, GroupId, Life, Map, Seat, Spread};
 use herd_store::Entry;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicU16, AtomicU32, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 
 const OPEN: u64 = 1;
 /// There is a part of the group here, or was.
@@ -22,6 +25,8 @@ pub(crate) struct Gates {
     spreads: [OnceLock<Box<[AtomicU64]>>; SPREADS_MAX],
     /// The group of each slot.
     slots: [OnceLock<Box<[AtomicU16]>>; SPREADS_MAX],
+    /// Writes of each group that this node leads which wait for members, for the metrics.
+    pending: [OnceLock<Box<[AtomicU32]>>; SPREADS_MAX],
 }
 
 impl Gates {
@@ -95,6 +100,20 @@ impl Gates {
             Seat::Led => self.is_open_slot(entry.spread(), entry.slot()),
             Seat::Held | Seat::Away => false,
         }
+    }
+
+    /// So many writes of a group wait for its members.
+    pub(super) fn note_pending(&self, id: GroupId, writes: usize) {
+        let counts = self.pending.get(usize::from(id.spread));
+        let counts = counts.map(|counts| counts.get_or_init(|| (0..SLOTS).map(|_| AtomicU32::new(0)).collect()));
+        let count = counts.and_then(|counts| counts.get(usize::from(id.number)));
+        count.into_iter().for_each(|count| count.store(writes as u32, Relaxed));
+    }
+
+    /// Writes of a group that this node leads which wait for its members.
+    pub(crate) fn pending(&self, id: GroupId) -> u32 {
+        let counts = self.pending.get(usize::from(id.spread)).and_then(OnceLock::get);
+        counts.and_then(|counts| counts.get(usize::from(id.number))).map_or(0, |count| count.load(Relaxed))
     }
 
     fn is_open_slot(&self, spread: u16, slot: usize) -> bool {

@@ -36,6 +36,8 @@ pub(super) struct Share {
     expiring: usize,
     /// What operations came to, and who is told.
     told: Vec<(Origin, Told)>,
+    /// Writes that wait for members, as the metrics have it.
+    pending: usize,
 }
 
 /// A walk through the slots of a group, in turns.
@@ -85,6 +87,7 @@ impl Share {
             sweep_ms: 0,
             expiring: 0,
             told: Vec::new(),
+            pending: 0,
         }
     }
 
@@ -252,6 +255,11 @@ impl Share {
             effects.into_iter().for_each(|effect| self.carry_out_one(cx, effect));
         }
         cx.parts.tell(&mut self.told);
+        let pending = self.part.pending();
+        if self.pending != pending {
+            self.pending = pending;
+            cx.shared.gates.note_pending(self.id, pending);
+        }
         let view = self.part.view();
         if self.kept.is_blind() && self.part.is_waited_for() {
             self.kept.sees_all(view.epoch);

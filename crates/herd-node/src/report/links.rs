@@ -44,7 +44,7 @@ impl Shared {
         gauge(out, "herd_groups_led", "Replica groups that this node decides for.", led as u64);
         let help = "What the node is to each replica group it is in; 0: it leads it, and has not taken over yet.";
         head(out, "herd_group_state", "gauge", help);
-        for (id, group) in groups.into_iter().take(STATUS_GROUPS_MAX) {
+        for (id, group) in groups.iter().copied().take(STATUS_GROUPS_MAX) {
             let is_shared = !group.others.is_empty();
             let standing = group.others.iter().find(|member| member.node == me.node).map(|member| member.standing);
             let (role, is_ready) = match standing {
@@ -55,6 +55,13 @@ impl Shared {
             };
             let (spread, number, is_ready) = (id.spread, id.number, u8::from(is_ready));
             line(out, format_args!("herd_group_state{{group=\"{spread}/{number}\",role=\"{role}\"}} {is_ready}"));
+        }
+        let help = "Writes of a replica group that this node leads which wait for its other members.";
+        head(out, "herd_group_pending_writes", "gauge", help);
+        let led = groups.iter().filter(|(_, group)| group.primary == Some(me.node));
+        for (id, _) in led.take(STATUS_GROUPS_MAX) {
+            let (spread, number, pending) = (id.spread, id.number, self.gates.pending(*id));
+            line(out, format_args!("herd_group_pending_writes{{group=\"{spread}/{number}\"}} {pending}"));
         }
     }
 }

@@ -1,10 +1,14 @@
 //! `herd top` over real nodes, and the metrics it is made of.
 
 use crate::herds::{all_serve, three};
-use crate::node::{Node, herd, text};
+use crate::node::{Node, herd, text, within};
 use serde_json::Value;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// A busy machine takes its time.
+const SOON: Duration = Duration::from_secs(20);
 
 #[test]
 fn a_second_of_a_herd_is_a_line_for_each_node_and_the_sum() {
@@ -40,6 +44,34 @@ fn a_second_of_a_herd_is_a_line_for_each_node_and_the_sum() {
     for part in ["herd_links{peer=\"n1\"}", "herd_group_state{group=\"0/", "role=\"primary\"} 1"] {
         assert!(metrics.contains(part), "{part}: {metrics}");
     }
+}
+
+/// Writes that wait for a member which does not answer are told of, group by group.
+#[test]
+fn writes_that_wait_are_told_of() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let nodes = three(dir.path());
+    all_serve(&nodes, &["n1", "n2", "n3"]);
+    let pending = || {
+        let metrics = text(&nodes[0].talk(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
+        let of = metrics.lines().filter_map(|line| line.strip_prefix("herd_group_pending_writes{group=\"0/"));
+        of.map(|line| line.rsplit(' ').next().expect("a number").parse().expect("a number")).collect::<Vec<u64>>()
+    };
+    let set = |number: u32| format!("set k{number} 0 0 1\r\nx\r\n");
+    nodes[0].talk((set(0) + "quit\r\n").as_bytes());
+    assert!(within(SOON, || pending() == [0; 8]), "it leads a third of the groups: {:?}", pending());
+    nodes[2].signal("-STOP");
+    let mut sockets: Vec<_> = (0..40).map(|_| nodes[0].connect()).collect();
+    let all = sockets.iter_mut().zip(0..);
+    all.for_each(|(socket, number)| socket.write_all(set(number).as_bytes()).expect("sent"));
+    let mut most = 0;
+    let waits = within(SOON, || {
+        most = most.max(pending().iter().sum::<u64>());
+        most > 3
+    });
+    assert!(waits, "at most {most}");
+    nodes[2].signal("-CONT");
+    assert!(within(SOON, || pending() == [0; 8]), "{:?}", pending());
 }
 
 #[test]
