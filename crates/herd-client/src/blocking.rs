@@ -12,7 +12,7 @@ use crate::listing::{Item, PAGE_MAX_BYTES, Pager};
 use crate::reply::{Ack, Answer, Object, Reply, Stat};
 use crate::request::{PutOptions, Request};
 use crate::shell::{Common, Config, Dial};
-use herd_core::collection::Spec;
+use herd_core::collection::{Spec, Wanted};
 use herd_core::entry::{Condition, Range, Token, Version};
 use herd_core::limits::BLOCK_BYTES;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -174,7 +174,12 @@ impl Client {
 
     /// Creates a collection; it is no error if it exists with the same specification.
     pub fn create_collection(&self, name: &str, spec: &Spec) -> Result<()> {
-        self.write(Request::create(name, spec)?, Upload::Nothing).map(|_| ())
+        self.create_collection_as(name, &Wanted::of(spec.clone()))
+    }
+
+    /// As [`Client::create_collection`], with copies or a spread group that are asked for.
+    pub fn create_collection_as(&self, name: &str, wanted: &Wanted) -> Result<()> {
+        self.write(Request::create(name, wanted)?, Upload::Nothing).map(|_| ())
     }
 
     /// Destroys a collection and all its objects.

@@ -33,5 +33,5 @@ pub use request::{PutOptions, Request};
 pub use shell::Config;
 
 pub use herd_core::attributes::Attributes;
-pub use herd_core::collection::{Class, Spec};
+pub use herd_core::collection::{Class, Spec, Wanted};
 pub use herd_core::entry::{Condition, Range, Token, Version};

@@ -12,7 +12,7 @@ use crate::listing::{Item, PAGE_MAX_BYTES, Pager};
 use crate::reply::{Ack, Answer, Object, Reply, Stat};
 use crate::request::{PutOptions, Request};
 use crate::shell::{Common, Config};
-use herd_core::collection::Spec;
+use herd_core::collection::{Spec, Wanted};
 use herd_core::entry::{Condition, Range, Token, Version};
 use herd_core::limits::BLOCK_BYTES;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -183,7 +183,12 @@ impl Client {
 
     /// Creates a collection; it is no error if it exists with the same specification.
     pub async fn create_collection(&self, name: &str, spec: &Spec) -> Result<()> {
-        self.write(Request::create(name, spec)?, Upload::Nothing).await.map(|_| ())
+        self.create_collection_as(name, &Wanted::of(spec.clone())).await
+    }
+
+    /// As [`Client::create_collection`], with copies or a spread group that are asked for.
+    pub async fn create_collection_as(&self, name: &str, wanted: &Wanted) -> Result<()> {
+        self.write(Request::create(name, wanted)?, Upload::Nothing).await.map(|_| ())
     }
 
     /// Destroys a collection and all its objects.

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::limits::LIST_PAGE;
 use herd_core::attributes::Attributes;
-use herd_core::collection::Spec;
+use herd_core::collection::Wanted;
 use herd_core::entry::{Condition, Range, TOKEN_BYTES, Token, Version};
 use herd_core::key::{self, CollectionId};
 use herd_core::limits::WIRE_ARGUMENTS_MAX_BYTES;
@@ -205,8 +205,8 @@ impl<'a> Request<'a> {
     }
 
     /// Creates the collection `name`.
-    pub(crate) fn create(name: &'a str, spec: &Spec) -> Result<Self> {
-        let json = serde_json::to_string(spec).expect("a specification is plain data");
+    pub(crate) fn create(name: &'a str, wanted: &Wanted) -> Result<Self> {
+        let json = serde_json::to_string(wanted).expect("a specification is plain data");
         let place = Place::Named(valid_collection(name)?);
         Ok(Self { spec: Some(json), ..Self::new(Verb::Create, place, b"") })
     }

@@ -179,7 +179,7 @@ impl Turns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Condition, PutOptions, Spec};
+    use crate::{Condition, PutOptions, Spec, Wanted};
 
     fn lost(may_be_done: bool) -> Failure {
         Failure::Lost { error: Error::new(ErrorKind::Unreachable, "gone"), may_be_done }
@@ -267,7 +267,7 @@ mod tests {
     fn what_may_have_been_done_once_stays_unknown_whatever_follows() {
         let spec = Spec::of("ram:1");
         for last in [lost(false), busy(), Failure::NoConnection(Error::new(ErrorKind::Unreachable, "nobody"))] {
-            let mut tries = Tries::new(&Request::create("c", &spec).expect("valid"), 1000);
+            let mut tries = Tries::new(&Request::create("c", &Wanted::of(spec.clone())).expect("valid"), 1000);
             assert!(again(tries.after(lost(true), 0, 0)), "creating twice does no harm");
             assert_eq!(kind(tries.after(last, 1000, 0)), ErrorKind::OutcomeUnknown);
         }

@@ -145,6 +145,7 @@ impl Asks {
 pub(crate) mod tests {
     use super::*;
     use crate::{Condition, PutOptions};
+    use herd_core::collection::Wanted;
     use herd_core::place::{Collection, Draft, Group, Grows, HerdId, Kind, Node, NodeState};
     use std::num::NonZeroU32;
 
@@ -228,7 +229,7 @@ pub(crate) mod tests {
         let chart = chart();
         let requests = [
             Request::list(b"default", b"", None),
-            Request::create("new", &Spec::of("ram:1")),
+            Request::create("new", &Wanted::of(Spec::of("ram:1"))),
             Request::destroy("array"),
             Ok(Request::system("status")),
         ];

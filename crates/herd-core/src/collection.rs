@@ -49,7 +49,7 @@ impl fmt::Display for Class {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
-    /// `cache` or `ram:1` in this version.
+    /// `cache` or `ram:K`.
     pub class: String,
     /// Whether listings are sorted by name.
     #[serde(default)]
@@ -60,6 +60,43 @@ pub struct Spec {
     /// Whether its objects have indices, 0 to 2^64 - 1, for names: then neighbours lie on different nodes.
     #[serde(default)]
     pub indexed: bool,
+}
+
+/// What is asked for where a collection is made: a specification, and how its copies are to lie. JSON as of [`Spec`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wanted {
+    /// As of [`Spec`].
+    pub class: String,
+    /// As of [`Spec`].
+    #[serde(default)]
+    pub ordered: bool,
+    /// As of [`Spec`].
+    #[serde(default)]
+    pub quota_bytes: Option<u64>,
+    /// As of [`Spec`].
+    #[serde(default)]
+    pub indexed: bool,
+    /// Copies to keep of each object; `None`: as the class needs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copies: Option<u8>,
+    /// The spread group to lie in; `None`: one that fits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<u16>,
+}
+
+impl Wanted {
+    /// This, with its copies as the class needs them.
+    pub fn of(spec: Spec) -> Self {
+        let Spec { class, ordered, quota_bytes, indexed } = spec;
+        Self { class, ordered, quota_bytes, indexed, copies: None, spread: None }
+    }
+
+    /// The specification alone.
+    pub fn spec(&self) -> Spec {
+        let Self { class, ordered, quota_bytes, indexed, .. } = self.clone();
+        Spec { class, ordered, quota_bytes, indexed }
+    }
 }
 
 /// As people read it: `class ram:1, ordered, quota 1.0 MiB`.

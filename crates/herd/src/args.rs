@@ -486,12 +486,13 @@ pub(crate) enum CollectionCommand {
     /// Create a collection; one that is there with the same settings is left as it is
     #[command(after_help = "Examples:
   herd collection create notes --ordered
-  herd collection create thumbs --class cache --quota 2g")]
+  herd collection create thumbs --class cache --quota 2g
+  herd collection create safe --class ram:2 --replicas 3")]
     Create {
         /// Its name
         name: String,
-        /// cache (evicts when full) or ram:1 (refuses when full)
-        #[arg(long, default_value = "ram:1", value_parser = Suggested(&["cache", "ram:1"]))]
+        /// cache (evicts when full) or ram:K (refuses when full; a write needs K copies)
+        #[arg(long, default_value = "ram:1", value_parser = Suggested(&["cache", "ram:1", "ram:2"]))]
         #[arg(hide_possible_values = true)]
         class: String,
         /// Keep names sorted, for listings in order
@@ -503,6 +504,12 @@ pub(crate) enum CollectionCommand {
         /// Maximum size
         #[arg(long, value_name = "SIZE", value_parser = some_size)]
         quota: Option<u64>,
+        /// Copies of each object [default: as the class needs: 1, of ram:2 3]
+        #[arg(long, value_name = "K", value_parser = clap::value_parser!(u8).range(1..=9))]
+        replicas: Option<u8>,
+        /// Spread group to lie in, which must keep them so [default: one that does]
+        #[arg(long, value_name = "G")]
+        spread: Option<u16>,
         #[command(flatten)]
         herd: HerdArgs,
     },
@@ -610,7 +617,7 @@ pub(crate) fn not_in_version(words: &[OsString]) -> Option<Failure> {
             format!("node {}", option?)
         }
         ["collection", "create", ..] => {
-            format!("collection create {}", find(&["--replicas", "--home", "--spread"])?)
+            format!("collection create {}", find(&["--home"])?)
         }
         ["status", ..] => format!("status {}", find(&["--wait"])?),
         _ => return None,

@@ -3,10 +3,11 @@
 use crate::args::{CollectionArgs, CollectionCommand, StatArgs};
 use crate::exit::{Failure, NOT_SO, Outcome};
 use crate::list::json_name;
+use crate::node::check_replicas;
 use crate::objects::{client, explained};
 use crate::out;
 use crate::values::{date, permissions};
-use herd_client::{ErrorKind, Spec, Stat};
+use herd_client::{ErrorKind, Spec, Stat, Wanted};
 use herd_core::{key, size};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -70,9 +71,11 @@ fn checksum(stat: &Stat) -> String {
 
 pub(crate) fn collection(args: &CollectionArgs) -> Outcome {
     match &args.command {
-        CollectionCommand::Create { name, class, ordered, indexed, quota, herd } => {
+        CollectionCommand::Create { name, class, ordered, indexed, quota, replicas, spread, herd } => {
+            check_replicas("collection create", *replicas)?;
             let spec = Spec { ordered: *ordered, quota_bytes: *quota, indexed: *indexed, ..Spec::of(class) };
-            Ok(client(herd)?.create_collection(name, &spec)?)
+            let wanted = Wanted { copies: *replicas, spread: *spread, ..Wanted::of(spec) };
+            Ok(client(herd)?.create_collection_as(name, &wanted)?)
         }
         CollectionCommand::Rm { name, herd } => match client(herd)?.destroy_collection(name) {
             Err(error) if error.kind() == ErrorKind::NoCollection => {

@@ -1,6 +1,6 @@
 //! What is asked of the warden, and what it answers.
 
-use crate::collection::Spec;
+use crate::collection::{Spec, Wanted};
 use crate::error::{Error, ErrorKind, quote};
 use crate::key::CollectionId;
 use crate::limits::NODES_MAX;
@@ -47,6 +47,13 @@ pub struct Create {
     pub copies: Option<u8>,
     /// The spread group to lie in; `None`: one that fits, made if there is none.
     pub spread: Option<u16>,
+}
+
+impl Create {
+    /// What a client asks for.
+    pub fn of(name: String, wanted: &Wanted) -> Self {
+        Self { name, spec: wanted.spec(), copies: wanted.copies, spread: wanted.spread }
+    }
 }
 
 /// A request. Asked again, one that was done is answered as before, but for `Flush`, which flushes again, and

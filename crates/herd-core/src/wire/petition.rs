@@ -6,7 +6,7 @@
 use super::fields::Fields;
 use super::header::{Header, Kind, Status};
 use super::{WireError, encode_frame};
-use crate::collection::Spec;
+use crate::collection::Wanted;
 use crate::error::{Error, ErrorKind};
 use crate::key::CollectionId;
 use crate::warden::{Answer, Ask, Create, Refusal};
@@ -26,7 +26,8 @@ pub fn encode_ask(out: &mut Vec<u8>, id: u64, ask: &Ask) -> Result<(), WireError
     let (code, fields) = match ask {
         Ask::Hold => (HOLD, none),
         Ask::Create(create) => {
-            json = serde_json::to_string(&create.spec).expect("plain data");
+            let Create { spec, copies, spread, .. } = create.clone();
+            json = serde_json::to_string(&Wanted { copies, spread, ..Wanted::of(spec) }).expect("plain data");
             (CREATE, Fields { collection: Some(&create.name), spec: Some(&json), ..none })
         }
         Ask::Destroy { name } => (DESTROY, Fields { collection: Some(name), ..none }),
@@ -45,8 +46,8 @@ pub fn ask_of(header: &Header, fields: &Fields<'_>) -> Result<Ask, Error> {
         HOLD => Ok(Ask::Hold),
         CREATE => {
             let json = fields.spec.ok_or_else(|| bad("the request has no specification"))?;
-            let spec: Spec = serde_json::from_str(json).map_err(|_| bad("the specification can't be read"))?;
-            Ok(Ask::Create(Create { name: name()?, spec, copies: None, spread: None }))
+            let wanted: Wanted = serde_json::from_str(json).map_err(|_| bad("the specification can't be read"))?;
+            Ok(Ask::Create(Create::of(name()?, &wanted)))
         }
         DESTROY => Ok(Ask::Destroy { name: name()? }),
         FLUSH => Ok(Ask::Flush { name: name()? }),
@@ -93,6 +94,7 @@ pub fn answer_of(ask: &Ask, header: &Header, fields: &Fields<'_>) -> Result<Answ
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collection::Spec;
     use crate::wire::{Frame, parse_frame};
 
     fn parse(bytes: &[u8]) -> Frame<'_> {
@@ -102,7 +104,14 @@ mod tests {
     fn asks() -> Vec<Ask> {
         let (name, spec) = (String::from("photos"), Spec { ordered: true, ..Spec::of("cache") });
         let create = Create { name: name.clone(), spec, copies: None, spread: None };
-        vec![Ask::Hold, Ask::Create(create), Ask::Destroy { name: name.clone() }, Ask::Flush { name }]
+        let spread = Create { copies: Some(3), spread: Some(7), ..create.clone() };
+        vec![
+            Ask::Hold,
+            Ask::Create(create),
+            Ask::Create(spread),
+            Ask::Destroy { name: name.clone() },
+            Ask::Flush { name },
+        ]
     }
 
     #[test]
@@ -123,7 +132,7 @@ mod tests {
     #[test]
     fn what_is_answered_is_read_as_it_was_written() {
         let created = Answer::Created(CollectionId(0x1_0000_0009));
-        let answers = [Answer::Held, created, Answer::Destroyed, Answer::Flushed { generation: 7 }];
+        let answers = [Answer::Held, created.clone(), created, Answer::Destroyed, Answer::Flushed { generation: 7 }];
         let request = Header { verb: VERB_WARDEN, id: 3, ..Header::new(Kind::Request) };
         for (ask, answer) in asks().iter().zip(answers) {
             for answer in [Ok(answer), Err(Refusal::Busy)] {

@@ -7,7 +7,7 @@ use crate::apply::apply;
 use crate::context::{Context, Output, not_found};
 use crate::metrics::VerbName;
 use crate::watch::Watched;
-use herd_core::collection::Spec;
+use herd_core::collection::Wanted;
 use herd_core::entry::{Range, Token};
 use herd_core::key::{CollectionId, name_is_valid};
 use herd_core::limits::WAIT_MAX_MS;
@@ -367,14 +367,15 @@ impl Session {
         let json = fields.spec.ok_or_else(|| bad("the request has no specification".into()))?;
         // The library's message quotes the client's own words, of any length and with control characters.
         let wrong = |error: serde_json::Error| bad(format!("specification: {}", error.to_string().escape_debug()));
-        let spec: Spec = serde_json::from_str(json).map_err(wrong)?;
+        let wanted: Wanted = serde_json::from_str(json).map_err(wrong)?;
         if cx.shared.member.get().is_some() {
-            spec.check()?;
-            let create = Create { name: name.into(), spec, copies: None, spread: None };
-            return self.ask_warden(cx, header, Ask::Create(create), out);
+            return self.ask_warden(cx, header, Ask::Create(Create::of(name.into(), &wanted)), out);
         }
         cx.shared.check_alone_with_all()?;
-        let collection = cx.shared.store.create(name, spec)?;
+        if wanted.copies.is_some_and(|copies| copies != 1) || wanted.spread.is_some() {
+            return Err(bad("this node is in no herd, and keeps one copy".into()));
+        }
+        let collection = cx.shared.store.create(name, wanted.spec())?;
         answer_done(cx, (&collection, b""), header, Ok(0), out);
         Ok(())
     }

@@ -144,6 +144,22 @@ fn copies_that_are_asked_for_come_with_the_nodes() {
     nodes[0].ok(&["collection", "create", "one"]);
     all_say(&nodes, ("default", "ram:2", 3));
     all_say(&nodes, ("one", "ram:1", 1));
+    // Each asked of another node than the warden's.
+    nodes[1].ok(&["collection", "create", "two", "--replicas", "2"]);
+    all_say(&nodes, ("two", "ram:1", 2));
+    nodes[2].ok(&["collection", "create", "safe", "--class", "ram:2"]);
+    all_say(&nodes, ("safe", "ram:2", 3));
+    nodes[1].ok(&["collection", "create", "there", "--spread", "0"]);
+    all_say(&nodes, ("there", "ram:2", 3));
+    for (more, told) in [
+        (["--spread", "77"], "spread group 77 is not there"),
+        (["--class", "ram:9"], "class ram:9 needs 9 nodes and this herd has 3"),
+        (["--replicas", "4"], "which keeps up to 3"),
+    ] {
+        let output = nodes[2].herd(&[&["collection", "create", "x"], &more[..]].concat());
+        let said = text(&output.stderr);
+        assert!(output.status.code() != Some(0) && said.contains(told), "{said}");
+    }
 
     let two = tempfile::tempdir().expect("a directory");
     let first = member(two.path(), "n1", &["--replicas", "2"]);
