@@ -101,6 +101,10 @@ impl<'a> Request<'a> {
         let (collection, name) = key::split(key);
         if !key::name_is_valid(name) {
             let bytes = name.len();
+            if bytes == 0 {
+                let text = format!("'{}' names no object: a key is NAME or COLLECTION/NAME", herd_core::quote(key));
+                return Err(Error::bad_request(text));
+            }
             return Err(Error::bad_request(format!("an object name has 1 to 1,024 bytes, this one {bytes}")));
         }
         Ok(Self::new(verb, Place::parse(collection)?, name))

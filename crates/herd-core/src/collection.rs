@@ -139,7 +139,7 @@ impl Spec {
             class @ (Class::Cache | Class::Ram(1)) => Ok(class),
             Class::Ram(k) => Err(Error::new(
                 ErrorKind::BadRequest,
-                format!("class ram:{k} needs {k} nodes and this herd has 1: use ram:1"),
+                format!("class ram:{k} can't be made in this version: use ram:1"),
             )),
             Class::Log(_) => Err(Error::new(ErrorKind::NotInVersion, "class log is not in this version: use ram:1")),
         }

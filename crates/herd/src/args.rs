@@ -2,7 +2,8 @@
 
 use crate::exit::{Failure, USAGE};
 use crate::values::{
-    Suggested, address, content_type, count, lease, listen, number, range, size, some_size, span, token, wait,
+    Suggested, address, content_type, copies, count, lease, listen, number, port, range, size, some_size, span, token,
+    wait,
 };
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
@@ -155,7 +156,7 @@ pub(crate) struct NodeArgs {
     pub(crate) rack: String,
     /// Copies of each object in collection 'default', once there are as many nodes; told to the first node of a herd,
     /// when it begins [default: one a node, up to 3]
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u8).range(1..=9))]
+    #[arg(long, value_name = "K", value_parser = copies)]
     pub(crate) replicas: Option<u8>,
     /// Directory for who it is in its herd, and, of a herd's first node, for the herd's map [default: one by its name
     /// in the user's state directory, once a second node joins]
@@ -197,16 +198,16 @@ Examples:
 )]
 pub(crate) struct UpArgs {
     /// How many nodes
-    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, value_name = "N", default_value = "3", value_parser = count::<64>)]
     pub(crate) nodes: u16,
     /// Copies of each object in collection 'default', of a herd that begins [default: one a node, up to 3]
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u8).range(1..=9))]
+    #[arg(long, value_name = "K", value_parser = copies)]
     pub(crate) replicas: Option<u8>,
     /// Directory for the herd [default: one in the user's state directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
     /// Port of the first node, the others follow; 0 takes free ones
-    #[arg(long, value_name = "PORT", default_value = "7700")]
+    #[arg(long, value_name = "PORT", default_value = "7700", value_parser = port)]
     pub(crate) port: u16,
     /// Memory for objects, of all nodes together [default: half of the machine's or cgroup's]
     #[arg(long, value_name = "SIZE", value_parser = size)]

@@ -144,7 +144,7 @@ fn entry(args: &NodeArgs, config: &Config, log: &Log) -> Result<Entry, Failure> 
         (secret, _) => secret,
     };
     if secret.is_none() && !args.join.is_empty() {
-        let text = "a node that listens beyond loopback joins with the herd's secret alone: set HERD_SECRET, 32 hex \
+        let text = "a node that listens beyond loopback needs the herd's secret to join: set HERD_SECRET, 32 hex \
                     digits, to that of the other nodes";
         return Err(Failure::new(USAGE, text));
     }
@@ -217,7 +217,9 @@ fn hint(args: &NodeArgs, error: &std::io::Error) -> String {
     let listen: Vec<String> = args.listen.iter().map(ToString::to_string).collect();
     match error.kind() {
         std::io::ErrorKind::AddrInUse => {
-            format!("{} is taken: stop what listens there, or choose another with --listen", listen.join(", "))
+            // Who starts a herd with `up` chooses by another option.
+            let option = if std::env::var_os(crate::up::KEPT).is_some() { "--port" } else { "--listen" };
+            format!("{} is taken: stop what listens there, or choose another with {option}", listen.join(", "))
         }
         _ => format!("node on {}: {error}", listen.join(", ")),
     }

@@ -174,7 +174,13 @@ fn remove_tree(client: &Client, key: &[u8]) -> Result<u64, Failure> {
     let (collection, inner) = key::split(&prefix);
     let listing = client.list(collection, inner);
     let keys = listing.map(|item| Ok([collection, b"/", &item?.name].concat()));
-    let keys = keys.collect::<Result<Vec<Vec<u8>>, herd_client::Error>>()?;
+    let keys = keys.collect::<Result<Vec<Vec<u8>>, herd_client::Error>>().map_err(|error| match error.kind() {
+        ErrorKind::NoCollection => {
+            let name = out::shown(collection);
+            Failure::new(NOT_SO, format!("rm: no collection '{name}': `herd collection ls` shows all"))
+        }
+        _ => error.into(),
+    })?;
     if keys.is_empty() {
         return Err(Failure::new(NOT_SO, format!("no objects under {}", out::shown(&prefix))));
     }

@@ -137,7 +137,8 @@ impl Reading {
             let its = named.filter(|rest| rest.starts_with(['{', ' '])).filter(asked);
             its.filter_map(|rest| rest.rsplit(' ').next()?.parse::<f64>().ok()).collect::<Vec<_>>()
         };
-        let sum = |(_, name): (&str, &str)| values(name).iter().sum();
+        // The sum of nothing is -0.0.
+        let sum = |(_, name): (&str, &str)| values(name).iter().fold(0.0, |all, value| all + value);
         let longest_s = values("herd_loop_longest_turn_seconds").into_iter().fold(0.0, f64::max);
         Self { at, rates: RATES.map(sum), levels: LEVELS.map(sum), longest_ms: longest_s * 1e3 }
     }

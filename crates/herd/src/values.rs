@@ -87,6 +87,16 @@ pub(crate) fn count<const MOST: u16>(text: &str) -> Result<u16, String> {
     count.ok_or_else(|| format!("write a number from 1 to {MOST}"))
 }
 
+/// A number of copies.
+pub(crate) fn copies(text: &str) -> Result<u8, String> {
+    count::<9>(text).map(|copies| copies as u8)
+}
+
+/// A port; 0: a free one.
+pub(crate) fn port(text: &str) -> Result<u16, String> {
+    text.parse().map_err(|_| "write a port, from 0 to 65535".into())
+}
+
 /// Bytes A to B, both included, B optional.
 pub(crate) fn range(text: &str) -> Result<(u64, Option<u64>), String> {
     let bad = || "write A-B with A <= B, or A-".to_string();
@@ -96,7 +106,6 @@ pub(crate) fn range(text: &str) -> Result<(u64, Option<u64>), String> {
     if to.is_some_and(|to| to < from) { Err(bad()) } else { Ok((from, to)) }
 }
 
-/// Where to listen: `ADDR:PORT`, `localhost:PORT`, `:PORT` for all addresses.
 /// Where a node is, as other nodes are told it: looked up where it is used.
 pub(crate) fn address(text: &str) -> Result<String, String> {
     let bad = || "write an address as HOST:PORT".to_string();
@@ -106,6 +115,7 @@ pub(crate) fn address(text: &str) -> Result<String, String> {
     if fits && text.bytes().all(|byte| byte.is_ascii_graphic()) { Ok(text.to_owned()) } else { Err(bad()) }
 }
 
+/// Where to listen: `ADDR:PORT`, `localhost:PORT`, `:PORT` for all addresses.
 pub(crate) fn listen(text: &str) -> Result<SocketAddr, String> {
     let bad = || "write an address as 127.0.0.1:7700".to_string();
     if let Ok(addr) = text.parse() {

@@ -119,10 +119,11 @@ pub struct Shortfall {
 
 impl fmt::Display for Shortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let wanted = format!("fewer than {} copies", self.wanted);
-        let parts = [(self.copies, wanted.as_str()), (self.hosts, "two on one host"), (self.racks, "two in one rack")];
-        let told = parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} with {what}"));
-        write!(f, "of the {} groups of spread group {}: ", self.groups, self.spread)?;
+        let wanted = format!("keep fewer than {} copies", self.wanted);
+        let (hosts, racks) = ("keep two copies on one host", "keep two copies in one rack");
+        let parts = [(self.copies, wanted.as_str()), (self.hosts, hosts), (self.racks, racks)];
+        let told = parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
+        write!(f, "of the {} replica groups of spread group {}, ", self.groups, self.spread)?;
         f.write_str(&told.collect::<Vec<_>>().join(", "))
     }
 }

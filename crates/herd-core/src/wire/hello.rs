@@ -263,7 +263,10 @@ impl Secret {
         // One comparison of all bits: how long it takes tells nothing of them.
         match fields.proof.map(|proof| u128::from_le_bytes(*proof) ^ expected) {
             Some(0) => Ok(()),
-            _ => Err(LinkError::new(LinkErrorKind::WrongSecret, "the peer does not know the secret of this herd")),
+            _ => Err(LinkError::new(
+                LinkErrorKind::WrongSecret,
+                "the secrets differ: give all nodes of a herd the same HERD_SECRET",
+            )),
         }
     }
 }

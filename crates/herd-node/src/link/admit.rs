@@ -53,7 +53,7 @@ fn refuse(text: impl Into<String>) -> LinkError {
 impl Admission {
     /// Answers the hello of a node that wants in.
     pub(crate) fn begin(cx: &Context, hello: &Fields<'_>, out: &mut Output<'_>) -> Result<Self, LinkError> {
-        let why = "this node takes no joins: it listens beyond loopback, and has no --plain with a HERD_SECRET";
+        let why = "the node takes no joins: it listens beyond loopback and was started without HERD_SECRET";
         let hub = cx.links.hub().ok_or_else(|| refuse(why))?;
         let me = &hub.me;
         let greeting = Greeting { protocol: LINK_PROTOCOL.into(), herd: me.herd, node: me.node, nonce: hub.nonce() };

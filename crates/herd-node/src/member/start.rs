@@ -156,7 +156,7 @@ pub(crate) fn enter(entry: &Entry, me: &Own<'_>) -> Result<InHerd, StartError> {
     Ok(InHerd { member, founded, map, held: false, warden: None, newcomer: Some(newcomer) })
 }
 
-const NO_SECRET: &str = "a node that listens beyond loopback joins with the herd's secret alone: set HERD_SECRET";
+const NO_SECRET: &str = "a node that listens beyond loopback needs the herd's secret to join: set HERD_SECRET";
 
 fn options(entry: &Entry, me: &Own<'_>) -> Options {
     let own = me.listens.iter().map(|addr| match addr.ip().is_unspecified() {

@@ -37,7 +37,10 @@ pub(crate) fn run(args: &CpArgs) -> Outcome {
     match herd_key(to) {
         Some(key) if keys.is_empty() => upload::run(args, &client, from, key),
         None if keys.len() == from.len() => download::run(args, &client, &keys, Path::new(to)),
-        _ => Err(Failure::new(USAGE, "one side is written herd:KEY, the other is a path here")),
+        None if keys.is_empty() => {
+            Err(Failure::new(USAGE, "nothing here is in the herd: write what to copy, or where to, as herd:KEY"))
+        }
+        _ => Err(Failure::new(USAGE, "one side is written herd:KEY, the other is a path on this machine")),
     }
 }
 

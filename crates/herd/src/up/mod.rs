@@ -66,9 +66,16 @@ pub(crate) fn up(args: &UpArgs) -> Outcome {
     fs::create_dir_all(&dir).map_err(Failure::local(dir.display()))?;
     let Some(free) = lock(&dir)? else {
         let (dir, ends) = (dir.display(), hint("down", args.data.as_deref()));
-        let text = format!("a herd runs in {dir} already: {ends} ends it, or name another --data");
+        let text =
+            format!("a herd runs in {dir} already: {ends} ends it; one beside it needs another --data and --port");
         return Err(Failure::new(USAGE, text));
     };
+    let last = u32::from(args.port) + u32::from(args.nodes) - 1;
+    if args.port > 0 && last > u32::from(u16::MAX) {
+        let text =
+            format!("up: {} nodes need the ports {} to {last}: the last there is is 65535", args.nodes, args.port);
+        return Err(Failure::new(USAGE, text));
+    }
     begin(&dir, args)?;
     drop(free);
     let memory = args.memory.unwrap_or_else(|| machine::memory_bytes() / 2) / u64::from(args.nodes);
@@ -92,8 +99,9 @@ pub(crate) fn up(args: &UpArgs) -> Outcome {
     match line.strip_prefix("ready ") {
         Some(_) => {
             out::tell(format!(
-                "{} nodes with {} each; their logs: {}; {} ends them",
+                "{} node{} with {} each; their logs: {}; {} ends them",
                 args.nodes,
+                if args.nodes == 1 { "" } else { "s" },
                 size::show(memory),
                 dir.join("n*.log").display(),
                 hint("down", args.data.as_deref()),

@@ -146,6 +146,10 @@ struct Run<'a> {
 impl Run<'_> {
     /// `text` with the node's port. A page that starts a herd has the ports behind it too.
     fn here(&self, text: &str) -> String {
+        // Other machines, where a page has some, are ports of this one.
+        let text = (1..4_u16).fold(text.to_owned(), |text, n| {
+            text.replace(&format!("10.0.0.{n}:{PORT}"), &format!("127.0.0.1:{}", self.port + n - 1))
+        });
         let text = text.replace(PORT, &self.port.to_string());
         if self.node.is_some() {
             return text;
