@@ -7,7 +7,9 @@ use crate::context::Context;
 use crate::group::{self, Operation, Origin, Told};
 use crate::wire::with_object;
 use herd_core::entry::Value;
+use herd_core::key::CollectionId;
 use herd_core::limits::WIRE_FRAME_BODY_MAX_BYTES;
+use herd_core::method::{Method, memcached};
 use herd_core::op::{Action, Op};
 use herd_core::place::{GroupId, NodeId};
 use herd_core::wire::{
@@ -168,6 +170,17 @@ impl Handing {
         Ok(Self { collection, name, header, head, asked, value, changes: false, with_value: false, to: Some(node) })
     }
 
+    /// What one node has another do, or tell, for memcached's clients: a method of the system collection, and a word to
+    /// it. Errors: as of [`Handing::of_op`].
+    pub(crate) fn admin(cx: &mut Context, node: NodeId, method: &str, word: &[u8]) -> Result<Self, Error> {
+        let default = cx.shared.default.clone();
+        let fields = Fields { method: Some(method), ..Fields::named(word) };
+        let mut handing = Self::to_node(cx, &default, node, Header::request(Verb::Execute, 0), &fields)?;
+        handing.header.collection = CollectionId::SYSTEM.0;
+        handing.changes = true;
+        Ok(handing)
+    }
+
     fn of(collection: &Collection, header: Header, fields: Fields<'_>, value: Option<Kept>) -> Result<Self, Error> {
         let (Some(name), Some(Between::Asked(asked))) = (fields.name, fields.between) else {
             return Err(Error::new(ErrorKind::BadRequest, "the request names no object"));
@@ -229,7 +242,16 @@ impl Handing {
             let is_counted = matches!(op.action, Action::Read) && !asked.uncounted;
             group::read(cx, group, (&self.collection, &self.name), op, is_counted)
         };
-        if self.changes { None } else { self.with_op(cx.now.unix_ms, read).ok().flatten() }
+        // An `mg` seldom changes anything; where it does, that is decided in line with others.
+        let may_read = |op: &Op<'_, Arc<Body>>| {
+            let is_get = matches!(op.action, Action::Execute(Method::Memcached(memcached::Method::Get(_))));
+            !self.changes || is_get && op.token.is_none()
+        };
+        let read = |op: &Op<'_, Arc<Body>>, asked: &Asked| if may_read(op) { read(op, asked) } else { None };
+        if self.changes && (self.header.verb() != Some(Verb::Execute) || self.is_retry()) {
+            return None;
+        }
+        self.with_op(cx.now.unix_ms, read).ok().flatten()
     }
 
     /// What tells its object from others, nearly.

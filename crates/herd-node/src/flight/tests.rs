@@ -2,6 +2,7 @@
 
 use crate::link::tests::world::World;
 
+mod admin;
 mod chance;
 mod golden;
 mod intake;

@@ -3,6 +3,7 @@
 //! A command's line is kept and parsed again. Keys of one line are asked for together, and answered in one piece: an
 //! error at one of them ends the answer to the line.
 
+use super::herd::{self, Gathered};
 use super::lines::answer_error;
 use super::text::{self, Given};
 use super::{Session, State, meta, write_value};
@@ -24,6 +25,8 @@ pub(crate) enum Later {
     Line(Box<[u8]>),
     /// Keys of a line; whether its end follows them.
     Keys(GetHow, Vec<Box<[u8]>>, bool),
+    /// What all other nodes are asked for.
+    Gathered(Gathered),
     /// The value of a command did not end where it should; whether that is to be told.
     BadChunk(bool),
     /// Nothing: nobody asked for it.
@@ -217,6 +220,7 @@ impl Session {
         out.pass();
         match later {
             Later::Unasked => {}
+            Later::Gathered(what) => herd::answer(cx, what, &landed, out),
             Later::BadChunk(quiet) => super::admin::say(reply::BAD_CHUNK, quiet, out),
             Later::Line(line) => {
                 landed.iter().for_each(|landed| self.answered(cx, ticket, landed, out));

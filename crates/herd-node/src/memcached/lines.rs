@@ -148,11 +148,14 @@ pub(super) fn other(cx: &mut Context, command: &Command<'_>, out: &mut Output<'_
         Command::MetaDebug(meta) => return meta::debug(cx, meta, out),
         Command::MetaNoop => out.buf.extend_from_slice(reply::META_NOOP),
         Command::FlushAll { delay, quiet } => admin::flush_all(cx, *delay, *quiet, out),
-        Command::Stats(topic) => admin::stats(cx, *topic, out),
         Command::Verbosity { quiet, .. } => admin::say(reply::OK, *quiet, out),
         Command::Version => admin::version(cx, out),
-        Command::DebugTime(time) => admin::debug_time(cx, *time, out),
-        Command::Get(_) | Command::Store(_) | Command::MetaSet { .. } | Command::Quit => {
+        Command::Stats(_)
+        | Command::DebugTime(_)
+        | Command::Get(_)
+        | Command::Store(_)
+        | Command::MetaSet { .. }
+        | Command::Quit => {
             unreachable!("served by the session")
         }
     }

@@ -8,6 +8,7 @@
 mod admin;
 mod body;
 mod flush;
+pub(crate) mod herd;
 mod later;
 mod lines;
 mod meta;
@@ -106,6 +107,14 @@ impl Session {
             },
             Ok(command @ (Command::Store(_) | Command::MetaSet { .. })) => {
                 return self.body_of(cx, &command, input, line, len, out);
+            }
+            Ok(Command::Stats(topic)) => {
+                let asked = admin::stats(cx, topic, out);
+                self.conn = asked.map(|ticket| ticket.conn).or(self.conn);
+            }
+            Ok(Command::DebugTime(time)) => {
+                let asked = admin::debug_time(cx, time, out);
+                self.conn = asked.map(|ticket| ticket.conn).or(self.conn);
             }
             Ok(Command::Quit) => return Step { used: len, next: Next::Close },
             Ok(command) => {

@@ -18,9 +18,11 @@ mod verbs;
 mod write;
 
 use crate::context::{Context, Output};
+use crate::memcached;
 use crate::metrics::VerbName;
 use asks::Asking;
 pub(crate) use handed::with_object;
+use herd_core::key::CollectionId;
 use herd_core::limits::{
     INLINE_MAX_BYTES, LINK_OPS_MAX, OUTPUT_HIGH_BYTES, WIRE_ARGUMENTS_MAX_BYTES, WIRE_OPEN_REQUESTS_MAX,
 };
@@ -223,6 +225,12 @@ impl Session {
                 self.handed(cx, header, fields, Given::Small(b"", None), out)
             }
             Some(Verb::Get) => self.get(cx, header, fields, out),
+            Some(Verb::Execute) if self.peer.is_some() && header.collection == CollectionId::SYSTEM.0 => {
+                let answer = memcached::herd::asked(cx, fields.method.unwrap_or_default(), verbs::name(fields)?)?;
+                let reply = Header { length: answer.len() as u64, ..cx.reply_to(header, Status::Ok) };
+                write_frame(reply, &Fields::default(), &answer, out);
+                Ok(())
+            }
             Some(Verb::Put | Verb::Remove | Verb::Execute) if self.peer.is_some() => {
                 self.handed(cx, header, fields, Given::Small(frame.body()?, None), out)
             }
