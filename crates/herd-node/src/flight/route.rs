@@ -224,10 +224,30 @@ impl Context {
         let Some(part) = self.flights.part(id) else { return };
         match part.state {
             State::Waits(_, Some(wanted)) if mark < wanted => self.wait(id),
-            State::Waits(since_ms, None) if !part.was_sent && now_ms >= since_ms + FLIGHT_LINK_MS => self.lose(id),
+            State::Waits(since_ms, None) if !part.was_sent && now_ms >= since_ms + FLIGHT_LINK_MS => {
+                match self.overload(id) {
+                    None => self.lose(id),
+                    Some(error) => {
+                        let landed = Landed::failed(self, error);
+                        self.land(id, landed);
+                    }
+                }
+            }
             State::Waits(..) => self.flights.todo.push_back(id),
             _ => {}
         }
+    }
+
+    /// Why a part could not be asked for, if its node has a link.
+    fn overload(&self, id: FlightId) -> Option<Error> {
+        let handing = &self.flights.part_of(id)?.handing;
+        let node = match (handing.to, self.whereabouts(&handing.collection, &handing.name)) {
+            (Some(node), _) | (None, Where::Node(node)) => node,
+            _ => return None,
+        };
+        let name = quote(&handing.name);
+        let text = format!("too much is on its way to the node that has '{name}': ask again later");
+        self.links.is_up(node).then(|| Error::new(ErrorKind::Busy, text))
     }
 
     /// A part that waits is looked at again soon.

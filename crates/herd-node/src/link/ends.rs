@@ -227,6 +227,11 @@ impl Ends {
         }
     }
 
+    /// Whether this loop has a link by which it asks a node.
+    pub(crate) fn is_up(&self, node: NodeId) -> bool {
+        self.ends.contains_key(&Target { node, link: lanes::link_of(self.number, self.loops) })
+    }
+
     /// So many bytes more of the answer to a request may come.
     pub(crate) fn allow(&mut self, id: LinkId, request: u64, bytes: u64) {
         self.say(id, |out| out.extend_from_slice(&Header::credit(request, bytes).encode()));

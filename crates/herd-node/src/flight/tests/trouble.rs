@@ -168,3 +168,90 @@ fn a_request_that_fills_its_head_is_handed_on_or_refused() {
     }
     assert_settled(&mut world, 1);
 }
+
+/// Whatever a client of the wire says of an object of another node, the link stays.
+#[test]
+fn no_request_of_a_client_breaks_a_link() {
+    use super::chance::Chance;
+    use crate::tests::{frame, request};
+    use herd_core::entry::TOKEN_BYTES;
+    use herd_core::wire::{Fields, Header, Verb};
+    for copies in [1, 2] {
+        let mut world = World::keeping(2, copies);
+        let dialed = world.dialed;
+        let chance = &mut Chance(copies.into());
+        let (mut wire, mut answered) = (world.connect(1, 1 << 20), 0);
+        let values = [vec![], vec![7; 10], vec![7; 4096], vec![8; 5_000], vec![9; 70_000], vec![1; 200_000]];
+        let methods = ["append", "incr", "lock", "push", "pop", "take", "swap", "get", "x", ""];
+        for id in 1..3_000u64 {
+            let verbs = [Verb::Get, Verb::Put, Verb::Remove, Verb::Execute, Verb::List];
+            let verb = verbs[chance.below(verbs.len() as u64) as usize];
+            let body = match verb {
+                Verb::Put | Verb::Execute => &values[chance.below(values.len() as u64) as usize][..],
+                _ => &[],
+            };
+            let number = |chance: &mut Chance| match chance.below(5) {
+                0 => 0,
+                1 => chance.below(20),
+                2 => 65_536 * chance.below(4),
+                3 => u64::MAX - chance.below(3),
+                _ => chance.next(),
+            };
+            let header = Header {
+                flags: (chance.next() as u8) & 0x1e,
+                code: chance.below(7) as u16,
+                version: number(chance),
+                offset: if chance.below(2) == 0 { 0 } else { number(chance) },
+                length: if body.is_empty() { number(chance) } else { body.len() as u64 },
+                time_ms: chance.below(3) as u32,
+                hops: chance.next() as u8,
+                epoch: chance.next() as u32,
+                extra: chance.next() as u16,
+                ..request(verb, id)
+            };
+            let name = format!("k{}", chance.below(12));
+            let token = [chance.next() as u8; TOKEN_BYTES];
+            let maybe = |chance: &mut Chance| chance.below(4) == 0;
+            let fields = Fields {
+                ttl_ms: maybe(chance).then(|| number(chance)),
+                flags: maybe(chance).then(|| chance.next() as u32),
+                attributes: maybe(chance).then_some(&b""[..]),
+                token: maybe(chance).then_some(&token),
+                method: (verb == Verb::Execute).then(|| methods[chance.below(methods.len() as u64) as usize]),
+                prefix: maybe(chance).then_some(&b"k"[..]),
+                after: maybe(chance).then_some(name.as_bytes()),
+                limit: maybe(chance).then(|| number(chance) as u32),
+                expires_ms: maybe(chance).then(|| number(chance)),
+                checksum: maybe(chance).then(|| chance.next() as u32),
+                ..Fields::named(name.as_bytes())
+            };
+            answered += usize::from(!world.say(wire, &frame(header, &fields, body)).is_empty());
+            assert_eq!(world.dialed, dialed, "{header:?} {fields:?}");
+            if world.outside[wire].1.is_over() {
+                wire = world.connect(1, 1 << 20);
+            }
+        }
+        assert!(answered > 1_000, "{answered}");
+    }
+}
+
+/// A node that is there and takes no more is not called out of reach.
+#[test]
+fn who_can_not_be_asked_for_so_much_is_under_way_is_busy() {
+    use crate::tests::{frame, frames_of, request};
+    use herd_core::ErrorKind;
+    use herd_core::limits::LINK_OPS_MAX;
+    use herd_core::wire::{Fields, Status, Verb};
+    let (mut world, _) = herd(2);
+    let (theirs, wire) = (key_of(&mut world, 2), world.connect(1, 1 << 20));
+    world.cut = true;
+    let probes = (0..).take_while(|number| world.machine(1).probe(2, *number, 1).is_ok()).count();
+    assert!(probes > LINK_OPS_MAX - 10, "{probes}");
+    let said = world.say(wire, &frame(request(Verb::Get, 7), &Fields::named(theirs.as_bytes()), b""));
+    assert!(said.is_empty());
+    world.pass(FLIGHT_LINK_MS + 2 * TICK_MS);
+    let said = world.say(wire, b"");
+    let reply = frames_of(&said);
+    assert_eq!(reply[0].header().status(), Some(Status::Error(ErrorKind::Busy)));
+    assert!(reply[0].fields().expect("fields").error.is_some_and(|text| text.contains(&theirs)));
+}
