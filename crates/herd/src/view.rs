@@ -113,7 +113,7 @@ fn status_text(status: &Value) -> String {
     let mut lines = vec![
         ("herd", herd_line(status, nodes.len())),
         ("security", word(status, "security")),
-        ("objects", status["objects"].to_string()),
+        ("objects", format!("{}{}", status["objects"], if nodes.len() > 1 { ", each copy counted" } else { "" })),
         ("memory", memory(status)),
         ("connections", status["connections"].to_string()),
         ("uptime", format!("{} s", status["uptime_s"])),

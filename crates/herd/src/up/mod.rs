@@ -109,6 +109,8 @@ pub(crate) fn up(args: &UpArgs) -> Outcome {
             out::print(line)
         }
         None => {
+            // It has the lock until its end.
+            child.wait().ok();
             let text = line.trim_start_matches("failed ").trim();
             let text = if text.is_empty() { "the keeper ended: look at its log" } else { text };
             let log = dir.join(LOG);
