@@ -2,7 +2,8 @@
 //!
 //! A sum does not depend on the order in which objects are met, so parts of it, taken in turns, can be added up by
 //! whoever asks; a node keeps nothing of it. Only what is committed counts, and of that what every copy must have
-//! alike: not when it was last used, and not the time at which it ends, which each node tells by its own clock.
+//! alike: not when it was last used. The time at which an object ends each node tells by its own clock, and hears of it
+//! as what is left: that is told beside the sum, as it is never quite the same.
 //!
 //! Who may call: the node, without any lock. A turn has the lock of a shard for a stretch at a time.
 
@@ -28,10 +29,16 @@ pub struct SlotSum {
     pub objects: u64,
     /// Of their digests, whatever the order.
     pub sum: u128,
+    /// Those of them that end some time.
+    pub ending: u64,
+    /// What is left to these, all together, ms.
+    pub left_ms: u64,
 }
 
 impl SlotSum {
-    fn add(&mut self, digest: u128) {
+    fn add(&mut self, digest: u128, left_ms: Option<u64>) {
+        self.ending += u64::from(left_ms.is_some());
+        self.left_ms = self.left_ms.saturating_add(left_ms.unwrap_or(0));
         self.objects += 1;
         self.sum = self.sum.wrapping_add(digest);
     }
@@ -46,6 +53,8 @@ pub struct SlotDigest {
     pub version: Version,
     /// Of all that its copies must have alike.
     pub digest: u128,
+    /// How long it has to live, if it ends some time.
+    pub left_ms: Option<u64>,
 }
 
 /// Where one who sums up a node's slots stands. It holds no lock and no object, and means something at this node only.
@@ -93,7 +102,7 @@ impl Store {
             looked += shard.look(&stretch, now, |c, addr| {
                 if let Some((record, digest)) = self.digest(&shard, c, addr) {
                     let slot = c.object_id(&self.hash_key, record.name()).slot() as u16;
-                    sums.entry(slot).or_default().add(digest);
+                    sums.entry(slot).or_default().add(digest, left_ms(&record, now));
                 }
             });
             looked += EMPTY_STRETCH_ENTRIES;
@@ -109,7 +118,8 @@ impl Store {
             let mut met = Vec::new();
             let looked = shard.look(stretch, now, |c, addr| {
                 if let Some((record, digest)) = self.digest(shard, c, addr) {
-                    met.push(SlotDigest { key: self.key_of(c, record.name()), version: record.version(), digest });
+                    let (key, left_ms) = (self.key_of(c, record.name()), left_ms(&record, now));
+                    met.push(SlotDigest { key, version: record.version(), digest, left_ms });
                 }
             });
             met.sort_by(|a, b| a.key.cmp(&b.key));
@@ -146,4 +156,10 @@ impl Store {
         bytes.extend_from_slice(name);
         Some((record, u128::from_le_bytes(ObjectId::of(&self.hash_key, c.id, &bytes).to_bytes())))
     }
+}
+
+/// What is left of an object's time, if it ends.
+fn left_ms(record: &Record<'_>, now: Now) -> Option<u64> {
+    let expires_ms = record.head().expires_ms;
+    (expires_ms != 0).then(|| expires_ms.saturating_sub(now.unix_ms))
 }

@@ -29,7 +29,7 @@ impl Shared {
         let of_map = map.as_ref().and_then(|map| map.spread(spread));
         let one = |(slot, sum): (u16, SlotSum)| {
             let group = of_map.map(|spread| spread.slots[usize::from(slot)]);
-            json!([slot, group, sum.objects, format!("{:032x}", sum.sum)])
+            json!([slot, group, sum.objects, format!("{:032x}", sum.sum), sum.ending, sum.left_ms])
         };
         let mut page = self.page(map.as_ref());
         page["next"] = goes_on.then(|| format!("{}.{}", cursor.shard, cursor.next)).into();
@@ -90,6 +90,7 @@ impl Shared {
             "name": hex(&key.name[..key.name.len().min(COMPARE_NAME_BYTES)]),
             "version": item.version,
             "digest": format!("{:032x}", item.digest),
+            "left_ms": item.left_ms,
         })
     }
 }

@@ -78,5 +78,8 @@ fn whatever_a_copy_must_have_alike_changes_the_sum() {
     assert_eq!(distinct.len(), sums.len());
     assert_eq!(sum_of(&plain(), version).1, None, "what is prepared does not count");
     let later = NewObject { expires_ms: 1 << 51, ..plain() };
-    assert_eq!(sum_of(&later, version).0.sum, sums[4], "each node has its own clock");
+    let (later, sooner) = (sum_of(&later, version).0, sum_of(&kinds[4], version).0);
+    assert_eq!(later.sum, sums[4], "each node has its own clock");
+    assert_eq!((later.left_ms - sooner.left_ms, later.ending, sooner.ending), (1 << 50, 1, 1), "which is told beside");
+    assert_eq!((sum_of(&plain(), version).0.ending, sum_of(&plain(), version).0.left_ms), (0, 0));
 }

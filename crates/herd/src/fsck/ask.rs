@@ -1,17 +1,30 @@
 //! What nodes tell of their slots (PROTOCOL.md §1.15).
 
 use super::suspects::{Item, Items};
-use super::{Group, Node, Slot};
+use super::{ENDS_EACH_MS, ENDS_SLACK_MS, Group, Node, Slot};
 use crate::out;
 use indicatif::ProgressBar;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 /// What a node has of a slot.
-#[derive(Clone, Copy, Default, PartialEq)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Sum {
     pub(super) objects: u64,
     sum: u128,
+    /// Objects that end some time, and when, all together: ms since this program began, by its clock.
+    ending: u64,
+    ends_ms: u128,
+}
+
+impl Sum {
+    /// Whether two nodes may have the same. When objects end each of them heard at another time.
+    pub(super) fn is_like(&self, other: &Sum) -> bool {
+        let slack_ms = u128::from(ENDS_SLACK_MS) + u128::from(self.ending) * u128::from(ENDS_EACH_MS);
+        let alike = (self.objects, self.sum, self.ending) == (other.objects, other.sum, other.ending);
+        alike && self.ends_ms.abs_diff(other.ends_ms) <= slack_ms
+    }
 }
 
 /// What a node told: of each slot that has objects its group, and the sum.
@@ -21,7 +34,12 @@ pub(super) type Sums = BTreeMap<Slot, (u64, Sum)>;
 pub(super) type Groups = BTreeMap<(u64, u64), Group>;
 
 /// The sums of a node's slots, and their groups. `None`: it goes by another map.
-pub(super) fn sums(node: &Node, epoch: u64, bar: &ProgressBar) -> Result<Option<(Sums, Groups)>, String> {
+pub(super) fn sums(
+    node: &Node,
+    epoch: u64,
+    since: Instant,
+    bar: &ProgressBar,
+) -> Result<Option<(Sums, Groups)>, String> {
     let (mut all, mut groups) = (Sums::new(), Groups::new());
     let (mut left, mut seen) = (vec![0], BTreeSet::from([0]));
     while let Some(spread) = left.pop() {
@@ -33,7 +51,7 @@ pub(super) fn sums(node: &Node, epoch: u64, bar: &ProgressBar) -> Result<Option<
             }
             let list = |field: &str| page[field].as_array().into_iter().flatten();
             for slot in list("slots") {
-                add(&mut all, spread, slot).ok_or("it tells of its slots in a way that is not known here")?;
+                add(&mut all, spread, slot, since).ok_or("it tells of its slots in a way that is not known here")?;
             }
             let ids = |value: &Value| value.as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
             for group in list("groups") {
@@ -56,22 +74,25 @@ pub(super) fn sums(node: &Node, epoch: u64, bar: &ProgressBar) -> Result<Option<
     Ok(Some((all, groups)))
 }
 
-fn add(all: &mut Sums, spread: u64, told: &Value) -> Option<()> {
+fn add(all: &mut Sums, spread: u64, told: &Value, since: Instant) -> Option<()> {
     let group = told[1].as_u64().unwrap_or(0);
     let (slot, objects) = (told[0].as_u64()?, told[2].as_u64()?);
     let sum = u128::from_str_radix(told[3].as_str()?, 16).ok()?;
     let (_, of) = all.entry((spread, slot)).or_insert((group, Sum::default()));
-    (of.objects, of.sum) = (of.objects + objects, of.sum.wrapping_add(sum));
+    (of.objects, of.sum) = (of.objects.saturating_add(objects), of.sum.wrapping_add(sum));
+    let (ending, left_ms) = (told[4].as_u64().unwrap_or(0), told[5].as_u64().unwrap_or(0));
+    let ends_ms = u128::from(left_ms) + u128::from(ending) * since.elapsed().as_millis();
+    (of.ending, of.ends_ms) = (of.ending.saturating_add(ending), of.ends_ms.saturating_add(ends_ms));
     Some(())
 }
 
 /// The objects that a node has of a slot.
-pub(super) fn items(node: &Node, (spread, slot): Slot) -> Result<Items, String> {
+pub(super) fn items(node: &Node, (spread, slot): Slot, since: Instant) -> Result<Items, String> {
     let (mut all, mut next) = (Items::new(), String::new());
     loop {
         let page = page(node, &format!("slot/{spread}/{slot}{next}"))?;
         for object in page["objects"].as_array().into_iter().flatten() {
-            let (id, item) = item(object).ok_or("it tells of its objects in a way that is not known here")?;
+            let (id, item) = item(object, since).ok_or("it tells of its objects in a way that is not known here")?;
             all.insert(id, item);
         }
         match page["next"].as_str() {
@@ -81,14 +102,15 @@ pub(super) fn items(node: &Node, (spread, slot): Slot) -> Result<Items, String> 
     }
 }
 
-fn item(object: &Value) -> Option<(String, Item)> {
+fn item(object: &Value, since: Instant) -> Option<(String, Item)> {
     let hex = object["name"].as_str()?;
     let byte = |at: usize| u8::from_str_radix(hex.get(2 * at..2 * at + 2)?, 16).ok();
     let name: Vec<u8> = (0..hex.len() / 2).map(byte).collect::<Option<_>>()?;
     let collection = object["collection"].as_str().unwrap_or("?");
     let name = format!("{}/{}", out::shown(collection.as_bytes()), out::shown(&name));
     let digest = u128::from_str_radix(object["digest"].as_str()?, 16).ok()?;
-    Some((object["id"].as_str()?.to_owned(), Item { name, version: object["version"].as_u64()?, digest }))
+    let ends_ms = object["left_ms"].as_u64().map(|left_ms| u128::from(left_ms) + since.elapsed().as_millis());
+    Some((object["id"].as_str()?.to_owned(), Item { name, version: object["version"].as_u64()?, digest, ends_ms }))
 }
 
 /// A page of this node, and of no other that answers at its address.
@@ -97,5 +119,30 @@ fn page(node: &Node, name: &str) -> Result<Value, String> {
     match page["node"].as_u64() {
         Some(id) if id != node.id => Err(format!("another node answers at its address, number {id}")),
         _ => Ok(page),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// What a node told that has so many objects which end, of which so much is left.
+    fn told(ending: u64, left_ms: u64) -> Sum {
+        let mut all = Sums::new();
+        let page = json!([7, 1, 100, "000000000000000000000000000000ff", ending, left_ms]);
+        add(&mut all, 0, &page, Instant::now()).expect("it is understood");
+        all[&(0, 7)].1
+    }
+
+    #[test]
+    fn sums_are_alike_where_objects_end_at_about_the_same_time() {
+        let all = told(3, 1_000_000);
+        assert!(all.is_like(&told(3, 1_000_000)) && all.is_like(&told(3, 990_000)) && all.is_like(&told(3, 1_017_000)));
+        assert!(
+            !all.is_like(&told(3, 980_000)) && !all.is_like(&told(3, 3_000_000)) && !all.is_like(&told(2, 1_000_000))
+        );
+        let mut all = Sums::new();
+        assert_eq!(add(&mut all, 0, &json!([7, 1, 100, "ff"]), Instant::now()), Some(()), "of an earlier version");
     }
 }

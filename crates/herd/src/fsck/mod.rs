@@ -16,7 +16,7 @@ use herd_client::blocking::Client;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use suspects::{Items, Suspects};
 
 /// How long a node is waited for.
@@ -27,6 +27,12 @@ const PAUSE: Duration = Duration::from_millis(200);
 const ROUNDS: usize = 4;
 /// Slots whose objects are compared side by side. Where so many differ it is enough to know that there are more.
 const SLOTS_AT_ONCE: usize = 64;
+
+/// By how much the ends of two copies may differ, ms: each node reckons from when it heard how long is left, which a
+/// pause or a cut holds up for as long as a write waits.
+const ENDS_SLACK_MS: u64 = 15_000;
+/// And that of each of many objects, on average.
+const ENDS_EACH_MS: u64 = 1_000;
 
 /// A slot: its spread group and its number.
 type Slot = (u64, u64);
@@ -126,9 +132,9 @@ impl Herd {
 
     /// What each node tells of its slots; who can't be asked is noted. `None`: not all go by this map.
     fn sums(&mut self, bar: &ProgressBar) -> Option<Vec<Sums>> {
-        let epoch = self.epoch;
+        let (epoch, since) = (self.epoch, Instant::now());
         let told: Vec<Result<Option<(Sums, Groups)>, String>> = std::thread::scope(|scope| {
-            let ask = |node| scope.spawn(move || ask::sums(node, epoch, bar));
+            let ask = |node| scope.spawn(move || ask::sums(node, epoch, since, bar));
             let asking: Vec<_> = self.nodes.iter().map(ask).collect();
             asking.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err("it failed".into()))).collect()
         });
@@ -170,7 +176,7 @@ impl Herd {
             let held: Vec<Sum> = nodes.iter().map(|(at, _)| of(*at)).collect();
             let mut copies = nodes.iter().zip(&held).filter(|((_, is_member), _)| *is_member).map(|(_, sum)| sum);
             let first = copies.next();
-            let alike = first.is_none_or(|first| copies.all(|sum| sum == first));
+            let alike = first.is_none_or(|first| copies.all(|sum| sum.is_like(first)));
             let is_right = alike && nodes.iter().zip(&held).all(|((_, is_member), sum)| *is_member || sum.objects == 0);
             let suspects = Suspects::default();
             (!is_right).then_some(Different { slot, group, nodes, sums: held, suspects })
@@ -206,8 +212,8 @@ impl Herd {
     fn look(&mut self, different: &mut Different) -> bool {
         let asking: Vec<&Node> = different.nodes.iter().map(|(at, _)| &self.nodes[*at]).collect();
         let told: Vec<Result<Items, String>> = std::thread::scope(|scope| {
-            let slot = different.slot;
-            let asked: Vec<_> = asking.iter().map(|node| scope.spawn(move || ask::items(node, slot))).collect();
+            let (slot, since) = (different.slot, Instant::now());
+            let asked: Vec<_> = asking.iter().map(|node| scope.spawn(move || ask::items(node, slot, since))).collect();
             asked.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err("it failed".into()))).collect()
         });
         let mut items = Vec::new();

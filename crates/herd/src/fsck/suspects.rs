@@ -1,5 +1,6 @@
 //! Objects of one slot whose copies differed each time they were asked for. Pure.
 
+use super::ENDS_SLACK_MS;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Objects that are kept of a slot: enough to name some.
@@ -13,6 +14,8 @@ pub(super) struct Item {
     pub(super) version: u64,
     /// Of all that must be alike.
     pub(super) digest: u128,
+    /// When it ends, ms since all were asked.
+    pub(super) ends_ms: Option<u128>,
 }
 
 /// What a node has of a slot, by what tells the objects apart.
@@ -45,7 +48,10 @@ impl Suspects {
         for id in ids {
             let found: Vec<Option<&Item>> = told.iter().map(|(_, items)| items.get(id)).collect();
             let digests: Vec<Option<u128>> = found.iter().map(|item| item.map(|item| item.digest)).collect();
-            if are_right(told, &digests) || (self.rounds > 0 && !self.all.contains_key(id)) || now.len() == KEPT_MAX {
+            if are_right(told, &digests) && end_together(&found)
+                || (self.rounds > 0 && !self.all.contains_key(id))
+                || now.len() == KEPT_MAX
+            {
                 continue;
             }
             let before = self.all.get(id);
@@ -82,6 +88,13 @@ impl Suspects {
     }
 }
 
+/// Whether copies end at about the same time, as far as they end.
+fn end_together(found: &[Option<&Item>]) -> bool {
+    let ends = || found.iter().flatten().filter_map(|item| item.ends_ms);
+    let (first, last) = (ends().min().unwrap_or(0), ends().max().unwrap_or(0));
+    last - first <= ENDS_SLACK_MS.into()
+}
+
 /// Whether all that should have the object have the same, and the others nothing.
 fn are_right(told: &[(bool, Items)], digests: &[Option<u128>]) -> bool {
     let mut copies = told.iter().zip(digests).filter(|((is_member, _), _)| *is_member).map(|(_, digest)| digest);
@@ -96,7 +109,7 @@ mod tests {
 
     fn items(of: &[(&str, u64)]) -> Items {
         let one = |&(name, version): &(&str, u64)| {
-            (name.to_owned(), Item { name: name.to_owned(), version, digest: version.into() })
+            (name.to_owned(), Item { name: name.to_owned(), version, digest: version.into(), ends_ms: None })
         };
         of.iter().map(one).collect()
     }
@@ -126,6 +139,20 @@ mod tests {
         assert_eq!(after(&lags, true), (vec!["a".into()], 0));
         let busy: [[&[_]; 2]; 2] = [[&[("a", 3)], &[("a", 2)]], [&[("a", 5)], &[("a", 4)]]];
         assert_eq!(after(&busy, true), (vec![], 1));
+    }
+
+    #[test]
+    fn copies_that_end_at_other_times_differ() {
+        let ending = |ends_ms| {
+            let mut items = items(&[("a", 1)]);
+            items.values_mut().for_each(|item| item.ends_ms = Some(ends_ms));
+            (true, items)
+        };
+        for (ends_ms, differ) in [(0, 0), (15_000, 0), (15_001, 1), (3_600_000, 1)] {
+            let mut suspects = Suspects::default();
+            (0..4).for_each(|_| suspects.round(&[ending(1_000), ending(1_000 + ends_ms)]));
+            assert_eq!((suspects.settle(), suspects.named().len()), (0, differ), "{ends_ms}");
+        }
     }
 
     #[test]
