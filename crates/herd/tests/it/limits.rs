@@ -29,6 +29,8 @@ impl Tight {
             .args(["-c", &format!("ulimit -n {descriptors}; exec \"$0\" \"$@\"")])
             .arg(herd().get_program())
             .args(["node", "--listen", "127.0.0.1:0", "--memory", "64m", "--threads", "2"])
+            // Not the directory that other nodes of this machine have.
+            .env("XDG_STATE_HOME", "/dev/null/none")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log.reopen().expect("opened twice"))
