@@ -390,6 +390,10 @@ pub const WARDEN_BATCH_MAX: usize = 16;
 /// How long a request waits for all nodes to have a map: as long as clients wait for what has no deadline of its own.
 pub const WARDEN_PATIENCE_MS: u64 = 10_000;
 
+/// How long the answer that objects are gone waits for all nodes to know it, before it names those that do not. Maps
+/// reach nodes within some 10 ms; people are told within 3 s.
+pub const WARDEN_GONE_MS: u64 = 2_500;
+
 /// How long the answer that a collection is there waits for all nodes to know it. Maps reach nodes within some 10 ms.
 pub const WARDEN_SEEN_MS: u64 = 2_000;
 

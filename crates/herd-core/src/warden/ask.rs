@@ -147,6 +147,8 @@ pub enum Refusal {
     NotWarden(Option<String>),
     /// Nodes, by name, that do not tell that they have the herd's map; empty: they have it by now.
     Missing(Vec<String>),
+    /// It is done, but for these nodes, by name, which do not tell that they have the map that says so.
+    NotTold(Vec<String>),
     /// Too much waits already.
     Busy,
     /// The control store did not take it; nothing was done.
@@ -185,12 +187,13 @@ impl fmt::Display for Refusal {
             Refusal::NotWarden(Some(name)) => write!(f, "the warden is {}: ask there", quote(name.as_bytes())),
             Refusal::NotWarden(None) => f.write_str("the herd has no warden at the moment: try again"),
             Refusal::Missing(names) => {
-                let names: Vec<_> = names.iter().map(|name| quote(name.as_bytes())).collect();
-                write!(
-                    f,
-                    "the herd's map has not come to all nodes yet ({}): see that they run, and try again",
-                    names.join(", ")
-                )
+                let names = listed(names);
+                write!(f, "the herd's map has not come to all nodes yet ({names}): see that they run, and try again")
+            }
+            Refusal::NotTold(names) => {
+                let names = listed(names);
+                let back = "they do it when they are back";
+                write!(f, "it is done, but the outcome is unknown at nodes that can't be reached ({names}): {back}")
             }
             Refusal::Busy => f.write_str("too many changes of the herd are waiting: try again"),
             Refusal::Store(text) => f.write_str(text),
@@ -219,7 +222,7 @@ impl From<Refusal> for Error {
         let kind = match refusal {
             Refusal::Collection(error) => return error,
             Refusal::Busy => ErrorKind::Busy,
-            Refusal::Unknown => ErrorKind::OutcomeUnknown,
+            Refusal::Unknown | Refusal::NotTold(_) => ErrorKind::OutcomeUnknown,
             Refusal::NotWarden(_) | Refusal::Missing(_) | Refusal::Store(_) => ErrorKind::Unreachable,
             Refusal::NoNumber(_) | Refusal::TooManyNodes | Refusal::Map(_) => ErrorKind::Full,
             Refusal::OtherHerd { .. }
@@ -231,6 +234,10 @@ impl From<Refusal> for Error {
         };
         Error::new(kind, refusal.to_string())
     }
+}
+
+fn listed(names: &[String]) -> String {
+    names.iter().map(|name| quote(name.as_bytes()).to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// A herd as people tell it from others: the first bytes of its id.

@@ -22,8 +22,9 @@
 //! * Groups are planned anew with each join while the herd holds no object. A primary that is to hold the first one
 //!   asks ([`Ask::Hold`]), and is told when every node that is up has the map: then no plan of before is obeyed
 //!   anywhere.
-//! * That objects of a collection are gone is answered when every node that is up has the map that says so. So is that
-//!   there is a new one, but not for longer than [`WARDEN_SEEN_MS`]: it is there by then, whoever has not heard of it.
+//! * That objects of a collection are gone is answered when every node that is up has the map that says so; after
+//!   [`WARDEN_GONE_MS`] the answer names those that have not. That there is a new one is answered then too, but after
+//!   [`WARDEN_SEEN_MS`] at last: it is there by then, whoever has not heard of it.
 //! * A store that holds less than nodes were told is not gone on from: its numbers would be given a second time.
 //!
 //! * [`ask`]: requests, answers, refusals.
@@ -51,7 +52,8 @@ pub use order::{Call, Order, Reply};
 
 use crate::control::{ControlError, Entry, Office, Outcome, Range, Term};
 use crate::limits::{
-    OFFICE_LEASE_MS, OFFICE_RENEW_MS, WARDEN_ASKS_MAX, WARDEN_BATCH_MAX, WARDEN_PATIENCE_MS, WARDEN_SEEN_MS,
+    OFFICE_LEASE_MS, OFFICE_RENEW_MS, WARDEN_ASKS_MAX, WARDEN_BATCH_MAX, WARDEN_GONE_MS, WARDEN_PATIENCE_MS,
+    WARDEN_SEEN_MS,
 };
 use crate::place::{HerdId, Map, NodeId};
 use flight::Flight;
@@ -478,12 +480,13 @@ impl Warden {
     fn land(&mut self, kept: Kept, answers: Vec<(Ticket, Result<Answer, Refusal>)>) {
         self.config.birth = None;
         (self.phase, self.down) = (Phase::Idle, None);
-        let (map, until_ms) = ((kept.state.map.epoch, kept.state.map.revision), self.now_ms + WARDEN_PATIENCE_MS);
+        let map = (kept.state.map.epoch, kept.state.map.revision);
         self.kept = Some(kept);
         self.push();
         for (ticket, answer) in answers {
             match answer {
                 Ok(answer @ (Answer::Flushed { .. } | Answer::Destroyed)) => {
+                    let until_ms = self.now_ms + WARDEN_GONE_MS;
                     self.waits.push(Wait { ticket, until_ms, map, answer, is_sure: false });
                 }
                 Ok(answer @ Answer::Created(_)) => {

@@ -67,14 +67,19 @@ impl Warden {
     pub(super) fn give_up(&mut self) {
         let now_ms = self.now_ms;
         for wait in self.waits.extract_if(.., |wait| wait.until_ms <= now_ms).collect::<Vec<_>>() {
-            self.answer(wait.ticket, if wait.is_sure { Ok(wait.answer) } else { Err(Refusal::Unknown) });
+            let without = self.map().map_or(Vec::new(), |map| self.without(map, wait.map));
+            let answer = if wait.is_sure { Ok(wait.answer) } else { Err(Refusal::NotTold(self.names(without))) };
+            self.answer(wait.ticket, answer);
         }
         let holds: Vec<_> = self.holds.extract_if(.., |(_, until_ms)| *until_ms <= now_ms).collect();
         if !holds.is_empty() {
-            let names = self.missing().into_iter().filter_map(|id| self.map()?.node(id)).map(|node| node.name.clone());
-            let refusal = Refusal::Missing(names.collect());
+            let refusal = Refusal::Missing(self.names(self.missing()));
             holds.into_iter().for_each(|(ticket, _)| self.answer(ticket, Err(refusal.clone())));
         }
+    }
+
+    fn names(&self, nodes: Vec<NodeId>) -> Vec<String> {
+        nodes.into_iter().filter_map(|id| self.map()?.node(id)).map(|node| node.name.clone()).collect()
     }
 
     pub(super) fn is_ready(&self, state: &State) -> bool {

@@ -5,7 +5,7 @@
 use super::lines::answer_error;
 use crate::context::{Context, Output};
 use crate::member::Slot;
-use crate::metrics::VerbName;
+use crate::metrics::{DoorName, VerbName};
 use herd_core::door::memcached::reply;
 use herd_core::limits::PETITION_PATIENCE_MS;
 use herd_core::warden::Ask;
@@ -64,6 +64,11 @@ impl Context {
         match said {
             Ok(_) if !quiet => out.buf.extend_from_slice(reply::OK),
             Ok(_) => {}
+            // It names the nodes that have not heard of it.
+            Err(error) if error.kind == ErrorKind::OutcomeUnknown && !quiet => {
+                self.count_error(DoorName::Memcached, VerbName::Admin, error.kind);
+                out.buf.extend_from_slice(format!("SERVER_ERROR {}\r\n", error.text).as_bytes());
+            }
             Err(error) => answer_error(self, VerbName::Admin, &error, quiet, out),
         }
         out.pass();

@@ -352,6 +352,30 @@ fn what_is_larger_than_a_node_goes_through_it() {
     assert!(grown < 64 << 20, "{grown} bytes more were there");
 }
 
+/// That objects are gone is said to be so when all nodes have heard of it; a node that is gone is named soon.
+#[test]
+fn who_has_not_heard_that_objects_are_gone_is_named() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let [first, second, third] = three(dir.path());
+    let nodes = [first, second];
+    all_serve(&nodes, &["n1", "n2", "n3"]);
+    nodes[0].ok(&["collection", "create", "photos"]);
+    third.signal("-STOP");
+    for node in &nodes {
+        let began = Instant::now();
+        let told = text(&node.talk(b"flush_all\r\nquit\r\n"));
+        assert!(told.starts_with("SERVER_ERROR") && told.contains("n3"), "{told}");
+        assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    }
+    let began = Instant::now();
+    let output = nodes[1].herd(&["collection", "rm", "photos"]);
+    let told = text(&output.stderr);
+    assert!(output.status.code() == Some(4) && told.contains("can't be reached (n3): they do it"), "{told}");
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    third.signal("-CONT");
+    assert!(within(SOON, || !third.ok(&["collection", "ls"]).contains("photos")), "it does it when it is back");
+}
+
 #[test]
 fn the_herd_goes_on_when_its_first_node_was_started_anew() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -4,7 +4,7 @@ use super::*;
 use crate::control::Control;
 use crate::error::ErrorKind;
 use crate::key::CollectionId;
-use crate::limits::{OFFICE_LEASE_MS, SLOTS, WARDEN_ASKS_MAX};
+use crate::limits::{OFFICE_LEASE_MS, OFFICE_RENEW_MS, SLOTS, WARDEN_ASKS_MAX};
 use crate::place::{GroupId, Grows, Kind};
 use std::collections::BTreeSet;
 
@@ -398,9 +398,11 @@ fn a_reply_that_is_lost_is_found_out_about() {
         let flush = bench.send(Ask::Flush { name: "default".into() });
         assert_eq!(bench.answer(flush), None);
         let next = bench.send(Ask::Flush { name: "default".into() });
-        bench.settle();
-        bench.settle();
-        bench.all_have();
+        // Nodes tell it with each beat.
+        for _ in 0..10 {
+            bench.tick(OFFICE_RENEW_MS);
+            bench.all_have();
+        }
         assert_eq!(bench.answer(flush), Some(Ok(Answer::Flushed { generation: 2 })), "{faults:?}");
         assert_eq!(bench.answer(next), Some(Ok(Answer::Flushed { generation: 3 })), "each flushes once");
     }

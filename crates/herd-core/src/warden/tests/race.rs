@@ -252,7 +252,7 @@ impl World {
                 assert_ne!(asking.exists, Some(false), "what is not there can't be removed");
                 asking.exists = Some(false);
             }
-            (Ask::Create(_) | Ask::Flush { .. } | Ask::Destroy { .. }, Err(Refusal::Unknown)) => {
+            (Ask::Create(_) | Ask::Flush { .. } | Ask::Destroy { .. }, Err(Refusal::Unknown | Refusal::NotTold(_))) => {
                 self.unknown += 1;
                 (asking.exists, asking.generation) = (None, None);
             }

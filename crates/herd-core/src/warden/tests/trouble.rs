@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::control::Control;
-use crate::limits::{OFFICE_LEASE_MS, SLOTS, WARDEN_ASKS_MAX, WARDEN_PATIENCE_MS};
+use crate::limits::{OFFICE_LEASE_MS, SLOTS, WARDEN_ASKS_MAX, WARDEN_GONE_MS, WARDEN_PATIENCE_MS};
 use crate::place::Group;
 
 fn flush() -> Ask {
@@ -27,10 +27,10 @@ fn that_objects_are_gone_is_told_when_all_nodes_know() {
     let gone = bench.send(self::flush());
     bench.have(map.nodes[0].id, 1, map.epoch, map.revision + 1);
     bench.have(map.nodes[0].id, 1, map.epoch, map.revision);
-    bench.tick(WARDEN_PATIENCE_MS - 1);
+    bench.tick(WARDEN_GONE_MS - 1);
     assert_eq!(bench.answer(gone), None);
     bench.tick(1);
-    assert_eq!(bench.answer(gone), Some(Err(Refusal::Unknown)));
+    assert_eq!(bench.answer(gone), Some(Err(Refusal::NotTold(vec!["node-2".into()]))));
     bench.have(map.nodes[1].id, 1, map.epoch, map.revision + 1);
     assert!(bench.warden.missing().is_empty());
 }
