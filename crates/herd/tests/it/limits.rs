@@ -324,7 +324,7 @@ fn counted(node: &Node, line: &str) {
 #[test]
 fn half_a_gib_announced_to_a_node_of_64_mib_is_refused_at_its_header() {
     let node = Node::start(&["--memory", "64m", "--memcached-max-value", "1g"]);
-    let begin = Instant::now();
+    let (begin, before) = (Instant::now(), resident_bytes(&node));
     let length = "Content-Length: 536870912\r\n";
     for fields in [length.to_string(), format!("Expect: 100-continue\r\n{length}")] {
         is_refused(&put_head(&node, "/o/default/x", &fields), "507", &["512.0 MiB", "MiB free"]);
@@ -342,7 +342,9 @@ fn half_a_gib_announced_to_a_node_of_64_mib_is_refused_at_its_header() {
         assert_eq!(String::from_utf8_lossy(&got), answer);
     }
     assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
-    assert!(resident_bytes(&node) < 32 << 20, "nothing was set aside: {}", resident_bytes(&node));
+    // What the program itself takes differs from build to build.
+    let more = resident_bytes(&node).saturating_sub(before);
+    assert!(more < 8 << 20, "nothing was set aside: {more}");
     counted(&node, "herd_errors_total{door=\"http\",verb=\"put\",kind=\"full\"} 2");
     counted(&node, "herd_errors_total{door=\"wire\",verb=\"put\",kind=\"full\"} 1");
     counted(&node, "herd_errors_total{door=\"memcached\",verb=\"put\",kind=\"full\"} 2");
