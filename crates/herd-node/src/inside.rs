@@ -5,17 +5,19 @@ use crate::link::Hub;
 use crate::service::NodeService;
 use crate::{Config, Environment, shared};
 use herd_core::Error;
-use herd_core::limits::SLOTS;
+use herd_core::limits::{BLOCK_BYTES, SLOTS};
 use herd_core::place::{Life, Map};
 use herd_net::Service;
-use herd_store::{Now, SlotCursor, SlotItem};
+use herd_store::{Now, SlotCursor, SlotItem, Upload};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A look into a node that somebody else drives.
 pub struct Inside {
     shared: Arc<Shared>,
+    /// What keeps memory from its clients.
+    taken: Mutex<Vec<Upload>>,
 }
 
 /// What a node has of an object, whether it decides on it or not.
@@ -61,7 +63,7 @@ impl Inside {
         let shared = Arc::new(shared(Config { threads: 1, ..config }, environment)?);
         hub.into_iter().for_each(|hub| drop(shared.hub.set(hub)));
         let service = NodeService::new(shared.clone(), 0);
-        Ok((Self { shared }, service))
+        Ok((Self { shared, taken: Mutex::default() }, service))
     }
 
     /// The slot of a name in collection `default`.
@@ -72,6 +74,23 @@ impl Inside {
     /// Bytes of the budget, and of it in use.
     pub fn memory(&self) -> (u64, u64) {
         self.shared.store.memory()
+    }
+
+    /// Leaves its clients so many bytes of what is free now; `None`: all of it again.
+    pub fn leave_memory(&self, bytes: Option<u64>) {
+        let (budget, used) = self.memory();
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.clear();
+        let most = bytes.map_or(0, |bytes| (budget - used).saturating_sub(bytes));
+        // Values that never come.
+        let admit = |_| self.shared.store.admit_passing(&self.shared.default, b"taken", Some(BLOCK_BYTES as u64)).ok();
+        taken.extend((0..most / BLOCK_BYTES as u64).map_while(admit));
+    }
+
+    /// Writes of other nodes that found no room here, and retries that were answered from the window.
+    pub fn happened(&self) -> (u64, u64) {
+        let metrics = &self.shared.metrics[0];
+        (metrics.refused_copies.load(Relaxed), metrics.answered_again.load(Relaxed))
     }
 
     /// What is not settled now.

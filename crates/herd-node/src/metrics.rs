@@ -104,6 +104,10 @@ pub(crate) struct VerbMetrics {
 pub(crate) struct Metrics {
     /// Requests, and parts of them, that were handed on to another node.
     pub(crate) handed_on: AtomicU64,
+    /// Writes that a group's primary sent and this node has no room for.
+    pub(crate) refused_copies: AtomicU64,
+    /// Requests that were asked again and answered as the first time.
+    pub(crate) answered_again: AtomicU64,
     verbs: [[VerbMetrics; VERBS]; DOORS],
 }
 

@@ -465,6 +465,7 @@ impl Context {
             false => match self.begin_coming(id, passes, (header, fields), body) {
                 Ok(coming) => coming,
                 Err(error) => {
+                    let error = self.answer_lost(id, error);
                     self.fail_arriving(id, error);
                     return Ok(());
                 }
@@ -500,6 +501,7 @@ impl Context {
             Coming::Passing(_) => Ok(()),
         };
         if let Err(error) = taken {
+            let error = self.answer_lost(id, error);
             self.fail_arriving(id, error);
             return Ok(());
         }
@@ -513,7 +515,7 @@ impl Context {
             Coming::Value(upload) => {
                 let landed = match upload.finish(now) {
                     Ok(body) => self.replied(id, &arrived.header, &fields, Cargo::Large(Arc::new(body))),
-                    Err(error) => Landed::failed(self, error),
+                    Err(error) => Landed::failed(self, self.answer_lost(id, error)),
                 };
                 self.land(id, landed);
             }
@@ -547,6 +549,13 @@ impl Context {
         self.fly();
     }
 
+    /// There is no room here for an answer. Of what changes something it says that it was done.
+    fn answer_lost(&self, id: FlightId, error: Error) -> Error {
+        let Some(part) = self.flights.part_of(id).filter(|part| part.handing.changes) else { return error };
+        let text = format!("'{}' was changed, but its answer is lost: {}", quote(&part.handing.name), error.text);
+        Error::new(ErrorKind::OutcomeUnknown, text)
+    }
+
     fn begin_value(&mut self, id: FlightId, header: &Header, body: &[u8]) -> Result<herd_store::Upload, Error> {
         let expected = (header.length != LENGTH_UNKNOWN && header.offset == 0).then_some(header.length);
         let store = self.shared.store.clone();
@@ -571,7 +580,7 @@ impl Context {
                 let body = self.begin_value(id, header, body).and_then(|upload| upload.finish(self.now));
                 match body {
                     Ok(body) => self.replied(id, header, fields, Cargo::Large(Arc::new(body))),
-                    Err(error) => Landed::failed(self, error),
+                    Err(error) => Landed::failed(self, self.answer_lost(id, error)),
                 }
             }
             status => {

@@ -11,6 +11,7 @@ use super::copies::Copies;
 use crate::apply::{self, Kept, Snapshot};
 use crate::context::Context;
 use crate::flight::FlightId;
+use crate::metrics::add;
 use herd_core::checksum::crc32c;
 use herd_core::door::memcached::Clock;
 use herd_core::entry::{COUNTER_BITS, Fence, Head, Version};
@@ -327,7 +328,11 @@ fn retried(place: &mut Place<'_, '_>, id: RequestId, first_epoch: Option<GroupEp
         Known::New => None,
         // Of an object under way nothing is decided; so it is one of another object.
         Known::UnderWay | Known::Unknown => Some(Told::failed(unknown())),
-        Known::Done(_, result) => Some(done_of(result, clock).map_or_else(|| Told::failed(unknown()), Told::Done)),
+        Known::Done(_, result) => {
+            let done = done_of(result, clock);
+            add(&place.copies.cx.metrics().answered_again, 1);
+            Some(done.map_or_else(|| Told::failed(unknown()), Told::Done))
+        }
     }
 }
 

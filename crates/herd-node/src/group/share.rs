@@ -6,9 +6,10 @@ use super::copies::{Copies, Kept};
 use super::operation::{Operation, Origin, Told, decide_all};
 use super::outbox::{Inbox, Outbox};
 use crate::context::Context;
+use crate::metrics::add;
 use herd_core::limits::{GROUP_LINK_PATIENCE_MS, GROUP_SETTLE_MS, GROUP_SWEEP_MS, GROUP_TURN_ENTRIES, PART_OPS_MAX};
 use herd_core::place::{GroupId, NodeId};
-use herd_core::replica::{Effect, Member, Message, Offer, Outcome, Part, Refusal, Standing, View};
+use herd_core::replica::{Effect, Member, Message, Offer, Outcome, Part, Refusal, Standing, Verdict, View};
 use herd_core::wire::{self, Ahead, Delta, LinkId, Said};
 use herd_core::{Error, ErrorKind, quote};
 use herd_store::SlotCursor;
@@ -277,6 +278,9 @@ impl Share {
     fn carry_out_one(&mut self, cx: &mut Context, effect: Effect<Key, Edit, Operation>) {
         match effect {
             Effect::Send(to, generation, message) => {
+                if let Message::Answer { verdict: Verdict::Refused(_) | Verdict::CopyRefused, .. } = &message {
+                    add(&cx.metrics().refused_copies, 1);
+                }
                 if let Some(out) = self.out.get_mut(&to).filter(|out| out.generation == generation) {
                     out.push(cx, message);
                 }

@@ -3,23 +3,30 @@
 
 use super::prometheus::{gauge, head, line};
 use crate::context::Shared;
+use crate::metrics::Metrics;
 use herd_core::limits::STATUS_GROUPS_MAX;
 use herd_core::place::{Group, GroupId, Life, Map, Spread, Standing};
 use std::collections::BTreeSet;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Shared {
     pub(super) fn herd_text(&self, out: &mut String) {
         let Some((me, (map, _))) = self.place.get().and_then(|place| Some((place.me(), place.map()?))) else { return };
         gauge(out, "herd_map_epoch", "Epoch of the map that the node goes by.", map.epoch.into());
-        let handed_on: u64 = self.metrics.iter().map(|of_loop| of_loop.handed_on.load(Relaxed)).sum();
-        head(
-            out,
-            "herd_handed_on_total",
-            "counter",
-            "Requests, or parts of them, that were handed on to another node.",
-        );
+        let total = |of: fn(&Metrics) -> &AtomicU64| self.metrics.iter().map(|it| of(it).load(Relaxed)).sum::<u64>();
+        let handed_on = total(|it| &it.handed_on);
+        let text = "Requests, or parts of them, that were handed on to another node.";
+        head(out, "herd_handed_on_total", "counter", text);
         line(out, format_args!("herd_handed_on_total {handed_on}"));
+        let refused = total(|it| &it.refused_copies);
+        let text = "Writes of groups of other nodes that this node has no room for.";
+        head(out, "herd_refused_copies_total", "counter", text);
+        line(out, format_args!("herd_refused_copies_total {refused}"));
+        let again = total(|it| &it.answered_again);
+        let text = "Requests that were asked again after a change of the primary, and answered as the first time.";
+        head(out, "herd_answered_again_total", "counter", text);
+        line(out, format_args!("herd_answered_again_total {again}"));
         self.links_text(out, me, &map);
         self.groups_text(out, me, &map);
     }

@@ -62,6 +62,17 @@ impl History {
         }
         (op.answer, op.version, op.end) = (answer, version, end);
     }
+
+    /// A put at the memcached door that finds no room takes out what was there. Whether one did that was refused, or
+    /// not answered, is open.
+    fn may_be_gone(&mut self, key: usize, begin: u64) {
+        let Some(ops) = self.ops.get_mut(&key) else { return };
+        let Some(op) = ops.iter().rev().find(|op| op.begin == begin) else { return };
+        if matches!((&op.ask, &op.answer), (Ask::Put { .. }, Answer::Full | Answer::Open)) {
+            let (ask, answer, by) = (Ask::Remove, Answer::Open, op.by.clone());
+            ops.push(Op { ask, answer, version: None, begin, end: u64::MAX, after: None, by });
+        }
+    }
 }
 
 /// An operation that is not answered.
@@ -194,6 +205,9 @@ impl Client {
                 }
             }
             history.end(open.key, open.begin, plain(answer), version);
+            if matches!(self.door, Door::Memcached(_)) {
+                history.may_be_gone(open.key, open.begin);
+            }
         }
         if self.link.as_ref().is_some_and(|(_, _, peer)| peer.is_over()) {
             self.lost(history);
@@ -203,7 +217,12 @@ impl Client {
 
     /// Its connection is gone; what is open stays so.
     pub(super) fn lost(&mut self, history: &mut History) {
-        self.open.drain(..).for_each(|open| history.end(open.key, open.begin, Answer::Open, None));
+        for open in self.open.drain(..) {
+            history.end(open.key, open.begin, Answer::Open, None);
+            if matches!(self.door, Door::Memcached(_)) {
+                history.may_be_gone(open.key, open.begin);
+            }
+        }
         if let Some((_, _, peer)) = self.link.take() {
             peer.reset();
         }

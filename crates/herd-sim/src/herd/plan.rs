@@ -5,6 +5,10 @@ use crate::random::Random;
 
 /// Operations of a run that is not cut short.
 pub(super) const OPS: usize = 520;
+/// Numbers of the faults of each run.
+pub(super) const FAULT_NUMBERS: std::ops::Range<usize> = 0..19;
+/// And of them, those that make others lead, besides what else there is.
+const DEPOSED_MORE: std::ops::Range<usize> = 16..19;
 /// Values above this are asked for and given in frames.
 const LARGE_BYTES: u64 = 200_000;
 
@@ -102,12 +106,28 @@ impl Plan {
             number += 1;
             !cut.without.contains(&(number - 1))
         });
+        Self::depose_more(&mut faults, &mut Random::new(seed ^ 0xDE_9053), (nodes, copies), &cut.without);
         let keys = 2 + random.below(4) as usize;
         let value_bytes = [60, 2_000, 20_000, LARGE_BYTES, 600_000][random.below(5) as usize];
         let look_ns = random.below(20_000);
         let ops = cut.ops.unwrap_or(OPS);
         let random = Random::new(seed);
         Self { random, nodes, copies, small, clients, ops, faults, lags, keys, value_bytes, look_ns, values: 0 }
+    }
+
+    /// Some more that lose the lead, as retries come of that alone.
+    fn depose_more(
+        faults: &mut Vec<(usize, Fault)>,
+        random: &mut Random,
+        (nodes, copies): (usize, u8),
+        without: &[usize],
+    ) {
+        for number in DEPOSED_MORE.filter(|_| copies > 1) {
+            let fault =
+                (20 + random.below(OPS as u64 - 60) as usize, Fault::Depose(random.below(nodes as u64) as usize));
+            faults.extend(Some(fault).filter(|_| !without.contains(&number)));
+        }
+        faults.sort_by_key(|(at, _)| *at);
     }
 
     fn fault(random: &mut Random, nodes: usize) -> Fault {

@@ -20,12 +20,27 @@ const ROOM: usize = 256 * 1024;
 /// Steps of a run before somebody is taken to hang.
 const STEPS_MAX: usize = 400_000;
 /// How long an operation may take at most, ms: the node's own bound and what moving it takes.
-const ANSWER_MAX_MS: u64 = 20_000;
+const ANSWER_MAX_MS: u64 = 14_000;
+/// And of its value each ms so many bytes, through a pipe of some hundred bytes.
+const BYTES_A_MS: u64 = 100;
 const MEMORY_BYTES: u64 = 64 << 20;
 /// That of a node which is soon full.
 const SMALL_MEMORY_BYTES: u64 = 8 << 20;
+/// What it has free at its start, besides the largest value.
+const SMALL_FREE_BYTES: u64 = 256 << 10;
 /// How long the warden takes for what it does at most, ms.
 const WARDEN_MS: u64 = 3_000;
+
+/// What happens seldom, as it is counted: a run tells nothing of what never happens in it.
+pub(super) const RARE: [&str; 6] = [CRASHED, REFUSED, TAKEN_OVER, UNDER_WAY, ANSWERED_AGAIN, UNREAD];
+const CRASHED: &str = "crashes with writes pending there";
+const REFUSED: &str = "writes and copies refused by a member";
+const TAKEN_OVER: &str = "take-overs from the living, with writes pending there";
+const UNDER_WAY: &str = "maps with a body under way";
+const ANSWERED_AGAIN: &str = "retries answered from the window";
+const UNREAD: &str = "links broken with unread bytes";
+/// Faults that came, whether they could do anything or not.
+pub(super) const FAULTS: &str = "faults";
 
 /// One end of a cable: a machine, and the connection there.
 type At = (usize, usize);
@@ -43,8 +58,8 @@ struct Path {
 
 /// What the warden is about to do.
 enum Task {
-    /// Takes a node that died out of its groups.
-    Remove(usize),
+    /// Takes a node that died in that life of it out of its groups.
+    Remove(usize, u64),
     /// Brings one back that started anew, in that life of it.
     BringBack(usize, u64),
     /// Does what the primary of a group asked for in the view of that epoch.
@@ -145,6 +160,7 @@ impl<S: Service> World<S> {
             self.step()?;
         }
         self.calm()?;
+        (0..self.machines.len()).for_each(|at| self.count_happened(at));
         self.judge()
     }
 
@@ -161,6 +177,9 @@ impl<S: Service> World<S> {
         let memory_bytes = if self.plan.small == Some(at) { SMALL_MEMORY_BYTES } else { MEMORY_BYTES };
         let mut machine = Machine::start(self.make, at, self.lives[at], memory_bytes, pipes);
         machine.take(&self.map);
+        if self.plan.small == Some(at) && !self.quiet {
+            machine.inside.leave_memory(Some(SMALL_FREE_BYTES + self.plan.value_bytes));
+        }
         self.machines[at] = Some(machine);
         wake(&mut self.paused[at], self.clock.now_ns());
     }
@@ -196,7 +215,8 @@ impl<S: Service> World<S> {
         let (now_ns, history, paused) = (self.now_ns(), &self.history, &self.paused);
         for client in &self.clients {
             let Some((at, ..)) = &client.link else { continue };
-            let most_ns = ANSWER_MAX_MS * 1_000_000 * 1000 / (1000 - self.plan.lags[*at]);
+            let most_ms = ANSWER_MAX_MS * 1000 / (1000 - self.plan.lags[*at]) + self.plan.value_bytes / BYTES_A_MS;
+            let most_ns = most_ms * 1_000_000;
             client.check(history, now_ns, slept(&paused[*at], now_ns), most_ns)?;
         }
         Ok(())
@@ -310,7 +330,9 @@ impl<S: Service> World<S> {
     fn connect_to(&mut self, at: usize, node: usize, kind: u64) {
         let Some(machine) = &mut self.machines[node] else { return };
         let least = self.plan.value_bytes + 4_096;
-        let (to_node, to_client) = (self.plan.random.size(1 << 20) + 512, self.plan.random.size(1 << 20) + least / 16);
+        // The least that carries any value in some seconds.
+        let mut room = || self.plan.random.size(1 << 20) + 512.max(least / 16);
+        let (to_node, to_client) = (room(), room());
         let (pipe, peer) = self.clock.connect(to_node as usize, to_client as usize);
         let own = machine.engine.adopt(SocketAddr::from(([127, 0, 0, 1], 1)), |_| Ok(pipe));
         let now_ms = self.now_ns() / 1_000_000;
@@ -321,6 +343,7 @@ impl<S: Service> World<S> {
     fn go_wrong(&mut self) {
         while self.plan.faults.first().is_some_and(|(after, _)| *after <= self.history.asked) {
             let (_, fault) = self.plan.faults.remove(0);
+            self.count(FAULTS);
             self.fail(fault);
         }
     }
@@ -384,19 +407,27 @@ impl<S: Service> World<S> {
         self.next_map(|draft| warden::depose(draft, node(at), living));
         if leads(&self.map) < before {
             self.count("take-overs from the living");
-            self.count_pendings("take-overs from the living, with writes pending");
+            self.count_pendings(at, TAKEN_OVER);
         }
         if let Some(machine) = &mut self.machines[at] {
             machine.take(&self.map);
         }
     }
 
-    /// Counts that some machine has writes pending, if so.
-    fn count_pendings(&mut self, what: &'static str) {
+    /// Counts that a machine has writes pending, if so.
+    fn count_pendings(&mut self, at: usize, what: &'static str) {
         let pending = |machine: &Machine<S>| machine.inside.copies().iter().any(|copy| copy.pending.is_some());
-        if self.machines.iter().flatten().any(pending) {
+        if self.machines[at].as_ref().is_some_and(pending) {
             self.count(what);
         }
+    }
+
+    /// Counts what a machine has done in this life of it.
+    fn count_happened(&mut self, at: usize) {
+        let Some(machine) = &self.machines[at] else { return };
+        let (refused, again) = machine.inside.happened();
+        *self.counts.entry(REFUSED).or_default() += refused;
+        *self.counts.entry(ANSWERED_AGAIN).or_default() += again;
     }
 
     /// The warden does what it is about to.
@@ -421,11 +452,12 @@ impl<S: Service> World<S> {
         self.next_map(|draft| {
             for task in due {
                 match task {
-                    Task::Remove(at) => warden::remove(draft, node(at), &living),
+                    // What started anew was taken out then.
+                    Task::Remove(at, life) if lives[at] == life => warden::remove(draft, node(at), &living),
                     Task::BringBack(at, life) if lives[at] == life && living(node(at)) => {
                         warden::bring_back(draft, node(at), &plan);
                     }
-                    Task::BringBack(..) => {}
+                    Task::Remove(..) | Task::BringBack(..) => {}
                     Task::Grant(group, epoch, want) => granted |= warden::grant(draft, group, epoch, want),
                     Task::Seat => warden::seat_joined(draft),
                 }
@@ -463,14 +495,14 @@ impl<S: Service> World<S> {
             }
         }
         if unread > 0 {
-            self.count("links broken with unread bytes");
+            self.count(UNREAD);
         }
     }
 
     /// A map that differs from the one before; each node hears of it some time later.
     fn next_map(&mut self, change: impl FnOnce(&mut Draft)) {
         if self.clients.iter().any(Client::has_large) {
-            self.count("epochs with a body under way");
+            self.count(UNDER_WAY);
         }
         self.map = Arc::new(self.map.next(change).expect("a valid map"));
         let now_ns = self.now_ns();
@@ -495,11 +527,12 @@ impl<S: Service> World<S> {
         if self.machines[at].is_none() || (copied && !warden::may_go(&self.map, node(at), self.living())) {
             return;
         }
-        self.count_pendings("crashes with writes pending");
+        self.count_pendings(at, CRASHED);
+        self.count_happened(at);
         self.machines[at] = None;
         self.count("crashes");
         if copied {
-            self.later(Task::Remove(at));
+            self.later(Task::Remove(at, self.lives[at]));
         }
         self.restarts.insert(at, until_ns);
         let is_its = |(machine, _): At| machine == at;
@@ -575,6 +608,7 @@ impl<S: Service> World<S> {
         self.paths.clear();
         let now_ns = self.now_ns();
         self.paused.iter_mut().for_each(|paused| wake(paused, now_ns));
+        self.machines.iter().flatten().for_each(|machine| machine.inside.leave_memory(None));
         self.restarts.values_mut().for_each(|until_ns| *until_ns = 0);
         self.news.iter_mut().for_each(|news_ns| *news_ns = 0);
         self.rest(6_000)?;
