@@ -330,6 +330,10 @@ impl<S: Service, M: System> Engine<S, M> {
             // What was cancelled meanwhile does not count, or cancelled waits would gather here.
             left -= usize::from(self.resume(ticket));
         }
+        // What these had others say, or made ready, would wait for the next event.
+        let urgent = self.resume_urgent() || urgent;
+        self.service.ready(&mut self.ready);
+        self.late.extend(self.ready.drain(..));
         if self.late.is_empty() && self.late.capacity() > RESUMES {
             self.late = VecDeque::new();
         }

@@ -8,6 +8,7 @@ mod golden;
 mod intake;
 mod large;
 mod passing;
+mod ranges;
 mod trouble;
 mod waits;
 

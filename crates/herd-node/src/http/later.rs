@@ -9,19 +9,19 @@ use super::{Session, fail, fail_as};
 use crate::context::{Context, Durability, Output, not_found};
 use crate::flight::{Handing, How, Landed, Later as Kept, Taken as Flown};
 use crate::metrics::VerbName;
-use herd_core::door::http::{self as proto, Connection, Method, Request};
+use herd_core::door::http::{self as proto, ByteRange, Connection, Method, Plan, Request};
 use herd_core::entry::Version;
 use herd_core::limits::{FLIGHT_MS, LINK_SILENCE_MS, WAIT_MAX_MS};
 use herd_core::op::{Action, Op};
-use herd_core::wire::{CODE_NEWER, Fields, Header, Verb};
+use herd_core::wire::{CODE_NEWER, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, Verb};
 use herd_core::{Error, ErrorKind};
 use herd_net::Ticket;
-use herd_store::{Collection, Given};
+use herd_store::{Collection, Given, Value};
 
 /// What is kept of a request that was handed on.
 pub(crate) enum Later {
-    /// A GET or HEAD, as it was sent.
-    Get { sent: Box<[u8]>, collection: Collection, name: Box<[u8]> },
+    /// A GET or HEAD, as it was sent; `is_part`: no more than its range was asked for.
+    Get { sent: Box<[u8]>, collection: Collection, name: Box<[u8]>, is_part: bool },
     /// A GET that waits for another version than its client has, until then.
     Wait { form: Form, collection: Collection, name: Box<[u8]>, newer_than: Version, until_ms: u64 },
     /// A PUT.
@@ -36,6 +36,67 @@ impl Later {
     /// Whether the reply can be written while the value comes.
     pub(crate) fn may_pass(&self) -> bool {
         matches!(self, Later::Get { .. })
+    }
+}
+
+/// The range that a GET asks for, where it can be told before the object's size is known: its offset and length.
+fn part(request: &Request<'_>) -> Option<(u64, u64)> {
+    match request.read.range {
+        Some(ByteRange::From { first, last: None }) => Some((first, LENGTH_UNKNOWN)),
+        Some(ByteRange::From { first, last: Some(last) }) => Some((first, (last - first).saturating_add(1))),
+        Some(ByteRange::Last(_)) | None => None,
+    }
+}
+
+/// What the answer to a GET whose range was asked for has of what is needed.
+pub(super) enum Part {
+    /// Something else is needed: the object has changed, or If-Range names another version.
+    None,
+    /// All, at its place in the object, or as much as has come of that; or nothing is needed.
+    All,
+    /// Just so many bytes that are needed.
+    Only(u64),
+}
+
+/// See [`Part`].
+pub(super) fn part_of(request: &Request<'_>, landed: &Landed) -> Part {
+    let found = match (&landed.done, landed.found()) {
+        (Err(error), _) if error.kind == ErrorKind::BadRange => return Part::None,
+        (Ok(_), Some(found)) => found,
+        _ => return Part::All,
+    };
+    let Some((relayed, _)) = landed.relayed else { return Part::All };
+    match request.read.plan(found.head.version, found.head.size_bytes) {
+        Plan::NotModified | Plan::ConditionFailed => Part::All,
+        Plan::Part { offset_bytes, length_bytes } if offset_bytes == relayed.offset => Part::Only(length_bytes),
+        Plan::Part { .. } | Plan::Whole | Plan::Unsatisfiable => Part::None,
+    }
+}
+
+/// Answers with the part of the object that has come.
+fn answer_part(
+    cx: &Context,
+    request: &Request<'_>,
+    (collection, name): (&Collection, &[u8]),
+    landed: &Landed,
+    bytes: u64,
+    out: &mut Output<'_>,
+) {
+    let has = |value: &Value<'_>| match value {
+        Value::Inline(value, _) => value.len() as u64,
+        Value::Body(body) => body.len(),
+    };
+    let Some(found) = landed.found().filter(|found| has(&found.value) == bytes) else {
+        let error = Error::new(ErrorKind::Unreachable, "the node that has the object gave another part of it");
+        return fail(cx, request, VerbName::Get, &error, None, out);
+    };
+    let (form, kept) = (Form { head_only: true, ..Form::of(request) }, cx.durability(collection, name));
+    let plan = |version, size| request.read.plan(version, size);
+    answer(cx, &form, kept, &found, (plan, landed.clock.now_ms), out);
+    cx.count_out(VerbName::Get, bytes);
+    match found.value {
+        Value::Inline(value, _) => out.buf.extend_from_slice(value),
+        Value::Body(body) => out.bulk(body.clone(), 0, bytes),
     }
 }
 
@@ -67,9 +128,37 @@ impl Session {
     ) {
         let how = How { with_value: request.method == Method::Get, uncounted: false };
         let begun = cx.check_reachable(collection, name).and_then(|()| {
-            let handing = Handing::of_op(cx, collection, name, &Op::new(Action::Read, 0), how)?;
-            let later = Later::Get { sent: sent.into(), collection: collection.clone(), name: name.into() };
+            let part = if how.with_value { part(request) } else { None };
+            let handing = match part {
+                None => Handing::of_op(cx, collection, name, &Op::new(Action::Read, 0), how)?,
+                Some((offset, length)) => {
+                    let header = Header { flags: FLAG_RANGE, offset, length, ..Header::request(Verb::Get, 0) };
+                    Handing::of_frame(cx, collection, &header, &Fields::named(name), Given::Small(b"", None), 0)?
+                }
+            };
+            let (sent, collection, name, is_part) = (sent.into(), collection.clone(), name.into(), part.is_some());
+            let later = Later::Get { sent, collection, name, is_part };
             self.hand_on(cx, later, handing, FLIGHT_MS, out)
+        });
+        if let Err(error) = begun {
+            fail(cx, request, VerbName::Get, &error, None, out);
+        }
+    }
+
+    /// A GET whose range was asked for, and that needs all of the object.
+    pub(super) fn get_whole(
+        &mut self,
+        cx: &mut Context,
+        ticket: Ticket,
+        request: &Request<'_>,
+        (sent, collection, name): (&[u8], &Collection, &[u8]),
+        out: &mut Output<'_>,
+    ) {
+        let how = How { with_value: true, uncounted: false };
+        let begun = Handing::of_op(cx, collection, name, &Op::new(Action::Read, 0), how).and_then(|handing| {
+            let (sent, collection, name) = (sent.into(), collection.clone(), name.into());
+            let later = Kept::Http(Box::new(Later::Get { sent, collection, name, is_part: false }));
+            cx.hand_on_again(ticket, later, vec![handing], FLIGHT_MS)
         });
         if let Err(error) = begun {
             fail(cx, request, VerbName::Get, &error, None, out);
@@ -132,9 +221,13 @@ impl Session {
         };
         match later {
             Later::List(_) => {}
-            Later::Get { sent, collection, name } => {
+            Later::Get { sent, collection, name, is_part } => {
                 if let Ok(Some((request, _))) = proto::parse_head(&sent) {
-                    self.answer_got(cx, (ticket, false), &request, (&collection, &name), landed, out);
+                    match if is_part { part_of(&request, &landed) } else { Part::All } {
+                        Part::None => self.get_whole(cx, ticket, &request, (&sent, &collection, &name), out),
+                        Part::All => self.answer_got(cx, (ticket, false), &request, (&collection, &name), landed, out),
+                        Part::Only(bytes) => answer_part(cx, &request, (&collection, &name), &landed, bytes, out),
+                    }
                 }
             }
             Later::Wait { form, collection, name, newer_than, until_ms } => {

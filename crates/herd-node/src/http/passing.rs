@@ -2,7 +2,7 @@
 //! stays open for the rest.
 
 use super::Session;
-use super::later::Later;
+use super::later::{Later, Part, part_of};
 use crate::context::{Context, Output};
 use crate::flight::{Landed, Later as Kept, Passage};
 use crate::metrics::{DoorName, VerbName};
@@ -83,14 +83,16 @@ impl Session {
         }
         let kept = match cx.flights.later(ticket) {
             Some(Kept::Http(later)) => match &**later {
-                Later::Get { sent, collection, name } => Some((sent.clone(), collection.clone(), name.clone())),
+                Later::Get { sent, collection, name, is_part } => {
+                    Some((sent.clone(), collection.clone(), name.clone(), *is_part))
+                }
                 _ => None,
             },
             _ => None,
         };
-        let (Some(mut passage), Some((sent, collection, name))) = (cx.pass_on(ticket), kept) else { return };
+        let (Some(mut passage), Some((sent, collection, name, is_part))) = (cx.pass_on(ticket), kept) else { return };
         if let Some(landed) = passage.begun.take() {
-            self.begin_passing(cx, ticket, (&sent, &collection, &name), landed, out);
+            self.begin_passing(cx, (ticket, is_part), (&sent, &collection, &name), landed, out);
         }
         // Otherwise none of the value is wanted, and that was answered.
         let Some(passing) = self.passing.iter_mut().find(|passing| passing.ticket == ticket) else { return };
@@ -109,12 +111,17 @@ impl Session {
     fn begin_passing(
         &mut self,
         cx: &mut Context,
-        ticket: Ticket,
+        (ticket, is_part): (Ticket, bool),
         (sent, collection, name): (&[u8], &Collection, &[u8]),
         landed: Landed,
         out: &mut Output<'_>,
     ) {
         if let Ok(Some((request, _))) = proto::parse_head(sent) {
+            if is_part && matches!(part_of(&request, &landed), Part::None) {
+                cx.forget_flight(ticket);
+                self.get_whole(cx, ticket, &request, (sent, collection, name), out);
+                return;
+            }
             self.answer_got(cx, (ticket, true), &request, (collection, name), landed, out);
         }
     }
