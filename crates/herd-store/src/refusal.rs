@@ -22,6 +22,19 @@ pub(crate) fn full(c: &State, arena: &Arena) -> Error {
     Error::new(ErrorKind::Full, text)
 }
 
+/// A value on its way between a client and another node finds no room here.
+#[cold]
+pub(crate) fn no_way_through(c: &State, arena: &Arena) -> Error {
+    let text = format!(
+        "the memory of this node is full, {} of {} in use: a value of collection '{}' that another node has does not \
+         pass here; ask that node, or --memory gives this one more",
+        size::show(arena.used_bytes()),
+        size::show(arena.budget_bytes()),
+        quote(c.name.as_bytes()),
+    );
+    Error::new(ErrorKind::Full, text)
+}
+
 #[cold]
 pub(crate) fn quota(c: &State, more: u64, quota: u64) -> Error {
     let (used, more, quota) = (size::show(c.used_bytes()), size::show(more), size::show(quota));

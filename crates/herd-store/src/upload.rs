@@ -18,6 +18,8 @@ pub struct Upload {
     store: Arc<Store>,
     collection: Collection,
     promised: u64,
+    /// It is kept elsewhere.
+    passes: bool,
     /// Where its bytes go.
     pub writer: BodyWriter,
 }
@@ -53,7 +55,7 @@ impl Store {
         let promised = expected.unwrap_or(0) + lists;
         self.promise(expected.unwrap_or(0), lists)?;
         let writer = BodyWriter::new(self.arena.clone(), expected);
-        Ok(Upload { store: self.clone(), collection: c.clone(), promised, writer })
+        Ok(Upload { store: self.clone(), collection: c.clone(), promised, passes: true, writer })
     }
 
     /// Admits a value of `size_bytes` that shares its blocks with what is there, but for `changed_bytes` of it.
@@ -86,6 +88,7 @@ impl Store {
             store: self.clone(),
             collection: c.clone(),
             promised: memory_bytes + lists,
+            passes: false,
             writer: BodyWriter::new(self.arena.clone(), expected),
         })
     }
@@ -218,6 +221,9 @@ impl Upload {
 
     #[cold]
     fn full(&self) -> Error {
+        if self.passes {
+            return refusal::no_way_through(&self.collection.0, &self.store.arena);
+        }
         self.collection.0.count_refused();
         refusal::full(&self.collection.0, &self.store.arena)
     }

@@ -177,6 +177,22 @@ fn a_collection_that_evicts_is_not_said_not_to_where_nothing_is_left_to_evict() 
 }
 
 #[test]
+fn a_value_that_only_passes_is_told_that_the_memory_on_its_way_is_full() {
+    let store = store(8 << 20);
+    let c = store.create("kept", spec("ram:1")).expect("new");
+    let (mut i, value) = (0u64, [7; 2_000]);
+    while put(&store, &c, &i.to_le_bytes(), &value, at(1)).is_ok() {
+        i += 1;
+    }
+    let passed = store.admit_passing(&c, b"far", Some(200_000)).and_then(|mut upload| {
+        upload.write(&[1; 200_000], at(1))?;
+        upload.finish(at(1)).map(drop)
+    });
+    let error = passed.expect_err("memory is full");
+    assert!(error.kind == ErrorKind::Full && error.text.contains("does not pass here"), "{}", error.text);
+}
+
+#[test]
 fn an_index_that_may_not_grow_refuses() {
     let store = store(8 << 20);
     for at in 0..store.shards.len() {
