@@ -85,7 +85,7 @@ pub(crate) fn collection(args: &CollectionArgs) -> Outcome {
             done => Ok(done?),
         },
         CollectionCommand::Ls(show) => {
-            let all = client(&show.herd)?.collections()?;
+            let all = crate::view::gather(&show.herd)?["collections"].take();
             out::print(if show.json { format!("{all}\n") } else { collections_text(&all) })
         }
     }

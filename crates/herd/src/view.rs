@@ -21,8 +21,11 @@ const OWN: [&str; 8] =
 /// Of that, what can be added up.
 const SUMS: [&str; 6] = ["objects", "bytes", "memory_used_bytes", "memory_bytes", "connections", "evictions"];
 
+/// Of a collection, what can be added up.
+const COLLECTION_SUMS: [&str; 7] = ["objects", "bytes", "evictions", "expired", "hits", "misses", "refusals"];
+
 /// What the herd says of itself, with what each node holds.
-fn gather(herd: &HerdArgs) -> Result<Value, Failure> {
+pub(crate) fn gather(herd: &HerdArgs) -> Result<Value, Failure> {
     let asked = client(herd)?.status()?;
     let nodes = asked["nodes"].as_array().cloned().unwrap_or_default();
     let own = asked["node_id"].as_u64();
@@ -56,10 +59,24 @@ fn merged(mut all: Value, nodes: Vec<Value>, told: &[Option<Value>]) -> Value {
         }
         node
     };
+    for c in all["collections"].as_array_mut().into_iter().flatten() {
+        add_up(c, told);
+    }
     all["nodes"] = nodes.into_iter().zip(told).map(with_own).collect();
     SUMS.iter().zip(sums).for_each(|(field, sum)| all[*field] = sum.into());
     all["nodes_answered"] = answered.into();
     all
+}
+
+/// Makes what one node has of a collection what all have. An object counts once, its bytes with each copy.
+fn add_up(c: &mut Value, told: &[Option<Value>]) {
+    let of_all = |told: &'_ Value| told["collections"].as_array().cloned().unwrap_or_default();
+    let theirs: Vec<Value> = told.iter().flatten().flat_map(of_all).filter(|of| of["id"] == c["id"]).collect();
+    for field in COLLECTION_SUMS {
+        c[field] = theirs.iter().filter_map(|of| of[field].as_u64()).sum::<u64>().into();
+    }
+    let copies = c["copies"].as_u64().unwrap_or(1).max(1);
+    c["objects"] = c["objects"].as_u64().unwrap_or(0).div_ceil(copies).into();
 }
 
 pub(crate) fn nodes(args: &ShowArgs) -> Outcome {
@@ -211,10 +228,16 @@ mod tests {
     #[test]
     fn what_nodes_hold_is_added_up_and_who_is_silent_is_shown() {
         let nodes = vec![json!({"name": "a", "state": "serving"}), json!({"name": "b", "state": "unreachable"})];
-        let told = [Some(json!({"objects": 3, "bytes": 40, "memory_bytes": 64, "epoch": 9})), None];
+        let told = [
+            Some(json!({"objects": 3, "bytes": 40, "memory_bytes": 64, "epoch": 9,
+            "collections": [{"id": 7, "objects": 9}, {"id": 2, "copies": 2, "objects": 3, "bytes": 60}]})),
+            None,
+        ];
         let asked = json!({"herd_id": "0123456789", "objects": 3, "groups": 8, "groups_stopped": 4,
+            "collections": [{"id": 2, "copies": 2, "objects": 1, "bytes": 20}],
             "group_list": [{"stops": null}, {"stops": "b can't be reached"}]});
         let all = merged(asked, nodes, &told);
+        assert_eq!((&all["collections"][0]["objects"], &all["collections"][0]["bytes"]), (&json!(2), &json!(60)));
         assert_eq!((&all["objects"], &all["nodes_answered"]), (&json!(3), &json!(1)));
         assert_eq!((&all["nodes"][0]["epoch"], &all["nodes"][1]["answers"]), (&json!(9), &json!(false)));
         let text = status_text(&all);
