@@ -78,7 +78,25 @@ pub(crate) struct Arena {
     freeable: Shared32,
     budget_bytes: u64,
     reserve_pages: u32,
+    /// Pages beyond the budget that values may take which only pass.
+    passing_pages: u32,
 }
+
+/// Who asks for memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum For {
+    /// What is kept: the reserve stays.
+    Kept,
+    /// Reclaiming, which frees more than it takes.
+    Reclaiming,
+    /// A value that only passes: a node that is full of objects must still hand on those of others.
+    Passing,
+}
+
+/// The part of the budget, one in so many bytes, that values which only pass may take beyond it, and within what
+/// bounds.
+const PASSING_PART: u64 = 8;
+const PASSING_BYTES: (u64, u64) = (8 << 20, 256 << 20);
 
 // SAFETY: bytes and notes are reached only through owner tokens and pieces (invariants 2 and 3), which order all
 // access between threads by the locks and Arcs that hold them; everything else is atomic or behind a mutex.
@@ -95,7 +113,10 @@ impl Arena {
             .ok()
             .filter(|pages| (1..1 << 24).contains(pages))
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "memory must be 64 KiB to 1 TiB"))?;
-        let bytes = (pages as usize + 1) * PAGE_BYTES;
+        let passing_bytes = (budget_bytes / PASSING_PART).clamp(PASSING_BYTES.0, PASSING_BYTES.1);
+        let passing_pages = (passing_bytes / PAGE_BYTES as u64) as u32;
+        let all_pages = pages + passing_pages;
+        let bytes = (all_pages as usize + 1) * PAGE_BYTES;
         let slot = |_| Slot { owner: AtomicU32::new(0), note: UnsafeCell::new(PageNote::default()) };
         let mut map = MmapOptions::new().len(bytes + REGION_BYTES).no_reserve_swap().map_anon()?;
         #[cfg(target_os = "linux")]
@@ -105,14 +126,15 @@ impl Arena {
             number,
             base: map.as_mut_ptr().wrapping_add(map.as_ptr().align_offset(REGION_BYTES)),
             map,
-            slots: (0..=pages).map(slot).collect(),
-            pool: Mutex::new(Rank::Pool, Pool::new(number, pages)),
+            slots: (0..=all_pages).map(slot).collect(),
+            pool: Mutex::new(Rank::Pool, Pool::new(number, all_pages)),
             freeable: Shared32::new(0),
             spare: Shared32::new(pages.saturating_sub(reserve_pages)),
             charged_bytes: AtomicU64::new(0),
             expires: AtomicBool::new(false),
             budget_bytes,
             reserve_pages,
+            passing_pages,
         };
         Ok((arena, (1..=shards).map(|shard| Owner(u32::from(number) << 16 | u32::from(shard))).collect()))
     }
@@ -158,11 +180,20 @@ impl Arena {
     /// Counts memory outside the mapping (index tables, block lists) against the budget.
     pub(crate) fn charge(&self, bytes: u64) {
         self.charged_bytes.fetch_add(bytes, Relaxed);
-        let mut pool = self.lock();
+        self.strip(&mut self.lock());
+    }
+
+    /// Gives memory back that is free and beyond the budget.
+    fn strip(&self, pool: &mut Pool) {
         while let Some(page) = pool.strip(self.limit_pages()) {
             self.give_back(page, PAGE_BYTES);
         }
-        self.note_spare(&pool);
+        self.note_spare(pool);
+    }
+
+    /// Bytes that values which only pass may take beyond the budget.
+    pub(crate) fn passing_bytes(&self) -> u64 {
+        u64::from(self.passing_pages) * PAGE_BYTES as u64
     }
 
     /// Takes back a charge.
@@ -175,7 +206,7 @@ impl Arena {
     /// Takes a free page for `owner`; `None` if the budget is used up. `reserved` may use the reserve.
     pub(crate) fn take_page(&self, owner: &mut Owner, note: PageNote, reserved: bool) -> Option<PageId> {
         let mut pool = self.lock();
-        let id = PageId(self.take_from(&mut pool, reserved)?);
+        let id = PageId(self.take_from(&mut pool, if reserved { For::Reclaiming } else { For::Kept })?);
         self.note_spare(&pool);
         let before = self.slots[id.0 as usize].owner.swap(owner.0, Relaxed);
         assert_eq!(before, 0, "a free page has no owner");
@@ -194,12 +225,12 @@ impl Arena {
     }
 
     /// Takes a piece of at least `bytes` (1 to 64 KiB); `None` if the budget is used up.
-    pub(crate) fn take_piece(&self, bytes: usize) -> Option<Piece> {
+    pub(crate) fn take_piece(&self, bytes: usize, what: For) -> Option<Piece> {
         assert!((1..=PAGE_BYTES).contains(&bytes), "a piece has 1 B to 64 KiB");
         let granules = bytes.div_ceil(GRANULE_BYTES) as u8;
         let mut pool = self.lock();
         let piece = pool.cut_piece(granules).or_else(|| {
-            let page = self.take_from(&mut pool, false)?;
+            let page = self.take_from(&mut pool, what)?;
             Some(pool.open_page(page, granules))
         });
         self.note_spare(&pool);
@@ -216,7 +247,7 @@ impl Arena {
     pub(crate) fn give_piece(&self, piece: Piece, lent: bool) {
         let mut pool = self.lock();
         pool.give_piece(piece, lent);
-        self.note_spare(&pool);
+        self.strip(&mut pool);
     }
 
     /// The bytes of an owned page.
@@ -331,9 +362,9 @@ impl Arena {
     }
 
     /// Takes a page out of the pool and sees to its memory; `None` if the budget is used up.
-    fn take_from(&self, pool: &mut Pool, reserved: bool) -> Option<u32> {
-        let limit = self.limit_pages();
-        let reserve = if reserved { 0 } else { self.reserve_pages };
+    fn take_from(&self, pool: &mut Pool, what: For) -> Option<u32> {
+        let limit = self.limit_pages() + if what == For::Passing { self.passing_pages } else { 0 };
+        let reserve = if what == For::Kept { self.reserve_pages } else { 0 };
         if pool.used() + reserve >= limit {
             return None;
         }
@@ -440,22 +471,22 @@ mod tests {
     #[should_panic(expected = "a piece of another arena")]
     fn a_piece_of_one_arena_is_none_of_another() {
         let ((one, _owners), (other, _others)) = (small(), small());
-        let piece = one.take_piece(PAGE_BYTES).expect("free");
+        let piece = one.take_piece(PAGE_BYTES, For::Kept).expect("free");
         other.piece(&piece);
     }
 
     #[test]
     fn pieces_share_pages_and_pages_come_back_whole() {
         let (arena, _owners) = small();
-        let mut pieces: Vec<_> = (0..9).map(|_| arena.take_piece(6000).expect("fits")).collect();
+        let mut pieces: Vec<_> = (0..9).map(|_| arena.take_piece(6000, For::Kept).expect("fits")).collect();
         assert_eq!(arena.used_bytes(), PAGE_BYTES as u64, "nine pieces of 6 KiB lie in one page");
         for (i, piece) in pieces.iter_mut().enumerate() {
             arena.piece_mut(piece).fill(i as u8);
         }
         assert!(pieces.iter().enumerate().all(|(i, p)| arena.piece(p).iter().all(|&b| b == i as u8)));
-        let whole = arena.take_piece(PAGE_BYTES).expect("fits");
+        let whole = arena.take_piece(PAGE_BYTES, For::Kept).expect("fits");
         arena.give_piece(pieces.remove(4), false);
-        let again = arena.take_piece(5000).expect("fits into the hole");
+        let again = arena.take_piece(5000, For::Kept).expect("fits into the hole");
         assert_eq!(arena.used_bytes(), 2 * PAGE_BYTES as u64);
         for piece in pieces.into_iter().chain([whole, again]) {
             arena.give_piece(piece, false);
@@ -471,7 +502,7 @@ mod tests {
         for round in 0..5_000u32 {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let size = (seed >> 8) as usize % PAGE_BYTES + 1;
-            match arena.take_piece(size) {
+            match arena.take_piece(size, For::Kept) {
                 Some(mut piece) if !seed.is_multiple_of(3) => {
                     arena.piece_mut(&mut piece).fill(round as u8);
                     held.push((piece, round as u8));
@@ -492,8 +523,8 @@ mod tests {
     #[test]
     fn only_neighbours_that_are_whole_pages_make_a_run() {
         let (arena, _owners) = small();
-        let whole: Vec<_> = (0..4).map(|_| arena.take_piece(PAGE_BYTES).expect("room")).collect();
-        let part = arena.take_piece(PAGE_BYTES / 2).expect("room");
+        let whole: Vec<_> = (0..4).map(|_| arena.take_piece(PAGE_BYTES, For::Kept).expect("room")).collect();
+        let part = arena.take_piece(PAGE_BYTES / 2, For::Kept).expect("room");
         let pages = |pieces: &[&Piece]| arena.run(pieces.iter().copied()).len() / PAGE_BYTES;
         assert_eq!(pages(&[&whole[0], &whole[1], &whole[2], &whole[3], &part]), 4);
         assert_eq!(pages(&[&whole[0], &whole[2], &whole[3]]), 1);
@@ -506,7 +537,7 @@ mod tests {
     fn a_region_lent_as_a_whole_has_new_memory_in_every_page() {
         let pages = 2 * REGION_PAGES;
         let (arena, _owners) = Arena::new(u64::from(pages) * PAGE_BYTES as u64, 1, 0).expect("maps");
-        let take = || std::iter::from_fn(|| arena.take_piece(PAGE_BYTES)).collect::<Vec<_>>();
+        let take = || std::iter::from_fn(|| arena.take_piece(PAGE_BYTES, For::Kept)).collect::<Vec<_>>();
         let mut pieces = take();
         assert_eq!(pieces.len(), pages as usize);
         pieces.iter_mut().for_each(|piece| arena.piece_mut(piece).fill(7));
@@ -521,7 +552,7 @@ mod tests {
     fn what_the_kernel_was_lent_never_changes() {
         use rustix::pipe::{IoSliceRaw, SpliceFlags, pipe, vmsplice};
         let (arena, _owners) = Arena::new(2 * PAGE_BYTES as u64, 1, 0).expect("maps");
-        let mut piece = arena.take_piece(PAGE_BYTES).expect("room");
+        let mut piece = arena.take_piece(PAGE_BYTES, For::Kept).expect("room");
         arena.piece_mut(&mut piece).fill(1);
         // A pipe refers to the page as packets would.
         let (reader, writer) = pipe().expect("a pipe");
@@ -532,7 +563,7 @@ mod tests {
         assert_eq!(spliced, Ok(4096));
         let place = piece.page();
         arena.give_piece(piece, true);
-        let taken: Vec<_> = (0..2).map(|_| arena.take_piece(PAGE_BYTES).expect("room")).collect();
+        let taken: Vec<_> = (0..2).map(|_| arena.take_piece(PAGE_BYTES, For::Kept).expect("room")).collect();
         assert!(taken.iter().any(|piece| piece.page() == place), "the page is used again");
         for mut piece in taken {
             arena.piece_mut(&mut piece).fill(2);

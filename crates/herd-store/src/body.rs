@@ -4,7 +4,7 @@
 //! [`Body`]. Readers share a body, so a get ends on the version it began with, whatever happens to the entry. A body
 //! that replaces a range of another shares the blocks it does not change.
 
-use crate::arena::{Arena, GRANULE_BYTES, PAGE_BYTES, Piece};
+use crate::arena::{Arena, For, GRANULE_BYTES, PAGE_BYTES, Piece};
 use herd_core::Chunks;
 use herd_core::checksum::{self, crc32c};
 use herd_core::limits::BLOCK_BYTES;
@@ -45,8 +45,8 @@ struct Block {
 }
 
 impl Block {
-    fn take(arena: &Arc<Arena>, bytes: usize) -> Option<Self> {
-        let piece = arena.take_piece(bytes)?;
+    fn take(arena: &Arc<Arena>, bytes: usize, what: For) -> Option<Self> {
+        let piece = arena.take_piece(bytes, what)?;
         Some(Self { arena: arena.clone(), piece: Some(piece), lent: AtomicBool::new(false), is_zeros: false })
     }
 
@@ -190,7 +190,7 @@ pub(crate) struct Zeros {
 impl Zeros {
     /// Takes the memory of a block for it.
     pub(crate) fn new(arena: &Arc<Arena>) -> Result<Self, NoRoom> {
-        let mut block = Block::take(arena, BLOCK_BYTES).ok_or(NoRoom)?;
+        let mut block = Block::take(arena, BLOCK_BYTES, For::Kept).ok_or(NoRoom)?;
         block.bytes_mut().fill(0);
         block.is_zeros = true;
         Ok(Self { checksum: crc32c(block.bytes()), block: Arc::new(block) })
@@ -208,6 +208,7 @@ pub struct BodyWriter {
     filled: usize,
     len: u64,
     expected: Option<u64>,
+    what: For,
 }
 
 /// There was no memory for the next block.
@@ -226,7 +227,13 @@ impl BodyWriter {
             filled: 0,
             len: 0,
             expected,
+            what: For::Kept,
         }
+    }
+
+    /// As [`BodyWriter::new`], for a value that only passes.
+    pub(crate) fn passing(arena: Arc<Arena>, expected: Option<u64>) -> Self {
+        Self { what: For::Passing, ..Self::new(arena, expected) }
     }
 
     /// Bytes written so far.
@@ -254,7 +261,7 @@ impl BodyWriter {
     pub fn reserve(&mut self, max: usize) -> Result<usize, NoRoom> {
         let left = self.expected.map_or(max as u64, |n| n - self.len).min(max as u64) as usize;
         while self.room() < left {
-            let Some(block) = Block::take(&self.arena, self.next_block_bytes()) else {
+            let Some(block) = Block::take(&self.arena, self.next_block_bytes(), self.what) else {
                 break;
             };
             self.arena.fetch_piece(block.piece());
@@ -346,7 +353,7 @@ impl BodyWriter {
             let tight = self.expected.is_some();
             let last = self.open.front().expect("a block is being filled");
             if !tight && filled + PAGE_BYTES / 8 < PAGE_BYTES {
-                let mut small = Block::take(&self.arena, filled).ok_or(NoRoom)?;
+                let mut small = Block::take(&self.arena, filled, self.what).ok_or(NoRoom)?;
                 small.bytes_mut()[..filled].copy_from_slice(&last.bytes()[..filled]);
                 self.open[0] = small;
             }

@@ -42,7 +42,7 @@ impl Store {
     }
 
     /// Admits a value that only passes here, on its way between a client and another node: no quota counts it.
-    /// Errors: as of [`Store::admit`], but `Quota`.
+    /// Where the memory is full it may go a little beyond it. Errors: as of [`Store::admit`], but `Quota`.
     pub fn admit_passing(
         self: &Arc<Self>,
         c: &Collection,
@@ -53,8 +53,9 @@ impl Store {
         self.check_size(expected.unwrap_or(0))?;
         let lists = expected.filter(|n| *n > 0).map_or(0, |n| body::lists_bytes(n, n));
         let promised = expected.unwrap_or(0) + lists;
-        self.promise(expected.unwrap_or(0), lists)?;
-        let writer = BodyWriter::new(self.arena.clone(), expected);
+        self.promise(expected.unwrap_or(0), lists, self.body_budget_bytes() + self.arena.passing_bytes())
+            .map_err(|_| refusal::no_way_through(&c.0, &self.arena))?;
+        let writer = BodyWriter::passing(self.arena.clone(), expected);
         Ok(Upload { store: self.clone(), collection: c.clone(), promised, passes: true, writer })
     }
 
@@ -82,7 +83,9 @@ impl Store {
         self.check_size(expected.unwrap_or(0))?;
         // The list of a gap's blocks takes memory, though its zeros do not.
         let lists = expected.filter(|n| *n > 0).map_or(0, |n| body::lists_bytes(n, memory_bytes));
-        let admitted = self.check_quota(c, name, memory_bytes).and_then(|()| self.promise(memory_bytes, lists));
+        let admitted = self
+            .check_quota(c, name, memory_bytes)
+            .and_then(|()| self.promise(memory_bytes, lists, self.body_budget_bytes()));
         admitted.inspect_err(|_| c.0.count_refused())?;
         Ok(Upload {
             store: self.clone(),
@@ -112,22 +115,21 @@ impl Store {
     }
 
     /// Promises memory to a value and its lists, if it fits beside what is never evicted and what is promised already.
-    fn promise(&self, value_bytes: u64, lists_bytes: u64) -> Result<(), Error> {
+    fn promise(&self, value_bytes: u64, lists_bytes: u64, budget_bytes: u64) -> Result<(), Error> {
         let memory_bytes = value_bytes.saturating_add(lists_bytes);
-        if self.try_promise(memory_bytes).is_ok() {
+        if self.try_promise(memory_bytes, budget_bytes).is_ok() {
             return Ok(());
         }
         // What was flushed or removed is counted until each shard has seen it.
         (0..self.shards.len()).for_each(|at| self.lock(at).retire_old(None, 0));
-        let budget_bytes = self.body_budget_bytes();
         let free = |held: u64| budget_bytes.saturating_sub(held).saturating_sub(lists_bytes);
         let no_room = |held: u64| refusal::no_room(value_bytes, free(held), budget_bytes);
-        self.try_promise(memory_bytes).map_err(no_room)
+        self.try_promise(memory_bytes, budget_bytes).map_err(no_room)
     }
 
     /// As `promise`; the error is what is held and promised.
-    fn try_promise(&self, memory_bytes: u64) -> Result<(), u64> {
-        let (budget, pinned) = (self.body_budget_bytes(), self.registry.pinned_bytes());
+    fn try_promise(&self, memory_bytes: u64, budget: u64) -> Result<(), u64> {
+        let pinned = self.registry.pinned_bytes();
         let fits = |sum: u64| memory_bytes == 0 || sum.saturating_add(pinned) <= budget;
         let more = |promised: u64| promised.checked_add(memory_bytes).filter(|sum| fits(*sum));
         self.promised.fetch_update(Relaxed, Relaxed, more).map(drop).map_err(|promised| pinned + promised)
@@ -192,6 +194,9 @@ impl Upload {
     /// The lists are counted when the body is made, and a value of unforeseen size takes memory for its last, smaller
     /// block. What is kept back for eviction may serve, but nothing beyond the budget.
     fn make_room_to_finish(&self, now: Now) -> Result<(), Error> {
+        if self.passes {
+            return Ok(());
+        }
         let (arena, lists) = (&self.store.arena, self.writer.lists_bytes());
         let mut tries = 64 + lists / PAGE_BYTES as u64;
         while u64::from(arena.spare_pages()) * PAGE_BYTES as u64 <= lists {

@@ -19,7 +19,7 @@ pub const DICTIONARY: &[&[u8]] = &[
 /// Why a class can't be had: the texts of its errors.
 pub const REASONS: &[&str] = &[
     "class '{}': use cache or ram:1",
-    "class ram:{k} needs {k} nodes and this herd has 1: use ram:1",
+    "class ram:{k} can't be made in this version: use ram:1",
     "class log is not in this version: use ram:1",
 ];
 

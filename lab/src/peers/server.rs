@@ -74,7 +74,7 @@ impl Kind {
 
     /// True for those that need a directory of their own.
     fn keeps_files(self) -> bool {
-        matches!(self, Self::Nginx | Self::Etcd | Self::HerdMember | Self::RedisMember)
+        matches!(self, Self::Nginx | Self::Etcd | Self::Herd | Self::HerdMember | Self::RedisMember)
     }
 }
 
@@ -206,6 +206,8 @@ impl Program {
         command.stdout(if self.kind.announces() { Stdio::piped() } else { Stdio::null() });
         match (self.kind, &scratch) {
             (Kind::Nginx, Some(scratch)) => scratch.write("nginx.conf", &nginx_conf(setup, addr, scratch))?,
+            // Away from the user's own, whose herd it would go on with.
+            (Kind::Herd, Some(scratch)) => drop(command.env("XDG_STATE_HOME", &scratch.dir)),
             (Kind::HerdMember, _) => drop(command.env("HERD_SECRET", SECRET)),
             (Kind::Etcd, _) => drop(command.env("GOMAXPROCS", setup.threads.to_string())),
             _ => (),

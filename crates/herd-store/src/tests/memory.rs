@@ -177,19 +177,32 @@ fn a_collection_that_evicts_is_not_said_not_to_where_nothing_is_left_to_evict() 
 }
 
 #[test]
-fn a_value_that_only_passes_is_told_that_the_memory_on_its_way_is_full() {
+fn a_value_that_only_passes_goes_through_a_full_node_and_many_at_once_are_told_that_it_is_full() {
     let store = store(8 << 20);
     let c = store.create("kept", spec("ram:1")).expect("new");
     let (mut i, value) = (0u64, [7; 2_000]);
     while put(&store, &c, &i.to_le_bytes(), &value, at(1)).is_ok() {
         i += 1;
     }
-    let passed = store.admit_passing(&c, b"far", Some(200_000)).and_then(|mut upload| {
-        upload.write(&[1; 200_000], at(1))?;
-        upload.finish(at(1)).map(drop)
-    });
-    let error = passed.expect_err("memory is full");
+    let pass = || {
+        let mut upload = store.admit_passing(&c, b"far", Some(1 << 20))?;
+        upload.write(&vec![1; 1 << 20], at(1))?;
+        upload.finish(at(1))
+    };
+    let mut passing = Vec::new();
+    let error = loop {
+        match pass() {
+            Ok(body) => passing.push(body),
+            Err(error) => break error,
+        }
+    };
+    assert!((4..=8).contains(&passing.len()), "{} MiB beyond what is kept", passing.len());
     assert!(error.kind == ErrorKind::Full && error.text.contains("does not pass here"), "{}", error.text);
+    let more = |i: u64| put(&store, &c, &(i << 32).to_le_bytes(), &value, at(1)).is_err();
+    assert!((1..500).any(more), "what is kept gets nothing of it, but for what is left of pages begun");
+    drop(passing);
+    assert!(store.memory().1 <= store.memory().0, "it is given back: {:?}", store.memory());
+    (0..20).for_each(|_| drop(pass().expect("one after the other there is no end of them")));
 }
 
 #[test]

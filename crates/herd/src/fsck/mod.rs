@@ -62,6 +62,8 @@ struct Herd {
     groups: Groups,
     /// What groups lost, a line for each time.
     losses: Vec<String>,
+    /// Groups that take no writes.
+    stopped: u64,
 }
 
 /// A slot whose copies are not the same.
@@ -120,7 +122,14 @@ impl Herd {
         let nodes = all.iter().filter(|node| node["state"] != "down").map(node).collect();
         let losses = losses(status).collect();
         let number = |field: &str| status[field].as_u64().unwrap_or(0);
-        Self { epoch: number("epoch"), nodes, groups_all: number("groups").max(1), groups: Groups::new(), losses }
+        Self {
+            epoch: number("epoch"),
+            nodes,
+            groups_all: number("groups").max(1),
+            groups: Groups::new(),
+            losses,
+            stopped: number("groups_stopped"),
+        }
     }
 
     fn bar(&self) -> ProgressBar {

@@ -69,7 +69,14 @@ fn text(herd: &Herd, objects: u64, silent: &[(&str, &str)], found: &Found) -> St
     if found.slots.is_empty() && silent.is_empty() {
         let alone = herd.groups.values().all(|group| group.members.len() <= 1);
         let what = if alone { "each object has one copy, where it belongs" } else { "all copies are the same" };
-        line(format_args!("clean: {what}"));
+        match herd.stopped {
+            0 => line(format_args!("clean: {what}")),
+            _ => line(format_args!("clean, as far as there are copies to compare")),
+        }
+    }
+    if herd.stopped > 0 {
+        let (stopped, all) = (herd.stopped, herd.groups_all);
+        line(format_args!("{stopped} of {all} groups take no writes: `herd group ls` tells why"));
     }
     text
 }
@@ -118,6 +125,7 @@ fn document(herd: &Herd, objects: u64, silent: &[(&str, &str)], found: &Found) -
         "differences": found.slots.iter().map(difference).collect::<Vec<_>>(),
         "more_slots": found.more,
         "busy": found.busy,
+        "groups_stopped": herd.stopped,
         "losses": herd.losses,
     })
 }
