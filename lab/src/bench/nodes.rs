@@ -4,6 +4,8 @@
 //! A node that joins a herd which holds objects gets none of them, so what is asked there is handed on, all of it.
 
 use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::ask::Asker;
 use crate::bench::c::values;
@@ -21,6 +23,8 @@ use crate::wire::DEFAULT_COLLECTION;
 const LINE: &str = "nodes";
 const KEYS: u32 = 100_000;
 const VALUE_BYTES: usize = 256;
+/// How long the first node may take to hear of the second.
+const MAP_PATIENCE: Duration = Duration::from_secs(2);
 /// Windows of each kind in a round; an odd one out is the machine's.
 const WINDOWS: usize = 3;
 
@@ -118,7 +122,15 @@ fn scene(bench: &mut Bench, arm: &Arm, case: Case, round: usize) -> Result<()> {
 
 /// The keys whose objects this node decides on.
 fn led_by(addr: SocketAddr) -> Result<Vec<u32>> {
-    let map = Asker::open(addr)?.map()?.ok_or_else(|| Error::new("the second node is not in the map"))?;
+    // The node that joined is ready when it has the map; the others hear of it a moment later.
+    let until = Instant::now() + MAP_PATIENCE;
+    let map = loop {
+        match Asker::open(addr)?.map()? {
+            Some(map) => break map,
+            None if Instant::now() > until => return Err(Error::new("the second node is not in the map")),
+            None => thread::sleep(Duration::from_millis(10)),
+        }
+    };
     let led: Vec<u32> =
         (0..KEYS).filter(|number| map.owner_by_name(DEFAULT_COLLECTION, &key(*number)) == Some(addr)).collect();
     if led.is_empty() { Err(Error::new(format!("{addr} leads no group"))) } else { Ok(led) }
