@@ -79,8 +79,16 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
     /// Seeds that failed once, with the copies that were asked for then.
-    const FAILED_ONCE: &[(u64, Option<u8>)] =
-        &[(21, Some(2)), (24, Some(3)), (2, Some(3)), (104, Some(3)), (12, Some(3)), (394, None), (2001, None)];
+    const FAILED_ONCE: &[(u64, Option<u8>)] = &[
+        (21, Some(2)),
+        (24, Some(3)),
+        (2, Some(3)),
+        (104, Some(3)),
+        (12, Some(3)),
+        (394, None),
+        (2001, None),
+        (5735, None),
+    ];
 
     /// Many seeds hold, side by side, and what seldom happens happens often enough in all of them. An unoptimized build
     /// does a few.

@@ -447,14 +447,16 @@ impl<S: Service> World<S> {
             Task::Grant(_, _, Want::Removed(node)) => Some(node.0.get() as usize - 1),
             _ => None,
         });
-        let back: Vec<Task> = removed.map(|at| Task::BringBack(at, lives[at])).collect();
+        let removed: Vec<usize> = removed.collect();
+        let back: Vec<Task> = removed.iter().map(|at| Task::BringBack(*at, lives[*at])).collect();
         back.into_iter().for_each(|task| self.later(task));
         self.next_map(|draft| {
             for task in due {
                 match task {
                     // What started anew was taken out then.
                     Task::Remove(at, life) if lives[at] == life => warden::remove(draft, node(at), &living),
-                    Task::BringBack(at, life) if lives[at] == life && living(node(at)) => {
+                    // By another map than the one that takes it out, or nobody would see that it was out.
+                    Task::BringBack(at, life) if lives[at] == life && living(node(at)) && !removed.contains(&at) => {
                         warden::bring_back(draft, node(at), &plan);
                     }
                     Task::Remove(..) | Task::BringBack(..) => {}
