@@ -251,7 +251,9 @@ impl Operation {
             What::Instead(error) => {
                 let error = Error::new(error.kind, error.text.clone());
                 let was = state.head();
-                state.remove(place);
+                if !state.remove(place, self.id) {
+                    return false;
+                }
                 self.told = Some(Told::Failed(error, was));
                 return true;
             }
@@ -293,8 +295,9 @@ fn decide_one(
     let decided = match decided {
         Ok(decided) => decided,
         Err(error) => {
-            if op.else_remove && !matches!(error.kind, ErrorKind::ConditionFailed | ErrorKind::NotAllowed) {
-                state.remove(place);
+            let removes = op.else_remove && !matches!(error.kind, ErrorKind::ConditionFailed | ErrorKind::NotAllowed);
+            if removes && !state.remove(place, id) {
+                return None;
             }
             return Some(Told::Failed(error, was));
         }
@@ -364,11 +367,16 @@ impl State {
         self.object.as_ref().map(|object| object.head)
     }
 
-    /// What was there goes.
-    fn remove(&mut self, place: &mut Place<'_, '_>) {
-        if self.object.take().is_some() {
+    /// What was there goes, as a request failed. That it was done is kept, and not how: one that is asked again is of
+    /// unknown outcome, or it would be done after others have seen the object gone. False: the write has no room for
+    /// that.
+    fn remove(&mut self, place: &mut Place<'_, '_>, id: Option<RequestId>) -> bool {
+        let unknown = [0; WINDOW_RESULT_MAX_BYTES + 1];
+        let has_room = self.object.is_none() || id.is_none_or(|id| Answers::push(&mut self.answers, id, &unknown));
+        if has_room && self.object.take().is_some() {
             self.version = Some(place.take_version());
         }
+        has_room
     }
 
     /// As it is after a change.

@@ -88,6 +88,7 @@ mod tests {
         (394, None),
         (2001, None),
         (5735, None),
+        (6652, None),
     ];
 
     /// Many seeds hold, side by side, and what seldom happens happens often enough in all of them. An unoptimized build
