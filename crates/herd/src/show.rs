@@ -85,7 +85,11 @@ pub(crate) fn collection(args: &CollectionArgs) -> Outcome {
             done => Ok(done?),
         },
         CollectionCommand::Ls(show) => {
-            let all = crate::view::gather(&show.herd)?["collections"].take();
+            let mut all = crate::view::gather(&show.herd)?;
+            for node in crate::view::silent(&all) {
+                out::tell(format!("herd: collection ls: node {node} does not answer: what it has is not counted"));
+            }
+            let all = all["collections"].take();
             out::print(if show.json { format!("{all}\n") } else { collections_text(&all) })
         }
     }

@@ -68,6 +68,12 @@ fn merged(mut all: Value, nodes: Vec<Value>, told: &[Option<Value>]) -> Value {
     all
 }
 
+/// Of what [`gather`] told: the names of the nodes that were silent.
+pub(crate) fn silent(all: &Value) -> impl Iterator<Item = String> {
+    let nodes = all["nodes"].as_array().into_iter().flatten();
+    nodes.filter(|node| node["answers"] == false).map(|node| word(node, "name"))
+}
+
 /// Makes what one node has of a collection what all have. An object counts once, its bytes with each copy.
 fn add_up(c: &mut Value, told: &[Option<Value>]) {
     let of_all = |told: &'_ Value| told["collections"].as_array().cloned().unwrap_or_default();
@@ -240,6 +246,7 @@ mod tests {
         assert_eq!((&all["collections"][0]["objects"], &all["collections"][0]["bytes"]), (&json!(2), &json!(60)));
         assert_eq!((&all["objects"], &all["nodes_answered"]), (&json!(3), &json!(1)));
         assert_eq!((&all["nodes"][0]["epoch"], &all["nodes"][1]["answers"]), (&json!(9), &json!(false)));
+        assert_eq!(silent(&all).collect::<Vec<_>>(), ["b"]);
         let text = status_text(&all);
         for part in ["1 of 2 serving, not b", "8, 4 of them stopped: b can't be reached", "01234567 ("] {
             assert!(text.contains(part), "{part}: {text}");

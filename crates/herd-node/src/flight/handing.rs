@@ -8,12 +8,12 @@ use crate::group::{self, Operation, Origin, Told};
 use crate::wire::with_object;
 use herd_core::entry::Value;
 use herd_core::key::CollectionId;
-use herd_core::limits::WIRE_FRAME_BODY_MAX_BYTES;
+use herd_core::limits::{WIRE_FRAME_BODY_MAX_BYTES, WIRE_HEAD_MAX_BYTES};
 use herd_core::method::{Method, memcached};
 use herd_core::op::{Action, Op};
 use herd_core::place::{GroupId, NodeId};
 use herd_core::wire::{
-    Asked, Between, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_MORE, FLAG_QUIET, FLAG_RANGE, Fields, Handed, Header,
+    Asked, Between, FIELD_BYTES, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_MORE, FLAG_QUIET, FLAG_RANGE, Fields, Handed, Header,
     LENGTH_UNKNOWN, Verb, WireError, block_checks, encode_frame_head, encode_op, value_of,
 };
 use herd_core::{Error, ErrorKind};
@@ -186,10 +186,12 @@ impl Handing {
             return Err(Error::new(ErrorKind::BadRequest, "the request names no object"));
         };
         let (name, asked, mut head) = (name.into(), asked.to_vec(), Vec::new());
-        // With who asks: a client's head may be full without that.
-        fields.encode(&mut head)?;
-        head.clear();
         Fields { between: None, ..fields }.encode(&mut head)?;
+        // A client's head may be full without who asks.
+        let bytes = head.len() + FIELD_BYTES + asked.len();
+        if bytes > WIRE_HEAD_MAX_BYTES {
+            return Err(WireError::HeadTooLong(bytes).into());
+        }
         let value = value.unwrap_or(Kept::Small(Vec::new(), None));
         let flags = header.flags & !(FLAG_QUIET | FLAG_BRIEF | FLAG_MORE);
         let header = Header { flags, collection: collection.id().0, hops: 0, brief: false, ..header };

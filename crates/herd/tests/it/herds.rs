@@ -247,9 +247,12 @@ fn each_node_answers_for_all_and_a_dead_one_is_an_error() {
             assert!(said.starts_with(b"HTTP/1.1 200 ") && said.ends_with(&large));
         }
         assert_eq!(node.ok(&["ls"]).lines().count(), 63);
+        assert_eq!(json(node, &["collection", "ls", "--json"])[0]["objects"], 63);
     }
     let [first, second, third] = nodes;
     second.signal("-KILL");
+    let listed = first.herd(&["collection", "ls"]);
+    assert!(listed.status.success() && text(&listed.stderr).contains("node n2 does not answer"), "{listed:?}");
     let began = Instant::now();
     for key in &keys {
         let said = text(&first.talk(format!("get {key}\r\nquit\r\n").as_bytes()));
