@@ -330,6 +330,9 @@ pub const SPREADS_MAX: usize = 16;
 /// Copies a spread group may keep, as the classes `ram:9` and `log:9` have it.
 pub const COPIES_MAX: u8 = 9;
 
+/// Copies that nodes of this version can keep, whatever the formats have room for.
+pub const COPIES_BUILT: u8 = 3;
+
 /// Members of one replica group: all copies, and some more that are on their way in while others leave.
 pub const GROUP_MEMBERS_MAX: usize = 16;
 

@@ -206,9 +206,15 @@ impl Context {
     /// Who is refused for want of it has had all of the memory looked through.
     pub(crate) fn admit(&self, c: &Collection, name: &[u8], expected: Option<u64>) -> Result<Upload, Error> {
         let store = &self.shared.store;
-        if !store.is_alone(c) && store.seat(c, name) != Seat::Alone {
-            self.check_reachable(c, name)?;
-            return store.admit_passing(c, name, expected).inspect_err(|_| self.was_dear());
+        if !store.is_alone(c) {
+            let seat = store.seat(c, name);
+            if seat != Seat::Alone {
+                self.check_reachable(c, name)?;
+            }
+            // What this node leads it keeps as well.
+            if !matches!(seat, Seat::Alone | Seat::Led) {
+                return store.admit_passing(c, name, expected).inspect_err(|_| self.was_dear());
+            }
         }
         store.admit(c, name, expected).inspect_err(|_| self.was_dear())
     }

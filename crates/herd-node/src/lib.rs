@@ -71,9 +71,6 @@ pub struct Node {
     duty: Option<Duty>,
 }
 
-/// Copies of an object that nodes of this version can keep.
-pub const REPLICAS_BUILT: u8 = 3;
-
 impl Node {
     /// Starts a node; it serves when this returns. Errors: an address can't be had, memory is too little.
     pub fn start(config: Config) -> io::Result<Self> {
@@ -192,6 +189,7 @@ fn shared(config: Config, environment: &Environment) -> io::Result<Shared> {
 fn shared_as(config: Config, environment: &Environment, founded: Founded) -> io::Result<Shared> {
     check(&config)?;
     let store = Store::new(&herd_store::Config {
+        node: config.name.clone(),
         memory_bytes: config.memory_bytes,
         threads: config.threads,
         object_max_bytes: config.object_max_bytes,

@@ -21,6 +21,7 @@ pub(crate) use crate::pool::{GRANULE_BYTES, PAGE_BYTES, Piece};
 use crate::pool::{Memory, Pool, REGION_PAGES};
 use crate::sync::atomic::{AtomicU32 as Shared32, AtomicU64};
 use crate::sync::{Mutex, MutexGuard, Rank};
+use herd_core::quote;
 use memmap2::{MmapMut, MmapOptions, UncheckedAdvice};
 use std::cell::UnsafeCell;
 use std::io;
@@ -77,6 +78,8 @@ pub(crate) struct Arena {
     /// How often memory became such that it can be freed; see [`Arena::note_freeable`].
     freeable: Shared32,
     budget_bytes: u64,
+    /// The node whose memory it is, as errors name it.
+    node: String,
     reserve_pages: u32,
     /// Pages beyond the budget that values may take which only pass.
     passing_pages: u32,
@@ -133,10 +136,21 @@ impl Arena {
             charged_bytes: AtomicU64::new(0),
             expires: AtomicBool::new(false),
             budget_bytes,
+            node: String::new(),
             reserve_pages,
             passing_pages,
         };
         Ok((arena, (1..=shards).map(|shard| Owner(u32::from(number) << 16 | u32::from(shard))).collect()))
+    }
+
+    /// Says whose memory it is.
+    pub(crate) fn name_node(&mut self, node: &str) {
+        self.node = quote(node.as_bytes());
+    }
+
+    /// The node whose memory it is.
+    pub(crate) fn node(&self) -> &str {
+        &self.node
     }
 
     /// Bytes of the whole budget.

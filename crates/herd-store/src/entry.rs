@@ -363,7 +363,7 @@ impl<'s> Entry<'s> {
                     self.look_again();
                     continue;
                 }
-                return Err(refusal::index(self.c, self.shard.index.len()));
+                return Err(refusal::index(self.c, self.shard.index.len(), &self.store.arena));
             };
             if self.has_spare(growth) {
                 self.store.arena.charge(growth / 2);

@@ -92,6 +92,8 @@ pub struct Now {
 
 /// What a store is made with.
 pub struct Config {
+    /// The node whose store it is, as errors name it.
+    pub node: String,
     /// Bound on all memory of the store, overhead included.
     pub memory_bytes: u64,
     /// Event loops that will use it.
@@ -140,7 +142,8 @@ impl Store {
     pub fn new(config: &Config) -> std::io::Result<Arc<Self>> {
         check_memory(config.memory_bytes)?;
         let shards = shard_count(config);
-        let (arena, owners) = Arena::new(config.memory_bytes, shards as u16, RESERVE_PAGES)?;
+        let (mut arena, owners) = Arena::new(config.memory_bytes, shards as u16, RESERVE_PAGES)?;
+        arena.name_node(&config.node);
         let arena = Arc::new(arena);
         let first = core_entry::first_version(config.start_ms);
         let layout = Layout::new(shards);

@@ -13,7 +13,9 @@ pub(crate) fn removed(c: &State) -> Error {
 pub(crate) fn full(c: &State, arena: &Arena) -> Error {
     let why = if c.class.evicts() { "has nothing left to evict" } else { "does not evict" };
     let text = format!(
-        "memory is full: {} of {} in use and collection '{}' of class {} {why}; --memory gives the node more",
+        "the memory of node '{}' is full: {} of {} in use and collection '{}' of class {} {why}; --memory gives the \
+         node more",
+        arena.node(),
         size::show(arena.used_bytes()),
         size::show(arena.budget_bytes()),
         quote(c.name.as_bytes()),
@@ -26,8 +28,9 @@ pub(crate) fn full(c: &State, arena: &Arena) -> Error {
 #[cold]
 pub(crate) fn no_way_through(c: &State, arena: &Arena) -> Error {
     let text = format!(
-        "the memory of this node is full, {} of {} in use: a value of collection '{}' that another node has does not \
-         pass here; ask that node, or --memory gives this one more",
+        "the memory of node '{}' is full, {} of {} in use: a value of collection '{}' that another node has does not \
+         pass there; ask that node, or --memory gives this one more",
+        arena.node(),
         size::show(arena.used_bytes()),
         size::show(arena.budget_bytes()),
         quote(c.name.as_bytes()),
@@ -46,9 +49,10 @@ pub(crate) fn quota(c: &State, more: u64, quota: u64) -> Error {
 
 /// A table of the index has its greatest size; more threads would cut the memory into more shards.
 #[cold]
-pub(crate) fn index(c: &State, objects: usize) -> Error {
+pub(crate) fn index(c: &State, objects: usize, arena: &Arena) -> Error {
     let text = format!(
-        "the index is full: {objects} objects in this shard, collection '{}' gets no more",
+        "the index of node '{}' is full: {objects} objects in this shard, collection '{}' gets no more",
+        arena.node(),
         quote(c.name.as_bytes())
     );
     Error::new(ErrorKind::Full, text)
@@ -70,10 +74,11 @@ pub(crate) fn too_many_gone(name: &str) -> Error {
 
 /// A value does not fit beside what is never evicted.
 #[cold]
-pub(crate) fn no_room(size_bytes: u64, free_bytes: u64, budget_bytes: u64) -> Error {
+pub(crate) fn no_room(size_bytes: u64, free_bytes: u64, budget_bytes: u64, arena: &Arena) -> Error {
     let (has, free, budget) = (size::show(size_bytes), size::show(free_bytes), size::show(budget_bytes));
+    let node = arena.node();
     Error::new(
         ErrorKind::Full,
-        format!("object of {has} does not fit: {free} of {budget} free; --memory gives the node more"),
+        format!("object of {has} does not fit at node '{node}': {free} of {budget} free; --memory gives the node more"),
     )
 }

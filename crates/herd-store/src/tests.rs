@@ -27,6 +27,7 @@ fn upkeep(store: &Store, now: Now) {
 
 fn store(memory_bytes: u64) -> Arc<Store> {
     let config = Config {
+        node: "n".into(),
         memory_bytes,
         threads: 2,
         object_max_bytes: 1 << 30,

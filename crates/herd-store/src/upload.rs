@@ -123,7 +123,7 @@ impl Store {
         // What was flushed or removed is counted until each shard has seen it.
         (0..self.shards.len()).for_each(|at| self.lock(at).retire_old(None, 0));
         let free = |held: u64| budget_bytes.saturating_sub(held).saturating_sub(lists_bytes);
-        let no_room = |held: u64| refusal::no_room(value_bytes, free(held), budget_bytes);
+        let no_room = |held: u64| refusal::no_room(value_bytes, free(held), budget_bytes, &self.arena);
         self.try_promise(memory_bytes, budget_bytes).map_err(no_room)
     }
 

@@ -84,6 +84,9 @@ impl From<Error> for Failure {
         if code == UNKNOWN && !text.contains("outcome is unknown") {
             text.push_str("; the outcome is unknown: it may have been done");
         }
+        if error.kind() == ErrorKind::Unreachable && text.contains("no node answers") {
+            text.push_str("; `herd up` starts a herd on this machine, --node names another");
+        }
         Self { fatal: is_fatal(error.kind()), ..Self::new(code, text) }
     }
 }

@@ -9,6 +9,8 @@
 //! | running | the command ends | the lock is given back; its exit status |
 //! | running | SIGINT, SIGTERM, SIGHUP | passed on; running |
 //! | running | the lock is lost | SIGTERM, after 5 s SIGKILL; exit 1 |
+//! | given back | it was lost before, or nobody can be asked: lost with its node | exit 1 |
+//! | given back | nothing tells whether it was | exit 4 |
 
 use crate::args::LockArgs;
 use crate::exit::{Failure, NOT_SO, Outcome};
@@ -16,6 +18,7 @@ use crate::objects::client;
 use crate::{machine, out};
 use herd_client::blocking::{Client, Lock};
 use herd_client::{ErrorKind, LockOptions, Standing};
+use herd_core::ErrorKind as Core;
 use herd_core::limits::LOCK_LEASE_MAX_MS;
 use herd_core::method::lock::{Holder, read_holders};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -55,6 +58,10 @@ pub(crate) fn run(args: &LockArgs) -> Outcome {
         End::Status(code) => Err(Failure::new(code, "")),
         End::Lost => Err(Failure::new(NOT_SO, format!("lock {name}: lost; the command was ended"))),
         End::LostMeanwhile => Err(Failure::new(NOT_SO, format!("lock {name}: was lost before the command ended"))),
+        End::Unseen(code, why) => {
+            let text = format!("lock {name}: nothing tells that it was held until the command ended: {why}");
+            Err(Failure::new(code, text))
+        }
     }
 }
 
@@ -93,8 +100,8 @@ fn label() -> String {
 trait Hold {
     /// Renews what is due; to be called again when the time it gives is over.
     fn tend(&mut self) -> Standing;
-    /// Gives it back; `false`: it was lost before.
-    fn release(self) -> bool;
+    /// Gives it back; error: what is known of it when the command has ended.
+    fn release(self) -> Result<(), End>;
 }
 
 impl Hold for Lock {
@@ -102,15 +109,23 @@ impl Hold for Lock {
         Lock::tend(self)
     }
 
-    fn release(self) -> bool {
-        match Lock::release(self) {
-            Err(error) if matches!(error.kind(), ErrorKind::ConditionFailed { .. } | ErrorKind::NotFound) => false,
-            Err(error) => {
-                // It ends with its lease; what the command did was done under it.
-                Failure::from(error).report();
-                true
+    fn release(self) -> Result<(), End> {
+        let Err(error) = Lock::release(self) else { return Ok(()) };
+        match error.kind() {
+            ErrorKind::ConditionFailed { .. } | ErrorKind::NotFound => Err(End::LostMeanwhile),
+            // Its node may be gone, and the lock with it; others may have had it for as long.
+            ErrorKind::Unreachable | ErrorKind::Refused(Core::Unreachable) => {
+                Err(End::Unseen(NOT_SO, Failure::from(error).text))
             }
-            Ok(()) => true,
+            ErrorKind::OutcomeUnknown => {
+                let failure = Failure::from(error);
+                Err(End::Unseen(failure.code, failure.text))
+            }
+            _ => {
+                // The node has it: it ends with its lease, and what the command did was done under it.
+                Failure::from(error).report();
+                Ok(())
+            }
         }
     }
 }
@@ -123,6 +138,8 @@ enum End {
     Lost,
     /// The lock was lost, but it had ended by then.
     LostMeanwhile,
+    /// Who has the lock can't be asked: the exit status, and why.
+    Unseen(u8, String),
 }
 
 /// Runs `command` under `hold`.
@@ -131,7 +148,7 @@ fn hold(mut hold: impl Hold, command: &[OsString], token: &str, grace: Duration)
     let mut running = match Running::start(command, token) {
         Ok(running) => running,
         Err(failure) => {
-            hold.release();
+            hold.release().ok();
             return Err(failure);
         }
     };
@@ -144,7 +161,7 @@ fn hold(mut hold: impl Hold, command: &[OsString], token: &str, grace: Duration)
             }
         };
         if let Some(status) = running.child.try_wait().map_err(Failure::local("waiting"))? {
-            return Ok(if hold.release() { End::Status(exit_code(status)) } else { End::LostMeanwhile });
+            return Ok(hold.release().err().unwrap_or_else(|| End::Status(exit_code(status))));
         }
         signals.wait(time).into_iter().for_each(|signal| running.pass(signal));
     }
@@ -270,8 +287,8 @@ mod tests {
             if lost { Standing::Lost } else { Standing::Held(Duration::from_millis(20)) }
         }
 
-        fn release(self) -> bool {
-            !self.lost_at_release
+        fn release(self) -> Result<(), End> {
+            if self.lost_at_release { Err(End::LostMeanwhile) } else { Ok(()) }
         }
     }
 

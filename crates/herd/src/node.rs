@@ -4,11 +4,11 @@ use crate::args::{Level, NodeArgs};
 use crate::exit::{Failure, Outcome, REFUSED, USAGE};
 use crate::values::date;
 use crate::{machine, out};
-use herd_core::limits::CONNECTIONS_MAX;
+use herd_core::limits::{CONNECTIONS_MAX, COPIES_BUILT};
 use herd_core::size;
 use herd_core::warden::Hex;
 use herd_core::wire::Secret;
-use herd_node::{Config, Entry, Node, REPLICAS_BUILT, StartError, control};
+use herd_node::{Config, Entry, Node, StartError, control};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::sync::Arc;
@@ -177,8 +177,8 @@ fn secret() -> Result<Option<Secret>, Failure> {
 
 /// An error if a command asks for more copies than this version keeps.
 pub(crate) fn check_replicas(command: &str, asked: Option<u8>) -> Outcome {
-    let Some(copies) = asked.filter(|copies| *copies > REPLICAS_BUILT) else { return Ok(()) };
-    let text = format!("'{command} --replicas {copies}' is not in this version, which keeps up to {REPLICAS_BUILT}");
+    let Some(copies) = asked.filter(|copies| *copies > COPIES_BUILT) else { return Ok(()) };
+    let text = format!("'{command} --replicas {copies}' is not in this version, which keeps up to {COPIES_BUILT}");
     Err(Failure::new(USAGE, text))
 }
 

@@ -272,7 +272,7 @@ fn class_of(line: &str) -> Class {
         "STORED" | "DELETED" | "TOUCHED" | "HD" => Class::Done,
         "NOT_STORED" | "EXISTS" | "NS" | "EX" => Class::Refused,
         "NOT_FOUND" | "NF" => Class::Absent,
-        "SERVER_ERROR out of memory storing object" => Class::Full,
+        _ if line.starts_with("SERVER_ERROR out of memory storing object: ") => Class::Full,
         "SERVER_ERROR object too large for cache" => Class::TooLarge,
         "CLIENT_ERROR cannot increment or decrement non-numeric value" => Class::NoNumber,
         _ => panic!("an answer that nothing asked for: {line:?}"),

@@ -297,8 +297,8 @@ impl<K, C> Message<K, C> {
 pub enum Outcome {
     /// Done: all needed members have it.
     Done(Version),
-    /// A member, or this node, can't keep it; none has it.
-    Refused(Refusal),
+    /// This node, a member or the primary itself, can't keep it; none has it.
+    Refused(NodeId, Refusal),
     /// Too much is under way; nothing was begun.
     Busy,
     /// Fewer members than it needs; nothing was begun.

@@ -62,7 +62,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         let version = at.next_version(&key, self.view.since);
         let pending = Pending { version, base: at.state(&key).committed, removes: change.removes() };
         if let Err(refusal) = at.prepare(&key, pending, &change) {
-            self.refuse(&key, ops, refusal);
+            self.refuse(&key, ops, (self.me, refusal));
             return self.next(&key);
         }
         self.bytes += change.size_bytes();
@@ -262,7 +262,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             return self.fail(from);
         }
         if self.writes.get(key).is_some_and(|write| write.pending.version == version && write.aborting.is_none()) {
-            self.abort(at, from, key, Why::Refused(refusal));
+            self.abort(at, from, key, Why::Refused(from, refusal));
         }
     }
 
@@ -272,11 +272,11 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         write.aborting = Some(why);
         write.forget_acks();
         write.ack(from);
-        if let Why::Refused(refusal) = why
+        if let Why::Refused(node, refusal) = why
             && bugs::has(Bug::EarlyRefusal)
         {
             let ops = std::mem::take(&mut write.ops);
-            self.tell(ops, Outcome::Refused(refusal));
+            self.tell(ops, Outcome::Refused(node, refusal));
         }
         for member in 0..self.view.members.len() {
             if let Some(peer) = self.receiver(member, key) {
@@ -389,7 +389,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         self.targets.values_mut().for_each(|target| target.unacked.remove(key, version));
         at.end(key, version, false);
         match why {
-            Why::Refused(refusal) => self.refuse(key, write.ops, refusal),
+            Why::Refused(node, refusal) => self.refuse(key, write.ops, (node, refusal)),
             Why::Over => self.lines.entry(key.clone()).or_default().push_first(write.ops),
         }
     }
@@ -402,11 +402,11 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
     }
 
     /// Operations that were refused: alone, that is the answer; together, each is tried for itself.
-    fn refuse(&mut self, key: &K, ops: Vec<O>, refusal: Refusal) {
+    fn refuse(&mut self, key: &K, ops: Vec<O>, (node, refusal): (NodeId, Refusal)) {
         if ops.len() > 1 {
             return self.lines.entry(key.clone()).or_default().push_first(ops);
         }
-        self.tell(ops, Outcome::Refused(refusal));
+        self.tell(ops, Outcome::Refused(node, refusal));
     }
 
     /// Has the operations decided that wait for an entry, if nothing is under way there.

@@ -21,7 +21,7 @@ pub(super) struct Write<C, O> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Why {
     /// Somebody needed has refused it.
-    Refused(Refusal),
+    Refused(NodeId, Refusal),
     /// Its collection has been flushed, and somebody wants of it what is not there any more: it is decided again.
     Over,
 }

@@ -1,9 +1,9 @@
 //! What is asked of the warden, and what it answers.
 
-use crate::collection::{Spec, Wanted};
+use crate::collection::{Class, Spec, Wanted};
 use crate::error::{Error, ErrorKind, quote};
 use crate::key::CollectionId;
-use crate::limits::NODES_MAX;
+use crate::limits::{COPIES_BUILT, NODES_MAX};
 use crate::place::{HerdId, MapError, NodeId};
 use std::fmt;
 
@@ -50,6 +50,20 @@ pub struct Create {
 }
 
 impl Create {
+    /// Refuses more copies than nodes of this version keep, whoever asks for them.
+    pub fn check_copies(&self) -> Result<(), Error> {
+        let needed = match Class::parse(&self.spec.class) {
+            Some(Class::Ram(needed)) => needed,
+            _ => 1,
+        };
+        let copies = self.copies.unwrap_or(1).max(needed);
+        if copies <= COPIES_BUILT {
+            return Ok(());
+        }
+        let text = format!("{copies} copies of an object are not in this version, which keeps up to {COPIES_BUILT}");
+        Err(Error::new(ErrorKind::NotInVersion, text))
+    }
+
     /// What a client asks for.
     pub fn of(name: String, wanted: &Wanted) -> Self {
         Self { name, spec: wanted.spec(), copies: wanted.copies, spread: wanted.spread }

@@ -6,7 +6,7 @@ use super::state::{Rules, State};
 use crate::collection::{Class, Spec};
 use crate::error::{Error, ErrorKind, quote};
 use crate::key::{CollectionId, collection_name_is_valid};
-use crate::limits::{COLLECTIONS_MAX, COPIES_MAX, SPREADS_MAX};
+use crate::limits::{COLLECTIONS_MAX, COPIES_BUILT, COPIES_MAX, SPREADS_MAX};
 use crate::place::plan::{GROWS_TO, needed_of};
 use crate::place::{Collection, Draft, Grows, Kind, NodeState, Spread};
 
@@ -142,8 +142,8 @@ fn keeping(draft: &Draft, create: &Create) -> Result<Keeping, Error> {
     };
     // The rest of a specification does not depend on the class.
     Spec { class: "ram:1".into(), ..create.spec.clone() }.check()?;
-    // Of 2k - 1 copies k are needed, as of the default group's three two.
-    let copies = create.copies.unwrap_or((2 * needed - 1).min(COPIES_MAX));
+    // Of 2k - 1 copies k are needed, as of the default group's three two, where there can be so many.
+    let copies = create.copies.unwrap_or((2 * needed - 1).min(COPIES_BUILT.max(needed)));
     let up = draft.nodes.iter().filter(|node| node.state == NodeState::Up).count();
     let class = &create.spec.class;
     if usize::from(needed) > up {

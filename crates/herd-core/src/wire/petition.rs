@@ -47,7 +47,9 @@ pub fn ask_of(header: &Header, fields: &Fields<'_>) -> Result<Ask, Error> {
         CREATE => {
             let json = fields.spec.ok_or_else(|| bad("the request has no specification"))?;
             let wanted: Wanted = serde_json::from_str(json).map_err(|_| bad("the specification can't be read"))?;
-            Ok(Ask::Create(Create::of(name()?, &wanted)))
+            let create = Create::of(name()?, &wanted);
+            create.check_copies()?;
+            Ok(Ask::Create(create))
         }
         DESTROY => Ok(Ask::Destroy { name: name()? }),
         FLUSH => Ok(Ask::Flush { name: name()? }),

@@ -141,9 +141,7 @@ impl Share {
             is_lost && member.standing != Standing::Syncing
         };
         let gone = self.part.view().members.iter().find(is_gone)?;
-        let map = cx.shared.place.get().and_then(|place| place.map());
-        let name = map.and_then(|(map, _)| map.node(gone.node).map(|node| node.name.clone())).unwrap_or_default();
-        let of = quote(&key.of.name);
+        let (name, of) = (name_of(cx, gone.node), quote(&key.of.name));
         let text = format!("node '{name}', which keeps a copy of '{of}', can't be reached: {what} until it is back");
         Some(Error::new(ErrorKind::Unreachable, text))
     }
@@ -286,7 +284,7 @@ impl Share {
                 }
             }
             Effect::Decide(key, ops) => self.decide(cx, key, ops),
-            Effect::Answer(ops, outcome) => ops.into_iter().for_each(|op| self.answer(op, outcome)),
+            Effect::Answer(ops, outcome) => ops.into_iter().for_each(|op| self.answer(cx, op, outcome)),
             Effect::Want(want) => cx.links.want(self.id, self.part.view().epoch, want),
             Effect::Clear => self.clearing = Some(Walk::default()),
             Effect::Close(peer) => self.close(cx, peer),
@@ -331,18 +329,19 @@ impl Share {
     /// Operations on what a flush has ended are asked again, of what came after it.
     fn ask_anew(&mut self, cx: &Context, key: &Key, ops: Vec<Operation>) {
         let c = cx.shared.store.collection_by_id(key.of.collection);
+        let primary = self.part.view().primary;
         for op in ops {
             match &c {
                 Some(c) => self.ask(cx, Key { of: key.of.clone(), generation: c.generation() }, op),
-                None => self.fail(op, Outcome::Refused(Refusal::NoCollection)),
+                None => self.fail(cx, op, Outcome::Refused(primary, Refusal::NoCollection)),
             }
         }
     }
 
-    fn answer(&mut self, op: Operation, outcome: Outcome) {
+    fn answer(&mut self, cx: &Context, op: Operation, outcome: Outcome) {
         match outcome {
             Outcome::Done(_) => self.tell(op),
-            _ => self.fail(op, outcome),
+            _ => self.fail(cx, op, outcome),
         }
     }
 
@@ -360,13 +359,13 @@ impl Share {
         self.told.push((op.origin, told));
     }
 
-    fn fail(&mut self, op: Operation, outcome: Outcome) {
+    fn fail(&mut self, cx: &Context, op: Operation, outcome: Outcome) {
         if let Outcome::Moved | Outcome::Unknown = outcome {
             return self.end(&op, Told::Again { may_be_done: outcome == Outcome::Unknown });
         }
         let name = op.key.as_ref().map(|key| quote(&key.of.name)).unwrap_or_default();
-        let error = self.error_of(outcome, &name);
-        let is_refused = matches!(outcome, Outcome::Refused(Refusal::Full | Refusal::Quota));
+        let error = self.error_of(cx, outcome, &name);
+        let is_refused = matches!(outcome, Outcome::Refused(_, Refusal::Full | Refusal::Quota));
         match if is_refused { op.instead(error) } else { Err(Box::new((op, error))) } {
             Ok(op) => {
                 let key = op.key.clone().expect("it stood in line");
@@ -376,16 +375,26 @@ impl Share {
         }
     }
 
-    fn error_of(&self, outcome: Outcome, name: &str) -> Error {
+    fn error_of(&self, cx: &Context, outcome: Outcome, name: &str) -> Error {
         let view = self.part.view();
         let (kind, text) = match outcome {
-            Outcome::Refused(Refusal::Full) => {
-                (ErrorKind::Full, format!("the memory of a node that keeps '{name}' is full: remove something"))
+            Outcome::Refused(node, Refusal::Full) => {
+                let node = name_of(cx, node);
+                let text = format!(
+                    "the memory of node '{node}', which keeps a copy of '{name}', is full: remove something, or start \
+                     it with more --memory"
+                );
+                (ErrorKind::Full, text)
             }
-            Outcome::Refused(Refusal::Quota) => {
-                (ErrorKind::Quota, format!("the quota of the collection of '{name}' is full: remove something"))
+            Outcome::Refused(node, Refusal::Quota) => {
+                let node = name_of(cx, node);
+                let text = format!(
+                    "the quota of the collection of '{name}' is full at node '{node}', which keeps a copy: remove \
+                     something"
+                );
+                (ErrorKind::Quota, text)
             }
-            Outcome::Refused(Refusal::NoCollection) => {
+            Outcome::Refused(_, Refusal::NoCollection) => {
                 (ErrorKind::NoCollection, format!("the collection of '{name}' is there no more"))
             }
             Outcome::Busy => {
@@ -406,6 +415,13 @@ impl Share {
         };
         Error::new(kind, text)
     }
+}
+
+/// The name of a node, as errors have it.
+fn name_of(cx: &Context, node: NodeId) -> String {
+    let map = cx.shared.place.get().and_then(|place| place.map());
+    let name = map.and_then(|(map, _)| map.node(node).map(|node| quote(node.name.as_bytes())));
+    name.unwrap_or_else(|| node.0.to_string())
 }
 
 /// Whether a message names a value that went ahead of it.

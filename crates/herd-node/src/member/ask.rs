@@ -59,6 +59,9 @@ pub(crate) struct Petitions {
 impl Context {
     /// Asks the warden; `ticket` is resumed when it has answered. Error: it can't be asked.
     pub(crate) fn ask_warden(&mut self, ask: Ask, ticket: Option<Ticket>) -> Result<Slot, Error> {
+        if let Ask::Create(create) = &ask {
+            create.check_copies()?;
+        }
         // What does not fit a frame is refused before anything is open.
         encode_ask(&mut Vec::new(), 0, &ask).map_err(|error| Error::new(ErrorKind::BadRequest, error.to_string()))?;
         if self.petitions.open.len() >= WARDEN_ASKS_MAX {

@@ -215,7 +215,8 @@ impl Duty {
     ) -> io::Result<Self> {
         let mailbox = member.mailbox.clone();
         let run = move || {
-            let (mut mail, mut journal, since) = (Mail::default(), Journal::default(), Instant::now());
+            let journal = Journal::since(member.map().map_or(0, |map| map.epoch));
+            let (mut mail, mut journal, since) = (Mail::default(), journal, Instant::now());
             while member.mailbox.wait(&mut mail, Duration::from_millis(MEMBER_TICK_MS)) {
                 member.work(&shared, &mut mail);
                 let now_ms = since.elapsed().as_millis() as u64;

@@ -166,6 +166,6 @@ pub(super) fn other(cx: &mut Context, command: &Command<'_>, out: &mut Output<'_
 pub(super) fn answer_error(cx: &Context, verb: VerbName, error: &Error, quiet: bool, out: &mut Output<'_>) {
     cx.count_error(DoorName::Memcached, verb, error.kind);
     if !quiet {
-        out.buf.extend_from_slice(proto::refusal(error.kind));
+        proto::write_refusal(out.buf, error);
     }
 }

@@ -35,6 +35,11 @@ struct Known {
 }
 
 impl Journal {
+    /// Of a node that came into its herd with the map of this epoch: what was lost before was told when it was.
+    pub(crate) fn since(epoch: u32) -> Self {
+        Self { lost: epoch.saturating_sub(1), ..Self::default() }
+    }
+
     /// What is to be told now, by node `me`, which has links to those of whom `is_linked` says so.
     pub(crate) fn look(
         &mut self,
@@ -69,8 +74,10 @@ impl Journal {
 
     fn groups(&mut self, map: &Map, now_ms: u64, lines: &mut Vec<String>) {
         let is_there = |id| !self.nodes.get(&id).is_some_and(|known| known.is_told);
-        lines.extend(losses(map).range(self.lost + 1..).map(|(_, text)| text.clone()));
-        self.lost = losses(map).last_key_value().map_or(0, |(epoch, _)| *epoch).max(self.lost);
+        for (epoch, text) in losses(map).split_off(&(self.lost + 1)) {
+            self.lost = epoch;
+            lines.push(text);
+        }
         let (mut stopped, mut count) = (BTreeMap::<String, BTreeSet<GroupId>>::new(), 0);
         for spread in &map.spreads {
             for (id, group, _) in used(spread) {

@@ -113,6 +113,7 @@ fn small_objects_that_expired_are_given_back_on_an_idle_node() {
 #[test]
 fn an_object_of_unknown_size_is_held_to_the_limit() {
     let config = Config {
+        node: "n".into(),
         memory_bytes: 16 << 20,
         threads: 1,
         object_max_bytes: 1 << 20,
@@ -319,6 +320,7 @@ fn a_gap_takes_no_memory() {
 fn gaps_stay_within_the_memory() {
     for (len, others) in [(32 << 30, 0), (1 << 30, 0), (1 << 30, 3_000)] {
         let config = Config {
+            node: "n".into(),
             memory_bytes: 16 << 20,
             threads: 2,
             object_max_bytes: 1 << 40,

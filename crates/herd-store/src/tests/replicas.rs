@@ -62,7 +62,8 @@ impl Group {
     fn new(memory_bytes: u64) -> Self {
         // No wall clock in versions: their prefix is the epoch since which their primary decides.
         let hash_key = HashKey([3; 16]);
-        let config = Config { memory_bytes, threads: 2, object_max_bytes: 1 << 30, hash_key, start_ms: 0 };
+        let config =
+            Config { node: "n".into(), memory_bytes, threads: 2, object_max_bytes: 1 << 30, hash_key, start_ms: 0 };
         let store = Store::new(&config).expect("maps");
         let c = store.create("r", Spec { ordered: true, ..spec("ram:1") }).expect("new");
         store.set_seats(0, |_| (Seat::Led, 0));
@@ -291,7 +292,7 @@ impl World {
         self.answers += ops.len() as u64;
         self.saw(match outcome {
             Outcome::Done(_) => "done",
-            Outcome::Refused(Refusal::Full) => "full",
+            Outcome::Refused(_, Refusal::Full) => "full",
             _ => "not told",
         });
         if let Outcome::Done(version) = outcome {

@@ -4,7 +4,7 @@
 use super::{DIRECTORY, Done, FILE, SMALL_BYTES, TYPE_BITS, Work, is_equal, is_stream, last_part, local, prefix_of};
 use crate::args::CpArgs;
 use crate::exit::{Failure, NOT_SO, Outcome, USAGE};
-use crate::objects::explained;
+use crate::objects::{explained, namesake};
 use crate::out;
 use crate::target::{self, Directory, FILE_MODE_BITS, Output};
 use herd_client::blocking::Client;
@@ -51,7 +51,7 @@ pub(super) fn run(args: &CpArgs, client: &Client, keys: &[&[u8]], to: &Path) -> 
 
 /// One object to the path the user wrote, or into the directory there.
 fn single(args: &CpArgs, client: &Client, key: &[u8], to: &Path) -> Outcome {
-    let stat = client.stat(key).map_err(|error| explained(client, key, error))?;
+    let stat = client.stat(key).map_err(|error| not_one(args, client, key, error))?;
     if to.is_dir() {
         let mut tree = Tree::default();
         tree.add(key.to_vec(), last_part(key), stat.size_bytes);
@@ -66,6 +66,21 @@ fn single(args: &CpArgs, client: &Client, key: &[u8], to: &Path) -> Outcome {
         |job| if is_stream(to.as_os_str()) { stdout(&work, job) } else { named(&work, job, &stat) },
     );
     work.finish()
+}
+
+/// Why there is no object to copy: where a collection was meant, or what lies below a name, `-r` copies it.
+fn not_one(args: &CpArgs, client: &Client, key: &[u8], error: herd_client::Error) -> Failure {
+    let is_collection = || namesake(client, key).is_some();
+    let is_above = || {
+        let prefix = prefix_of(key);
+        let (collection, inner) = key::split(&prefix);
+        client.list(collection, inner).next().is_some_and(|item| item.is_ok())
+    };
+    let is_none = error.kind() == ErrorKind::NotFound || key.ends_with(b"/");
+    if !args.recursive && is_none && (is_collection() || is_above()) {
+        return Failure::new(USAGE, format!("herd:{} is more than one object: add -r", out::shown(key)));
+    }
+    explained(client, key, error)
 }
 
 fn stdout(work: &Work<'_>, job: &Job) -> Result<Done, Failure> {

@@ -62,6 +62,16 @@ fn home(dir: &Path, number: u16) -> PathBuf {
 
 pub(crate) fn up(args: &UpArgs) -> Outcome {
     check_replicas("up", args.replicas)?;
+    let machine_bytes = machine::memory_bytes();
+    if let Some(memory) = args.memory.filter(|memory| *memory > machine_bytes) {
+        let (asked, has) = (size::show(memory), size::show(machine_bytes));
+        let text = format!(
+            "up: --memory {asked} is for all nodes together, and this machine or its control group has {has}: the most \
+             that fits is --memory {}m",
+            machine_bytes >> 20
+        );
+        return Err(Failure::new(USAGE, text));
+    }
     let dir = place(args.data.as_deref())?;
     fs::create_dir_all(&dir).map_err(Failure::local(dir.display()))?;
     let Some(free) = lock(&dir)? else {
@@ -78,7 +88,7 @@ pub(crate) fn up(args: &UpArgs) -> Outcome {
     }
     begin(&dir, args)?;
     drop(free);
-    let memory = args.memory.unwrap_or_else(|| machine::memory_bytes() / 2) / u64::from(args.nodes);
+    let memory = args.memory.unwrap_or(machine_bytes / 2) / u64::from(args.nodes);
     if let Err(error) = herd_node::check_memory(memory) {
         return Err(Failure::new(USAGE, format!("up: each of {} nodes: {error}", args.nodes)));
     }

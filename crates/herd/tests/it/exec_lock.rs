@@ -157,6 +157,16 @@ fn a_node_that_dies_is_a_lock_that_is_lost() {
 }
 
 #[test]
+fn a_lock_that_went_with_its_node_is_no_success() {
+    let node = node();
+    let holder = lock(&node, &["l", "--", "sleep", "1"]);
+    soon(|| node.herd(&["stat", "l"]).status.success());
+    node.signal("-KILL");
+    let (code, told) = end(holder);
+    assert!(code == Some(1) && told.contains("lock l: nothing tells that it was held"), "{code:?} {told}");
+}
+
+#[test]
 fn an_object_that_a_lock_guards_is_named_and_holds_up_no_copy() {
     let node = node();
     let dir = tempfile::tempdir().expect("temporary directory");

@@ -17,10 +17,59 @@ const SOON: Duration = Duration::from_secs(10);
 
 /// A node of a herd, in a directory of its own.
 fn member(dir: &Path, name: &str, more: &[&str]) -> Node {
+    member_of(dir, name, "64m", more)
+}
+
+/// One with so much memory.
+fn member_of(dir: &Path, name: &str, memory: &str, more: &[&str]) -> Node {
     let data = dir.join(name);
     let data = data.to_str().expect("text");
-    let args = ["--memory", "64m", "--threads", "1", "--name", name, "--data", data];
+    let args = ["--memory", memory, "--threads", "1", "--name", name, "--data", data];
     Node::start(&[&args, more].concat())
+}
+
+/// Three nodes of which the last has little memory and a copy of all.
+fn with_a_small_one(dir: &Path, small: &str) -> [Node; 3] {
+    let first = member_of(dir, "n1", "64m", &["--replicas", "3"]);
+    let second = member_of(dir, "n2", "64m", &["--join", &first.addr]);
+    let third = member_of(dir, "n3", small, &["--join", &first.addr]);
+    let nodes = [first, second, third];
+    all_serve(&nodes, &["n1", "n2", "n3"]);
+    for node in &nodes {
+        assert!(within(SOON, || kept(node) == [(3.into(), 2.into(), 3)]), "{:?}", kept(node));
+    }
+    nodes
+}
+
+#[test]
+fn an_error_of_full_memory_names_the_node_that_is_full() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let nodes = with_a_small_one(dir.path(), "16m");
+    let value = dir.path().join("value");
+    std::fs::write(&value, vec![7; 512 << 10]).expect("written");
+    let value = value.to_str().expect("text");
+    let is_full = |number: &u32| !nodes[0].herd(&["put", &format!("o{number}"), value]).status.success();
+    assert!((0..40).filter(is_full).count() > 8, "the third has 16 MiB");
+    let there = json(&nodes[0], &["nodes", "--json"]);
+    let bytes = there[2]["memory_used_bytes"].as_u64().expect("a number");
+    assert!(bytes <= 16 << 20, "{there}");
+    let body = "x".repeat(512 << 10);
+    for node in &nodes {
+        // Each of them decides on some of these.
+        for number in 0..8 {
+            let output = node.herd(&["put", &format!("more{number}"), value]);
+            let said = text(&output.stderr);
+            assert!(output.status.code() == Some(3) && said.contains("node 'n3'"), "{said}");
+            let head = format!("PUT /o/default/more{number} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n");
+            let request = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+            let said = text(&node.talk(request.as_bytes()));
+            assert!(said.starts_with("HTTP/1.1 507") && said.contains("node 'n3'"), "{said}");
+            let request = format!("set more{number} 0 0 {}\r\n{body}\r\nquit\r\n", body.len());
+            let said = text(&node.talk(request.as_bytes()));
+            let begins = said.starts_with("SERVER_ERROR out of memory storing object: ");
+            assert!(begins && said.contains("node 'n3'") && said.lines().count() == 1, "{said}");
+        }
+    }
 }
 
 /// Three nodes; the third one joins by way of the second, which names the first.
@@ -153,7 +202,7 @@ fn copies_that_are_asked_for_come_with_the_nodes() {
     all_say(&nodes, ("there", "ram:2", 3));
     for (more, told) in [
         (["--spread", "77"], "spread group 77 is not there"),
-        (["--class", "ram:9"], "class ram:9 needs 9 nodes and this herd has 3"),
+        (["--class", "ram:9"], "9 copies of an object are not in this version, which keeps up to 3"),
         (["--replicas", "4"], "which keeps up to 3"),
     ] {
         let output = nodes[2].herd(&[&["collection", "create", "x"], &more[..]].concat());

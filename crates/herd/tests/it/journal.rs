@@ -83,6 +83,22 @@ fn the_log_tells_who_was_not_let_in_and_why_once() {
     assert_eq!(lines(dir, "n1", &["secret"]).len(), 1, "{:#?}", lines(dir, "n1", &[]));
 }
 
+#[test]
+fn a_single_node_that_begins_anew_tells_once_what_was_lost() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    let lost = || lines(dir, "n1", &[" lost their objects at epoch "]).len();
+    member(dir, "n1", &[]).feed(&["put", "a", "-"], b"1");
+    for _ in 0..3 {
+        let node = member(dir, "n1", &[]);
+        told(dir, "n1", &[" lost their objects at epoch "]);
+        // The log is looked after five times a second.
+        std::thread::sleep(Duration::from_millis(700));
+        assert_eq!(lost(), 1, "{:#?}", lines(dir, "n1", &[]));
+        drop(node);
+    }
+}
+
 /// All copies are lost, one after the other: that is told, at once and later, wherever one looks.
 #[test]
 fn a_loss_is_told_by_the_log_and_by_every_command() {

@@ -323,17 +323,23 @@ fn counted(node: &Node, line: &str) {
 
 #[test]
 fn half_a_gib_announced_to_a_node_of_64_mib_is_refused_at_its_header() {
-    let node = Node::start(&["--memory", "64m", "--memcached-max-value", "1g"]);
+    let node = Node::start(&["--memory", "64m", "--memcached-max-value", "1g", "--name", "small"]);
     let (begin, before) = (Instant::now(), resident_bytes(&node));
     let length = "Content-Length: 536870912\r\n";
     for fields in [length.to_string(), format!("Expect: 100-continue\r\n{length}")] {
-        is_refused(&put_head(&node, "/o/default/x", &fields), "507", &["512.0 MiB", "MiB free"]);
+        is_refused(&put_head(&node, "/o/default/x", &fields), "507", &["512.0 MiB", "at node 'small'", "MiB free"]);
     }
     let file = hole(512 << 20);
     herd_refuses(&node, &["put", "x", path(&file)], &["default/x", "512.0 MiB", "MiB free"]);
     for (line, answer) in [
-        ("set x 0 0 536870912\r\n", "SERVER_ERROR out of memory storing object\r\n"),
-        ("ms x 536870912\r\n", "SERVER_ERROR out of memory storing object\r\n"),
+        (
+            "set x 0 0 536870912\r\n",
+            "SERVER_ERROR out of memory storing object: object of 512.0 MiB does not fit at node 'small': ",
+        ),
+        (
+            "ms x 536870912\r\n",
+            "SERVER_ERROR out of memory storing object: object of 512.0 MiB does not fit at node 'small': ",
+        ),
     ] {
         let mut socket = node.connect();
         socket.write_all(line.as_bytes()).expect("sent");
@@ -374,7 +380,11 @@ fn full_memory_is_told_with_both_figures_by_each_door_and_what_is_there_stays() 
     let stored = (0..40).take_while(|i| put(&node, &format!("/o/default/n{i}"), 1 << 20).contains(" 201 ")).count();
     assert!((10..16).contains(&stored), "{stored} of 1 MiB in 16 MiB");
     is_refused(&put(&node, "/o/default/more", 1 << 20), "507", &["object of 1.0 MiB", "MiB free"]);
-    is_refused(&put_chunked(&node, "/o/default/more", 2 << 20), "507", &["memory is full", "of 16.0 MiB in use"]);
+    is_refused(
+        &put_chunked(&node, "/o/default/more", 2 << 20),
+        "507",
+        &["the memory of node", "is full: ", "of 16.0 MiB in use"],
+    );
     let file = hole(1 << 20);
     herd_refuses(&node, &["put", "more", path(&file)], &["default/more", "object of 1.0 MiB", "MiB free"]);
     // Up to the last small object.
@@ -382,7 +392,7 @@ fn full_memory_is_told_with_both_figures_by_each_door_and_what_is_there_stays() 
     let answer = String::from_utf8(node.talk((small.concat() + "quit\r\n").as_bytes())).expect("text");
     let (fits, full) = (answer.matches("STORED").count(), answer.matches("SERVER_ERROR out of memory").count());
     assert!(full > 0 && fits + full == 2000, "{fits} stored, {full} refused");
-    is_refused(&put(&node, "/o/default/more", 4000), "507", &["memory is full", "of 16.0 MiB in use"]);
+    is_refused(&put(&node, "/o/default/more", 4000), "507", &["the memory of node", "is full: ", "of 16.0 MiB in use"]);
     // What was acknowledged is there, and what is removed makes room.
     for i in 0..stored {
         assert!(node.herd(&["get", &format!("n{i}")]).stdout == vec![7; 1 << 20], "n{i}");

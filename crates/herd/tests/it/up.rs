@@ -61,6 +61,18 @@ impl Drop for Ends<'_> {
 }
 
 #[test]
+fn more_memory_than_the_machine_has_is_refused_with_what_fits() {
+    let state = tempfile::tempdir().expect("a directory");
+    let output = run(state.path(), &["up", "--port", "0", "--memory", "1000000g"]);
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("--memory 976.5 TiB is for all nodes together, and this machine"), "{told}");
+    let most = told.split("that fits is --memory ").nth(1).and_then(|rest| rest.trim().strip_suffix('m'));
+    assert!(most.and_then(|most| most.parse::<u64>().ok()).is_some_and(|most| most > 64), "{told}");
+    assert!(fs::read_dir(state.path()).expect("there").next().is_none(), "nothing was begun");
+}
+
+#[test]
 fn a_herd_comes_up_lives_on_and_goes_without_a_trace() {
     let state = tempfile::tempdir().expect("a directory");
     let _ends = Ends(state.path(), &[]);

@@ -113,7 +113,7 @@ fn errors_name_what_was_typed_and_what_is_near() {
         (&["ls", "none/"], 1, "herd: ls none: "),
         (&["collection", "rm", "none"], 1, "herd: collection rm: "),
         (&["collection", "rm", "default"], 3, "herd: collection rm default: "),
-        (&["status", "--node", "127.0.0.1:1"], 3, "herd: status: no node answers at 127.0.0.1:1"),
+        (&["status", "--node", "127.0.0.1:1"], 3, "; `herd up` starts a herd on this machine, --node names another"),
         (&["collection", "ls", "--node", "127.0.0.1:1"], 3, "herd: collection ls: no node answers"),
         (&["cp", "herd:none", "-"], 1, "herd: cp default/none: "),
         (&["exec", "n", "Fetch-And-Add", "1"], 2, "fetch-and-add"),
@@ -217,6 +217,20 @@ fn a_copy_to_an_object_that_is_called_as_a_collection_says_so() {
     assert!(code == Some(0) && told.contains("collection 'photos' is herd:photos/"), "{told}");
     assert_eq!(run(&node, &["cp", "-q", "/dev/null", "herd:photos"]).2, "");
     assert!(!run(&node, &["cp", "/dev/null", "herd:photos/"]).2.contains("collection"));
+}
+
+#[test]
+fn a_copy_of_more_than_one_object_says_how() {
+    let node = Node::start(&["--memory", "64m"]);
+    node.ok(&["collection", "create", "photos"]);
+    node.ok(&["collection", "create", "empty"]);
+    node.ok(&["put", "photos/2026/a", "/dev/null"]);
+    for from in ["herd:photos", "herd:photos/", "herd:photos/2026", "herd:photos/2026/", "herd:empty"] {
+        let (code, _, told) = run(&node, &["cp", from, "-"]);
+        assert!(code == Some(2) && told.contains(&format!("{from} is more than one object: add -r")), "{told}");
+    }
+    let (code, _, told) = run(&node, &["cp", "herd:photos/2027", "-"]);
+    assert!(code == Some(1) && told.contains("no object '2027'"), "{told}");
 }
 
 #[test]

@@ -32,7 +32,7 @@ pub use keys::{KeyStep, KeyStream};
 pub use meta::{FlagSet, Meta, SetMode};
 pub use number::{apply_delta, decimal};
 
-use crate::error::ErrorKind;
+use crate::error::{Error, ErrorKind};
 
 /// One command line, understood. Keys are 1 to `MEMCACHED_KEY_MAX_BYTES` bytes without spaces.
 ///
@@ -244,6 +244,20 @@ pub fn refusal(kind: ErrorKind) -> &'static [u8] {
         ErrorKind::BadRequest | ErrorKind::BadRange => reply::BAD_FORMAT,
         ErrorKind::NoCollection | ErrorKind::Exists => reply::NO_COLLECTION,
     }
+}
+
+/// Appends the reply to a command that the store refused: where memory is full, which memory that is stands behind
+/// memcached's own words.
+pub fn write_refusal(out: &mut Vec<u8>, error: &Error) {
+    let line = refusal(error.kind);
+    if !matches!(error.kind, ErrorKind::Full | ErrorKind::Quota) {
+        return out.extend_from_slice(line);
+    }
+    let words = error.text.replace(char::is_control, " ");
+    out.extend_from_slice(line.trim_ascii_end());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(words.as_bytes());
+    out.extend_from_slice(b"\r\n");
 }
 
 #[cfg(test)]

@@ -561,6 +561,12 @@ fn every_kind_of_error_has_a_line() {
         assert!(reply.ends_with(b"\r\n") && memchr::memchr(b'\n', reply) == Some(reply.len() - 1), "{kind:?}");
     }
     assert_eq!(refusal(ErrorKind::Full), b"SERVER_ERROR out of memory storing object\r\n");
+    let mut said = Vec::new();
+    write_refusal(&mut said, &Error::new(ErrorKind::Full, "node 'n\r\n1' is full"));
+    assert_eq!(said, b"SERVER_ERROR out of memory storing object: node 'n  1' is full\r\n");
+    said.clear();
+    write_refusal(&mut said, &Error::new(ErrorKind::Busy, "not told"));
+    assert_eq!(said, reply::BUSY);
 }
 
 mod streams;

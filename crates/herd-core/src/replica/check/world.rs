@@ -482,7 +482,7 @@ impl World {
     fn answered(&mut self, id: NodeId, node: &Node, ops: &[Op], outcome: Outcome) {
         self.open_ops -= ops.len() as u32;
         let done = if let Outcome::Done(version) = outcome { version } else { 0 };
-        let Some(first) = ops.first().filter(|_| matches!(outcome, Outcome::Refused(_)) || done != 0) else { return };
+        let Some(first) = ops.first().filter(|_| matches!(outcome, Outcome::Refused(..)) || done != 0) else { return };
         let keys = key_of(first.key, 0)..=key_of(first.key, 3);
         let tries = self.begun.range_mut((*keys.start(), 0)..=(*keys.end(), Version::MAX));
         let mut key = *keys.start();

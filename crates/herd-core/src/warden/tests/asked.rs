@@ -465,3 +465,22 @@ fn what_waits_has_an_end() {
     let last = bench.answer(tickets[WARDEN_ASKS_MAX - 1]).expect("an answer");
     assert_eq!(kind(last), ErrorKind::NoCollection);
 }
+
+#[test]
+fn more_copies_than_this_version_keeps_are_refused_whoever_asks() {
+    let asked = |class: &str, copies| Create { copies, ..create("c", class) }.check_copies();
+    for (class, copies) in [("ram:1", None), ("ram:3", None), ("ram:1", Some(3)), ("cache", Some(1)), ("log:9", None)] {
+        assert_eq!(asked(class, copies), Ok(()), "{class} {copies:?}");
+    }
+    for (class, copies) in [("ram:4", None), ("ram:1", Some(4)), ("cache", Some(4))] {
+        assert_eq!(
+            asked(class, copies).map_err(|error| error.kind),
+            Err(ErrorKind::NotInVersion),
+            "{class} {copies:?}"
+        );
+    }
+    let mut bench = Bench::new(config("a"));
+    bench.join_all(1..=5);
+    let id = created(&mut bench, create("three", "ram:3"));
+    assert_eq!(bench.map().spread(id.spread_group()).map(|it| (it.copies, it.needed)), Some((3, 3)));
+}
