@@ -8,7 +8,9 @@ use herd_core::entry::{Condition, Range, TOKEN_BYTES, Token, Version};
 use herd_core::key::{self, CollectionId};
 use herd_core::limits::WIRE_ARGUMENTS_MAX_BYTES;
 use herd_core::method::{self, push_item};
-use herd_core::wire::{CODE_NEWER, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, Verb};
+use herd_core::wire::{
+    CODE_NEWER, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, OFFSET_LAST, Verb,
+};
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 use std::time::Duration;
@@ -291,7 +293,8 @@ impl<'a> Request<'a> {
         };
         if let Some(range) = self.range {
             header.flags |= FLAG_RANGE;
-            header.offset = range.offset;
+            // The largest of all means the end of the object there; both are past it here.
+            header.offset = range.offset.min(OFFSET_LAST - 1);
         }
         if self.head_only {
             header.flags |= FLAG_HEAD_ONLY;

@@ -18,7 +18,9 @@
 
 use super::error::WireError;
 use super::fields::Fields;
-use super::header::{FLAG_HEAD_ONLY, FLAG_MORE, FLAG_RANGE, Header, LENGTH_UNKNOWN, Status, Verb, request_id};
+use super::header::{
+    FLAG_HEAD_ONLY, FLAG_MORE, FLAG_RANGE, Header, LENGTH_UNKNOWN, OFFSET_LAST, Status, Verb, request_id,
+};
 use super::{SEQUENCE_BITS, encode_frame_head};
 use crate::limits::{BLOCK_BYTES, WIRE_FIRST_CREDIT_BYTES};
 use std::collections::{BTreeMap, VecDeque};
@@ -306,7 +308,7 @@ impl<T> Asker<T> {
         if asked.receiving.is_some() || header.verb != asked.request.verb {
             return Err(Breach::AnotherRequest);
         }
-        if asked.is_get() && is_ok && header.offset != asked.asked_offset() {
+        if asked.is_get() && is_ok && header.offset != asked.asked_offset(header) {
             return Err(Breach::AnotherPart);
         }
         let body_bytes = if is_ok { asked.body_bytes(header) } else { None };
@@ -365,8 +367,13 @@ impl<T> Asked<T> {
         self.request.verb == Verb::Get as u8
     }
 
-    fn asked_offset(&self) -> u64 {
-        if self.request.has(FLAG_RANGE) { self.request.offset } else { 0 }
+    /// Where the part of the object begins that was asked for.
+    fn asked_offset(&self, reply: &Header) -> u64 {
+        match self.request.offset {
+            _ if !self.request.has(FLAG_RANGE) => 0,
+            OFFSET_LAST => reply.length.saturating_sub(self.request.length),
+            offset => offset,
+        }
     }
 
     /// Bytes asked for; more than any object has, if that was all.

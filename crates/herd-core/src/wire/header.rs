@@ -4,8 +4,8 @@
 use super::error::WireError;
 use crate::checksum::crc32c;
 use crate::collection::Class;
-use crate::entry::{Condition, Version};
-use crate::error::ErrorKind;
+use crate::entry::{Condition, Range, Version};
+use crate::error::{Error, ErrorKind};
 use crate::key::CollectionId;
 use crate::limits::{BLOCK_BYTES, WIRE_FRAME_BODY_MAX_BYTES, WIRE_HEAD_MAX_BYTES};
 
@@ -23,6 +23,9 @@ pub const BRIEF_MAGIC: u8 = 0xCF;
 
 /// A length nobody knows yet, or "to the end"; as a credit, the whole rest.
 pub const LENGTH_UNKNOWN: u64 = u64::MAX;
+
+/// The offset of a get that wants the last `length` bytes of an object, however many it has.
+pub const OFFSET_LAST: u64 = u64::MAX;
 
 /// Of the class in a reply: above these bits, one less than the copies that a write needs.
 const ACK_NEEDED_SHIFT: u32 = 4;
@@ -346,6 +349,21 @@ impl Header {
     #[inline]
     pub fn newer_than(&self) -> Option<Version> {
         (self.code == CODE_NEWER).then_some(self.version)
+    }
+
+    /// Of a get: where what it asks for begins in an object of so many bytes, and how long it is; an error if it starts
+    /// past the end.
+    #[inline]
+    pub fn range_within(&self, size_bytes: u64) -> Result<(u64, u64), Error> {
+        let length = (self.length != LENGTH_UNKNOWN).then_some(self.length);
+        match self.offset {
+            _ if !self.has(FLAG_RANGE) => Range::ALL.within(size_bytes),
+            OFFSET_LAST => {
+                let bytes = self.length.min(size_bytes);
+                Ok((size_bytes - bytes, bytes))
+            }
+            offset => Range { offset, length }.within(size_bytes),
+        }
     }
 
     /// Sets class and number of copies of a reply.

@@ -42,7 +42,8 @@ pub use forward::{Asked, Became, Handed, encode_op, value_of};
 pub use group::{Answers, Becomes, Delta, GroupMessage, Key, PutOf, Sent, VERB_GROUP, ValueOf};
 pub use header::{
     BRIEF_BYTES, BRIEF_MAGIC, CODE_NEWER, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_MORE, FLAG_QUIET, FLAG_RANGE, HEADER_BYTES,
-    Header, Kind, LENGTH_UNKNOWN, MAGIC, SEQUENCE_BITS, SESSION_BITS, STATUS_MOVED, Status, Verb, request_id,
+    Header, Kind, LENGTH_UNKNOWN, MAGIC, OFFSET_LAST, SEQUENCE_BITS, SESSION_BITS, STATUS_MOVED, Status, Verb,
+    request_id,
 };
 pub use hello::{Accepting, Dialing, LinkError, LinkErrorKind, PEER_BYTES, PROOF_BYTES, Peer, Secret};
 pub use join::{Admitting, Greeting, Joining, decode_joined, encode_joined, wants_in};

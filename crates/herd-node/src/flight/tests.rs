@@ -4,6 +4,7 @@ use crate::link::tests::world::World;
 
 mod admin;
 mod chance;
+mod conditions;
 mod golden;
 mod intake;
 mod large;

@@ -10,10 +10,10 @@ use crate::context::{Context, Durability, Output, not_found};
 use crate::flight::{Handing, How, Landed, Later as Kept, Taken as Flown};
 use crate::metrics::VerbName;
 use herd_core::door::http::{self as proto, ByteRange, Connection, Method, Plan, Request};
-use herd_core::entry::Version;
+use herd_core::entry::{Condition, Version};
 use herd_core::limits::{FLIGHT_MS, LINK_SILENCE_MS, WAIT_MAX_MS};
 use herd_core::op::{Action, Op};
-use herd_core::wire::{CODE_NEWER, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, Verb};
+use herd_core::wire::{CODE_NEWER, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, OFFSET_LAST, Verb};
 use herd_core::{Error, ErrorKind};
 use herd_net::Ticket;
 use herd_store::{Collection, Given, Value};
@@ -24,6 +24,8 @@ pub(crate) enum Later {
     Get { sent: Box<[u8]>, collection: Collection, name: Box<[u8]>, is_part: bool },
     /// A GET that waits for another version than its client has, until then.
     Wait { form: Form, collection: Collection, name: Box<[u8]>, newer_than: Version, until_ms: u64 },
+    /// A PUT that is put off until it is known whether its condition holds.
+    Judge(Condition),
     /// A PUT.
     Put { connection: Connection, kept: Durability },
     /// A page of names, of which the other nodes are asked.
@@ -39,12 +41,13 @@ impl Later {
     }
 }
 
-/// The range that a GET asks for, where it can be told before the object's size is known: its offset and length.
+/// The range that a GET asks for: its offset and length, as the wire has them.
 fn part(request: &Request<'_>) -> Option<(u64, u64)> {
     match request.read.range {
         Some(ByteRange::From { first, last: None }) => Some((first, LENGTH_UNKNOWN)),
         Some(ByteRange::From { first, last: Some(last) }) => Some((first, (last - first).saturating_add(1))),
-        Some(ByteRange::Last(_)) | None => None,
+        Some(ByteRange::Last(count)) => Some((OFFSET_LAST, count)),
+        None => None,
     }
 }
 
@@ -67,9 +70,9 @@ pub(super) fn part_of(request: &Request<'_>, landed: &Landed) -> Part {
     };
     let Some((relayed, _)) = landed.relayed else { return Part::All };
     match request.read.plan(found.head.version, found.head.size_bytes) {
-        Plan::NotModified | Plan::ConditionFailed => Part::All,
+        Plan::NotModified | Plan::ConditionFailed | Plan::Unsatisfiable => Part::All,
         Plan::Part { offset_bytes, length_bytes } if offset_bytes == relayed.offset => Part::Only(length_bytes),
-        Plan::Part { .. } | Plan::Whole | Plan::Unsatisfiable => Part::None,
+        Plan::Part { .. } | Plan::Whole => Part::None,
     }
 }
 
@@ -221,6 +224,7 @@ impl Session {
         };
         match later {
             Later::List(_) => {}
+            Later::Judge(condition) => self.judged(condition, &landed, out),
             Later::Get { sent, collection, name, is_part } => {
                 if let Ok(Some((request, _))) = proto::parse_head(&sent) {
                     match if is_part { part_of(&request, &landed) } else { Part::All } {

@@ -43,6 +43,8 @@ pub(crate) struct Session {
     known: bool,
     /// The number of its connection, once it has handed something on.
     conn: Option<u64>,
+    /// Whether the condition of the PUT holds that was put off until another node had told it, and is served next.
+    verdict: Option<Result<(), Error>>,
 }
 
 #[derive(Default)]
@@ -99,8 +101,10 @@ impl Session {
             Ok(None) => Step { used: 0, next: Next::Read },
             Ok(Some((request, used))) => {
                 self.known = true;
-                let next = self.request(cx, &request, &input[..used], out);
-                Step { used, next }
+                match self.request(cx, &request, &input[..used], out) {
+                    Next::Again => Step { used: 0, next: Next::Again },
+                    next => Step { used, next },
+                }
             }
             // A first line that is no HTTP, of a head that is not whole: something else is talking, or an attack.
             Err(refusal) if !self.known && refusal.status == Status::BadRequest && !is_whole(input) => {
@@ -182,10 +186,7 @@ impl Session {
                 }
                 None
             }
-            Method::Put => {
-                cx.count(VerbName::Put);
-                Some(self.begin_put(cx, request, collection, name, out))
-            }
+            Method::Put => Some(self.begin_put(cx, request, collection, name, out)),
         }
     }
 

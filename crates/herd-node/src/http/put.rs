@@ -4,7 +4,7 @@ use super::get::head_of;
 use super::{Later, Session, State, date};
 use crate::apply::{Elsewhere, apply};
 use crate::context::{Context, Durability, Output, not_found};
-use crate::flight::{Handing, How, Intake, Later as Kept, Sink};
+use crate::flight::{Handing, How, Intake, Landed, Later as Kept, Sink};
 use crate::metrics::{DoorName, VerbName};
 use herd_core::door::http::{
     About, Body, CONTINUE, ChunkedDecoder, Connection, Content, Fed, ObjectHead, Refusal, Request, Response, Status,
@@ -79,7 +79,6 @@ impl Incoming {
         let expected = framing.left();
         let write = &request.write;
         let attributes = write.attributes().encode()?;
-        check(cx, &collection, name, write.condition)?;
         let sink = match cx.goes_on(&collection, name, expected) {
             true => Sink::There(take_in(cx, request, (&collection, name), &attributes, expected, out)?),
             false => Sink::Here(cx.admit(&collection, name, expected)?),
@@ -189,6 +188,17 @@ impl Incoming {
     }
 }
 
+/// Whether so much of a body is dropped where its PUT is refused; otherwise the connection is closed.
+fn is_small(left: u64) -> bool {
+    left <= HTTP_DROPPED_MAX_BYTES as u64
+}
+
+/// Bytes of the body of a PUT that are dropped if it is refused; `None`: the connection is closed.
+fn dropped_bytes(request: &Request<'_>) -> Option<u64> {
+    // A client that waits for 100 may send the body all the same, or not.
+    Framing::of(request).left().filter(|left| is_small(*left) && !request.expect_continue)
+}
+
 /// Why a body is given up.
 enum Broken {
     Error(Error),
@@ -216,7 +226,13 @@ impl Session {
         name: &[u8],
         out: &mut Output<'_>,
     ) -> Next {
-        match Incoming::begin(cx, request, collection, name, out) {
+        let begun = match self.judge(cx, request, collection, name, out) {
+            Ok(true) => Incoming::begin(cx, request, collection, name, out),
+            // Its head is served again.
+            Ok(false) => return Next::Again,
+            Err(error) => Err(error),
+        };
+        match begun {
             Ok(incoming) => {
                 self.conn = incoming.sink.ticket().map(|ticket| ticket.conn).or(self.conn);
                 let empty = matches!(incoming.framing, Framing::Length(0));
@@ -226,12 +242,52 @@ impl Session {
                 self.state = State::Body(Box::new(incoming));
                 Next::Read
             }
-            Err(error) => {
-                // A client that waits for 100 may send the body all the same, or not.
-                let left = Framing::of(request).left().filter(|_| !request.expect_continue);
-                self.refuse(cx, &error, (request.connection, left), out)
-            }
+            Err(error) => self.refuse(cx, &error, (request.connection, dropped_bytes(request)), out),
         }
+    }
+
+    /// Looks at the condition before the body is read; it is looked at again when the body is stored. False: another
+    /// node is asked for the version, and the connection is put off until it has told it.
+    fn judge(
+        &mut self,
+        cx: &mut Context,
+        request: &Request<'_>,
+        collection: &str,
+        name: &[u8],
+        out: &mut Output<'_>,
+    ) -> Result<bool, Error> {
+        if let Some(verdict) = self.verdict.take() {
+            return verdict.map(|()| true);
+        }
+        cx.count(VerbName::Put);
+        let condition = request.write.condition;
+        if condition == Condition::None {
+            return Ok(true);
+        }
+        let collection = cx.shared.collection(collection)?;
+        let entry = cx.shared.store.entry(&collection, name, cx.now);
+        if entry.seat() == Seat::Alone {
+            return condition.check(entry.version()).map(|()| true);
+        }
+        drop(entry);
+        // A refusal that only drops the body may as well come behind it.
+        if dropped_bytes(request).is_some() {
+            return Ok(true);
+        }
+        cx.check_reachable(&collection, name)?;
+        let how = How { with_value: false, uncounted: true };
+        let handing = Handing::of_op(cx, &collection, name, &Op::new(Action::Read, 0), how)?;
+        self.hand_on(cx, Later::Judge(condition), handing, FLIGHT_MS, out)?;
+        Ok(false)
+    }
+
+    /// What another node has told of the object of a PUT: whether its condition holds.
+    pub(super) fn judged(&mut self, condition: Condition, landed: &Landed, out: &mut Output<'_>) {
+        self.verdict = Some(match &landed.done {
+            Err(error) if error.kind != ErrorKind::NotFound => Err(error.clone()),
+            _ => condition.check(landed.found().map(|found| found.head.version)),
+        });
+        out.pass();
     }
 
     /// Answers with an error. Where the `left` bytes of the body are known and few, they are dropped and the connection
@@ -243,8 +299,7 @@ impl Session {
         (connection, left): (Connection, Option<u64>),
         out: &mut Output<'_>,
     ) -> Next {
-        let is_small = left.is_some_and(|left| left <= HTTP_DROPPED_MAX_BYTES as u64);
-        let connection = if is_small { connection } else { Connection::Close };
+        let connection = if left.is_some_and(is_small) { connection } else { Connection::Close };
         cx.count_error(DoorName::Http, VerbName::Put, error.kind);
         put_error(out.buf, error, &About { connection, date: Some(&date(cx)), ..About::default() });
         if connection == Connection::Close {
@@ -457,14 +512,4 @@ fn answer(
     out: &mut Output<'_>,
 ) {
     Response { connection, date: Some(&date(cx)), content, object, ..Response::of(status) }.encode(out.buf);
-}
-
-/// Looks at the condition before the body is read; it is looked at again when the body is stored.
-fn check(cx: &Context, collection: &Collection, name: &[u8], condition: Condition) -> Result<(), Error> {
-    if condition == Condition::None {
-        return Ok(());
-    }
-    let entry = cx.shared.store.entry(collection, name, cx.now);
-    // Another node looks when it has the body.
-    if entry.seat() == Seat::Alone { condition.check(entry.version()) } else { Ok(()) }
 }

@@ -8,12 +8,12 @@ use crate::context::{Context, Output, not_found};
 use crate::metrics::VerbName;
 use crate::watch::Watched;
 use herd_core::collection::Wanted;
-use herd_core::entry::{Range, Token};
+use herd_core::entry::Token;
 use herd_core::key::{CollectionId, name_is_valid};
 use herd_core::limits::WAIT_MAX_MS;
 use herd_core::op::{Action, Op};
 use herd_core::warden::{Ask, Create};
-use herd_core::wire::{Became, Between, FLAG_HEAD_ONLY, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, Status};
+use herd_core::wire::{Became, Between, FLAG_HEAD_ONLY, Fields, Header, Status};
 use herd_core::{Error, ErrorKind};
 use herd_net::Ticket;
 use herd_store::{Collection, Found, Given, Got, Seat, Value};
@@ -293,12 +293,7 @@ pub(super) fn answer_get(
     if request.newer_than().is_some_and(|than| head.version <= than) {
         return Ok(Taken::NotNewer);
     }
-    let range = if request.has(FLAG_RANGE) {
-        Range { offset: request.offset, length: (request.length != LENGTH_UNKNOWN).then_some(request.length) }
-    } else {
-        Range::ALL
-    };
-    let (from, len) = range.within(head.size_bytes)?;
+    let (from, len) = request.range_within(head.size_bytes)?;
     (reply.version, reply.length, reply.offset) = (head.version, head.size_bytes, from);
     let fields = Fields {
         flags: (head.flags != 0).then_some(head.flags),

@@ -11,6 +11,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// Maps, links and restarts take some 100 ms; a busy machine more.
 const SOON: Duration = Duration::from_secs(10);
@@ -78,6 +79,22 @@ pub(crate) fn three(dir: &Path) -> [Node; 3] {
     let second = member(dir, "n2", &["--join", &first.addr]);
     let third = member(dir, "n3", &["--join", &second.addr]);
     [first, second, third]
+}
+
+/// Three nodes that keep so many copies, each in a directory of its own, once they see each other.
+pub(crate) fn three_that_keep(copies: u8, more: &[&str], env: &[(&str, &str)]) -> Vec<(Node, TempDir)> {
+    let mut nodes: Vec<(Node, TempDir)> = Vec::new();
+    let copies = copies.to_string();
+    for name in ["n1", "n2", "n3"] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let data = dir.path().to_str().expect("text");
+        let herd = nodes.first().map_or(["--replicas", &copies], |(first, _)| ["--join", &first.addr]);
+        nodes.push((Node::with_env(&[&["--name", name, "--data", data][..], &herd, more].concat(), env), dir));
+    }
+    for (node, _) in &nodes {
+        all_serve(std::slice::from_ref(node), &["n1", "n2", "n3"]);
+    }
+    nodes
 }
 
 fn json(node: &Node, args: &[&str]) -> Value {

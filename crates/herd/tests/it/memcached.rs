@@ -153,7 +153,11 @@ fn memcached_s_own_tests() {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&stub, mode).expect("set");
     for (file, copies) in SUITE.iter().flat_map(|file| [0, 1, 3].map(|copies| (file, copies))) {
-        let nodes = nodes_for_tests(copies);
+        let env = [("HERD_DEBUG_TIME", "1")];
+        let nodes = match copies {
+            0 => vec![(Node::with_env(&["--memory", "2g"], &env), tempfile::tempdir().expect("a directory"))],
+            _ => crate::herds::three_that_keep(copies, &["--memory", "512m"], &env),
+        };
         // Of a herd one that is not the warden's, and has a third of the items.
         let addr = &nodes[nodes.len() / 2].0.addr;
         let mut prove = Command::new("prove");
@@ -161,31 +165,6 @@ fn memcached_s_own_tests() {
         let output = prove.output().expect("prove runs");
         assert!(output.status.success(), "{file}, {copies}: {}", String::from_utf8_lossy(&output.stdout));
     }
-}
-
-/// A node that is alone, or a herd of three that keeps so many copies; their clocks can be moved.
-fn nodes_for_tests(copies: usize) -> Vec<(Node, tempfile::TempDir)> {
-    let env = [("HERD_DEBUG_TIME", "1")];
-    let copies_text = copies.to_string();
-    let mut nodes: Vec<(Node, tempfile::TempDir)> = Vec::new();
-    for number in 1..=if copies == 0 { 1 } else { 3 } {
-        let dir = tempfile::tempdir().expect("a directory");
-        let (name, data) = (format!("n{number}"), dir.path().to_str().expect("text").to_owned());
-        let first = nodes.first().map(|(node, _)| node.addr.clone());
-        let mut args = vec!["--memory", "512m"];
-        match (&first, copies) {
-            (_, 0) => args = vec!["--memory", "2g"],
-            (None, _) => args.extend(["--name", &name, "--data", &data, "--replicas", &copies_text]),
-            (Some(first), _) => args.extend(["--name", &name, "--data", &data, "--join", first]),
-        }
-        nodes.push((Node::with_env(&args, &env), dir));
-    }
-    let names: Vec<String> = (1..=nodes.len()).map(|number| format!("n{number}")).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    for (node, _) in nodes.iter().filter(|_| copies > 0) {
-        crate::herds::all_serve(std::slice::from_ref(node), &names);
-    }
-    nodes
 }
 
 #[test]

@@ -276,6 +276,22 @@ fn every_breach_of_order_has_its_own_error() {
 }
 
 #[test]
+fn the_last_bytes_of_an_object_begin_where_its_size_says() {
+    for (length, size, from) in [(7, 100, 93), (7, 7, 0), (7, 3, 0), (0, 5, 5), (LENGTH_UNKNOWN, 9, 0)] {
+        let mut asker = Asker::new(Side::Dialer);
+        let get = Header::request(Verb::Get, asker.next_id());
+        let request = Header { flags: FLAG_RANGE, offset: OFFSET_LAST, length, ..get };
+        assert_eq!(request.range_within(size), Ok((from, size - from)));
+        asker.open(request, ());
+        let reply = Header { length: size, offset: from, ..Header::reply_to(&request, Status::Ok) };
+        let wrong = Header { offset: from + 1, ..reply };
+        assert_eq!(asker.take_reply(&wrong), Err(Breach::AnotherPart));
+        let reply = Header { body_len: (size - from) as u32, ..reply };
+        assert_eq!(asker.take_reply(&reply).map(|it| it.and_then(|it| it.body_bytes)), Ok(Some(size - from)));
+    }
+}
+
+#[test]
 fn a_put_that_is_answered_or_given_up_midway_is_told_by_a_cancel_if_it_had_begun() {
     for begun in [false, true] {
         for answered in [false, true] {
