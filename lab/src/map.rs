@@ -90,6 +90,11 @@ impl Map {
         Ok(())
     }
 
+    /// How many nodes there are.
+    pub(crate) fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
     /// Where the object at `index` of an indexed collection lives.
     pub(crate) fn owner(&self, collection: u64, index: u64) -> Option<SocketAddr> {
         self.owner_of_slot(collection, ((collection >> 36) & 0xfff) + index)

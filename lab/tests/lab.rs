@@ -105,13 +105,16 @@ fn the_guides_commands_do_what_it_says() {
 fn memcached_commands_are_answered_as_memcached_answers_them() {
     let _alone = alone();
     let herd = Path::new(LAB).with_file_name("herd").display().to_string();
-    let output = lab(&["differ", "--herd", &herd, "--commands", "4000"]);
-    let printed = text(&output.stdout) + &text(&output.stderr);
-    if output.status.code() == Some(LACKING) {
-        println!("SKIPPED the comparison with memcached: {}", printed.trim());
-        return;
+    for (nodes, copies) in [("1", "1"), ("3", "1"), ("3", "3")] {
+        let herds = ["--nodes", nodes, "--replicas", copies];
+        let output = lab(&[&["differ", "--herd", &herd, "--commands", "4000"][..], &herds].concat());
+        let printed = text(&output.stdout) + &text(&output.stderr);
+        if output.status.code() == Some(LACKING) {
+            println!("SKIPPED the comparison with memcached: {}", printed.trim());
+            return;
+        }
+        assert!(output.status.success() && printed.contains("PASS"), "{printed}");
     }
-    assert!(output.status.success() && printed.contains("PASS"), "{printed}");
 }
 
 #[test]

@@ -47,6 +47,8 @@ struct Words {
     body: [u8; 1],
     /// Replies are to come of which nothing is queued.
     owes: bool,
+    /// There is always a body to send, in no order with requests.
+    is_endless: bool,
     held_bytes: i64,
     /// What was unsent when a deferred reply was made.
     unsent: Vec<usize>,
@@ -147,18 +149,20 @@ impl Service for Words {
     }
 
     fn is_multiplexed(&self, _session: &()) -> bool {
-        false
+        self.is_endless
     }
 
     fn wants_more(&self, _session: &()) -> bool {
-        false
+        self.is_endless
     }
 
     fn owes(&self, _session: &()) -> bool {
         self.owes
     }
 
-    fn more(&mut self, _session: &mut (), _out: &mut Output<'_, Same>) {}
+    fn more(&mut self, _session: &mut (), out: &mut Output<'_, Same>) {
+        out.bulk(Same(vec![b'b'; 1 << 20]), 0, 1 << 20);
+    }
 
     fn tick(&mut self, _due: &mut Vec<Ticket>) {}
 
@@ -293,6 +297,21 @@ fn one_turn_of_many_small_requests_is_bounded_while_others_are_about() {
         assert_eq!(world.peers[other].read(usize::MAX), REPLY);
     }
     assert_eq!(world.read_all(greedy, 1 << 20).len() % REPLY.len(), 0);
+}
+
+/// A link between nodes that went on for seconds so heard no beats, and was given up.
+#[test]
+fn what_comes_is_read_though_a_long_body_is_taken_as_fast_as_it_is_sent() {
+    let mut world = World::new();
+    world.engine.service.is_endless = true;
+    let at = world.connect(64 << 20);
+    for round in 1..=20 {
+        world.peers[at].write(b"n\n");
+        world.work();
+        world.work();
+        assert_eq!(world.engine.service.quiet, round, "requests that were read");
+        assert!(world.peers[at].read(usize::MAX).len() > TURN_SMALL_BYTES, "and the body goes on");
+    }
 }
 
 #[test]

@@ -115,7 +115,11 @@ impl<S: Service, M: System> Conn<S, M> {
             () if self.connecting && !self.connect(turn)? => return Ok(false),
             () => {}
         }
+        // A long body that is taken as fast as it is sent must not keep what comes unread: a link would miss its beats.
+        let kept = if self.reads_beside(turn.service) { turn.budget / 2 } else { 0 };
+        turn.budget -= kept;
         self.flush(turn)?;
+        turn.budget += kept;
         while self.wants_to_read(turn.service) && turn.budget > 0 {
             if self.bulk > 0 {
                 self.read_bulk(turn)?
@@ -149,6 +153,11 @@ impl<S: Service, M: System> Conn<S, M> {
     fn wants_to_read(&self, service: &S) -> bool {
         let may_read = self.readable && !self.closing && !self.put_off && !self.is_backed_up(service);
         may_read && service.intake(&self.session) != Intake::Full
+    }
+
+    /// Whether there is something to read that does not wait for what is being sent.
+    fn reads_beside(&self, service: &S) -> bool {
+        service.is_multiplexed(&self.session) && self.wants_to_read(service)
     }
 
     /// Whether what was put off may be served: not before what is queued was sent and the replies that are waited for

@@ -24,7 +24,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -51,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) start_unix_ms: u64,
     /// The clock of memcached's tests.
     pub(crate) debug_time: DebugTime,
+    /// When `flush_all` with a delay is to be asked of the warden, by the clock of requests; 0: not at all.
+    pub(crate) flush_at_ms: AtomicU64,
     /// Who waits for which object.
     pub(crate) watch: Arc<Watch>,
     /// Its place in a herd, once it has one; without it all is its own.

@@ -53,7 +53,7 @@ use metrics::Metrics;
 use service::NodeService;
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -208,6 +208,7 @@ fn shared_as(config: Config, environment: &Environment, founded: Founded) -> io:
         stopping: AtomicBool::new(false),
         start_unix_ms: environment.unix_ms,
         debug_time: DebugTime::new(),
+        flush_at_ms: AtomicU64::new(0),
         watch,
         place: OnceLock::new(),
         gates: group::Gates::default(),

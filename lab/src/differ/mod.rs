@@ -12,10 +12,14 @@ mod generate;
 mod talk;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 
+use crate::ask::Asker;
 use crate::differ::allowed::ALLOWED;
 use crate::differ::compare::{Difference, Tokens};
 use crate::differ::generate::{Generator, Step};
@@ -39,6 +43,12 @@ pub(crate) struct Options {
     /// Seed of all that is random.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
+    /// Nodes of a herd, of which the last is asked, on loopback; 1: a node that is in no herd.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) nodes: usize,
+    /// Copies that the herd keeps of each object.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) replicas: u8,
 }
 
 /// The oldest memcached whose replies Herd's are held to.
@@ -52,10 +62,43 @@ const PAST_MAX: usize = 4_000;
 /// Commands between two lines of progress.
 const PROGRESS: u64 = 50_000;
 
+/// How long the nodes of a herd may take to see each other.
+const HERD_PATIENCE: Duration = Duration::from_secs(10);
+
 /// Both servers.
 struct Servers {
-    herd: Server,
+    /// The nodes of a herd, or one by itself; the last is asked.
+    herd: Vec<Server>,
     memcached: Server,
+}
+
+impl Servers {
+    fn start(options: &Options, memcached: PathBuf) -> Result<Self> {
+        let setup = Setup { core: None, ..Setup::default() };
+        let memcached = Program::new(Kind::Memcached(""), memcached).start(&setup)?;
+        let mut herd = Vec::<Server>::new();
+        let kind = if options.nodes > 1 { Kind::HerdMember } else { Kind::Herd };
+        for _ in 0..options.nodes.max(1) {
+            let join = herd.first().map(|first| first.addr);
+            let setup = Setup { join, memory_mib: 512, replicas: options.replicas, ..setup.clone() };
+            herd.push(Program::new(kind, &options.herd).start(&setup)?);
+        }
+        let until = Instant::now() + HERD_PATIENCE;
+        for node in herd.iter().filter(|_| options.nodes > 1) {
+            while Asker::open(node.addr)?.map()?.is_none_or(|map| map.nodes() < options.nodes) {
+                if Instant::now() > until {
+                    return Err(Error::new(format!("{} does not see all nodes", node.addr)));
+                }
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+        Ok(Self { herd, memcached })
+    }
+
+    /// The node that is asked.
+    fn asked(&self) -> SocketAddr {
+        self.herd[self.herd.len() - 1].addr
+    }
 }
 
 /// A difference that is not in the table.
@@ -72,12 +115,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if !is_new_enough(&told) {
         return Err(Error::lacking(format!("{told} is older than 1.6.45, whose replies Herd's are compared with")));
     }
-    println!("{told}; {}; seed {}", version(&options.herd), options.seed);
-    let setup = Setup { core: None, ..Setup::default() };
-    let servers = Servers {
-        herd: Program::new(Kind::Herd, &options.herd).start(&setup)?,
-        memcached: Program::new(Kind::Memcached(""), memcached).start(&setup)?,
-    };
+    let Options { nodes, replicas, seed, .. } = options;
+    println!("{told}; {}; nodes {nodes}, copies {replicas}; seed {seed}", version(&options.herd));
+    let servers = Servers::start(options, memcached)?;
     let (sent, allowed, found) = compare_all(options, &servers)?;
     println!("{sent} commands; differences that PROTOCOL.md names:");
     for rule in &ALLOWED {
@@ -198,7 +238,7 @@ const HISTORY_MAX: usize = 40;
 
 impl Session {
     fn new(servers: &Servers, world: usize) -> Result<Self> {
-        let mut both = Both::open(servers.memcached.addr, servers.herd.addr, world)?;
+        let mut both = Both::open(servers.memcached.addr, servers.asked(), world)?;
         // A bent command may have a name outside of any world.
         both.exchange(0, &[b"flush_all\r\n".to_vec(), b"flush_all\r\n".to_vec()], None)?;
         Ok(Self { both, tokens: Tokens::default(), history: BTreeMap::new(), is_blind: false })

@@ -284,6 +284,15 @@ fn a_flush_at_one_node_empties_all_before_it_is_answered() {
     }
     nodes[1].feed(&["put", "k1", "-"], b"x");
     assert_eq!(text(&nodes[2].talk(b"flush_all noreply\r\nget k1\r\nquit\r\n")), "END\r\n");
+    // One with a delay comes then, and at all nodes; unless another is told before.
+    let sets: String = keys.iter().map(|key| format!("set {key} 0 0 1\r\nx\r\n")).collect();
+    let has = |node: &Node| text(&node.talk(format!("{gets}quit\r\n").as_bytes())).matches("VALUE").count();
+    let delayed = text(&nodes[1].talk(format!("{sets}flush_all 1\r\n{gets}quit\r\n").as_bytes()));
+    assert!(delayed.contains("OK\r\nVALUE k0 ") && delayed.matches("VALUE").count() == keys.len(), "{delayed}");
+    assert!(within(SOON, || nodes.iter().all(|node| has(node) == 0)));
+    let told = text(&nodes[1].talk(format!("flush_all 1\r\nflush_all\r\n{sets}quit\r\n").as_bytes()));
+    assert!(told.starts_with("OK\r\nOK\r\nSTORED"), "{told}");
+    assert!(!within(Duration::from_secs(2), || has(&nodes[0]) < keys.len()), "it came all the same");
 }
 
 /// Whatever a client asks, and of whichever node; and what a dead node had is an error in time, never a miss.
