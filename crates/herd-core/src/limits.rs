@@ -103,8 +103,16 @@ pub const WIRE_OPEN_REQUESTS_MAX: usize = 1024;
 /// `busy`. A loop serves some hundred thousand a second, so that these are some 50 ms of work.
 pub const LINK_OPS_MAX: usize = 8192;
 
-/// Link: bytes of the bodies of such requests, and of replies that are not sent: what 10 Gbit/s carry in 50 ms.
+/// Link: bytes that wait to be sent beyond which nothing is taken or asked that may be refused: what 10 Gbit/s
+/// carry in 50 ms.
 pub const LINK_BYTES_MAX: u64 = 64 << 20;
+
+/// Link: what waits to be sent over one takes at most one part in so many of the node's memory, before what would add
+/// to it has to wait: a node that stands still holds up what goes to it, and not the memory of others.
+pub const LINK_PART: u64 = 16;
+
+/// Link: what may wait to be sent whatever the memory: the largest frame, and another one meanwhile.
+pub const LINK_ROOM_MIN_BYTES: u64 = 2 << 20;
 
 /// Link: how often each end lets the other one hear from it.
 pub const LINK_BEAT_MS: u64 = 200;
@@ -299,6 +307,17 @@ pub const GROUP_AHEAD_BYTES: u64 = 1 << 20;
 /// How long a member may be without a link before its group's writes are refused at once. Shorter losses are waited
 /// out: a link that broke is made anew within this.
 pub const GROUP_LINK_PATIENCE_MS: u64 = 1_000;
+
+/// How often the primary of a group looks for operations whose time in line is over, at most and at least, while it has
+/// any: a look goes through all its lines.
+pub const GROUP_LATE_MIN_MS: u64 = 50;
+
+/// See [`GROUP_LATE_MIN_MS`].
+pub const GROUP_LATE_MAX_MS: u64 = 1_000;
+
+/// An operation that stands in line ends before its time is over, by one part in so many of it: who asked is then told
+/// that nothing was done, and not that nobody knows.
+pub const GROUP_LINE_PART: u64 = 16;
 
 /// How long what is committed waits to be told to a member, for a message that goes there anyway.
 pub const GROUP_SETTLE_MS: u64 = 1;

@@ -14,6 +14,7 @@ use crate::watch::{Waiter, Watch};
 use herd_core::collection::Class;
 use herd_core::door::memcached::Clock;
 use herd_core::key::CollectionId;
+use herd_core::limits::WIRE_FIRST_CREDIT_BYTES;
 use herd_core::place::{Life, Map};
 use herd_core::wire::MapMark;
 use herd_core::wire::{Header, Status};
@@ -134,7 +135,7 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) fn new(shared: Arc<Shared>, number: usize) -> Self {
-        let links = Ends::new(shared.hub.get().cloned(), number, shared.config.threads);
+        let links = Ends::new(shared.hub.get().cloned(), number, shared.config.threads, shared.config.memory_bytes);
         let flights = Flights::new(shared.client_of(number));
         let mut context = Self {
             shared,
@@ -212,6 +213,7 @@ impl Context {
             let seat = store.seat(c, name);
             if seat != Seat::Alone {
                 self.check_reachable(c, name)?;
+                self.check_members(c, name, expected)?;
             }
             // What this node leads it keeps as well.
             if !matches!(seat, Seat::Alone | Seat::Led) {
@@ -219,6 +221,20 @@ impl Context {
             }
         }
         store.admit(c, name, expected).inspect_err(|_| self.was_dear())
+    }
+
+    /// Refuses a value that a node which is to keep it has no memory for, whatever it holds: before it is sent.
+    pub(crate) fn check_members(&self, c: &Collection, name: &[u8], expected: Option<u64>) -> Result<(), Error> {
+        // What is shorter fits any node that is empty.
+        let Some(bytes) = expected.filter(|bytes| *bytes > WIRE_FIRST_CREDIT_BYTES) else { return Ok(()) };
+        let Some((map, _)) = self.shared.place.get().and_then(|place| place.map()) else { return Ok(()) };
+        let key = self.shared.store.key(c, name);
+        let Some(spread) = map.spread(key.spread()) else { return Ok(()) };
+        let members = spread.group_of(key.slot()).members().filter_map(|id| map.node(id));
+        let small = members
+            .filter(|node| bytes > herd_store::values_bytes(node.memory_bytes))
+            .min_by_key(|node| node.memory_bytes);
+        small.map_or(Ok(()), |node| Err(herd_store::never_fits(&node.name, bytes, node.memory_bytes)))
     }
 
     /// Whether such a request was served since the last time this was asked.

@@ -51,14 +51,14 @@ pub use scan::{Key, SlotCursor, SlotItem};
 pub use slot::{Seat, Slot};
 pub use upload::Upload;
 
-use arena::{Arena, PageId};
+use arena::{Arena, PAGE_BYTES, PageId};
 use body::Zeros;
 use collection::Registry;
 use herd_core::collection::Spec;
 use herd_core::key::{CollectionId, HashKey};
 use herd_core::limits::{HELD_PART, SLOTS, SPREADS_MAX};
 use herd_core::place::Map;
-use herd_core::{Error, entry as core_entry, size};
+use herd_core::{Error, entry as core_entry, quote, size};
 use index::Tag;
 use shard::{FETCH_BYTES, Lane, Shard};
 use slot::Layout;
@@ -79,6 +79,17 @@ pub fn check_memory(bytes: u64) -> std::io::Result<()> {
     }
     let text = format!("memory of {} is too little: give at least 8 MiB", size::show(bytes));
     Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, text))
+}
+
+/// What a store of so much memory has for values over 4 KiB and their lists.
+pub fn values_bytes(memory_bytes: u64) -> u64 {
+    memory_bytes.saturating_sub(u64::from(RESERVE_PAGES) * PAGE_BYTES as u64)
+}
+
+/// The error of a value that no store of so much memory, at that node, has room for.
+pub fn never_fits(node: &str, size_bytes: u64, memory_bytes: u64) -> Error {
+    let values_bytes = values_bytes(memory_bytes);
+    refusal::no_room(size_bytes, values_bytes, values_bytes, &quote(node.as_bytes()))
 }
 
 /// The time, as the caller's clock has it.

@@ -74,9 +74,8 @@ pub(crate) fn too_many_gone(name: &str) -> Error {
 
 /// A value does not fit beside what is never evicted.
 #[cold]
-pub(crate) fn no_room(size_bytes: u64, free_bytes: u64, budget_bytes: u64, arena: &Arena) -> Error {
+pub(crate) fn no_room(size_bytes: u64, free_bytes: u64, budget_bytes: u64, node: &str) -> Error {
     let (has, free, budget) = (size::show(size_bytes), size::show(free_bytes), size::show(budget_bytes));
-    let node = arena.node();
     Error::new(
         ErrorKind::Full,
         format!("object of {has} does not fit at node '{node}': {free} of {budget} free; --memory gives the node more"),

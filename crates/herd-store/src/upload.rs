@@ -7,7 +7,7 @@ use crate::arena::PAGE_BYTES;
 use crate::body::{self, Body, BodyWriter, NoRoom};
 use crate::collection::Collection;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::{Now, RESERVE_PAGES, Store, refusal};
+use crate::{Now, Store, refusal};
 use herd_core::Error;
 use herd_core::bugs::{Bug, has};
 use herd_core::limits::BLOCK_BYTES;
@@ -123,7 +123,7 @@ impl Store {
         // What was flushed or removed is counted until each shard has seen it.
         (0..self.shards.len()).for_each(|at| self.lock(at).retire_old(None, 0));
         let free = |held: u64| budget_bytes.saturating_sub(held).saturating_sub(lists_bytes);
-        let no_room = |held: u64| refusal::no_room(value_bytes, free(held), budget_bytes, &self.arena);
+        let no_room = |held: u64| refusal::no_room(value_bytes, free(held), budget_bytes, self.arena.node());
         self.try_promise(memory_bytes, budget_bytes).map_err(no_room)
     }
 
@@ -136,7 +136,7 @@ impl Store {
     }
 
     fn body_budget_bytes(&self) -> u64 {
-        self.arena.budget_bytes() - u64::from(RESERVE_PAGES) * PAGE_BYTES as u64
+        crate::values_bytes(self.arena.budget_bytes())
     }
 
     /// A body of `parts` one after the other, for a value of `name` that the node puts together.

@@ -72,6 +72,11 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         self.is_open
     }
 
+    /// Whether operations stand in line here, or are under way.
+    pub fn has_ops(&self) -> bool {
+        self.ops > 0
+    }
+
     /// Writes of its own that wait for members.
     pub fn pending(&self) -> usize {
         self.writes.len()

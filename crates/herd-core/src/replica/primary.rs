@@ -22,6 +22,15 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         self.next(&key);
     }
 
+    /// Takes out of their lines the operations of which `is_late` says so: nothing of them was begun.
+    pub fn withdraw(&mut self, mut is_late: impl FnMut(&O) -> bool) -> Vec<O> {
+        let mut late = Vec::new();
+        self.lines.values_mut().for_each(|line| line.withdraw(&mut is_late, &mut late));
+        self.lines.retain(|_, line| line.is_deciding || !line.is_empty());
+        self.ops -= late.len();
+        late
+    }
+
     /// Operations that were to be decided come next instead, in this order: called before [`Part::begin`] tells what
     /// the others came to.
     pub fn put_back(&mut self, key: &K, ops: Vec<O>) {

@@ -139,6 +139,19 @@ impl<O> Line<O> {
         std::mem::take(&mut self.ops).into()
     }
 
+    /// Takes out those of which `is_late` says so.
+    pub(super) fn withdraw(&mut self, is_late: &mut impl FnMut(&O) -> bool, late: &mut Vec<O>) {
+        let alone = std::mem::take(&mut self.alone);
+        for (at, op) in std::mem::take(&mut self.ops).into_iter().enumerate() {
+            if is_late(&op) {
+                late.push(op);
+            } else {
+                self.alone += usize::from(at < alone);
+                self.ops.push_back(op);
+            }
+        }
+    }
+
     /// Whether none waits.
     pub(super) fn is_empty(&self) -> bool {
         self.ops.is_empty()

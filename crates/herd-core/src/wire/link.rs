@@ -6,16 +6,16 @@
 //!   the hellos tell, not the proofs: the network may keep a proof until the node that dialed has dropped its link and
 //!   dialed anew, but it never said a hello before it dropped the link of the one before.
 //! * A link is read always, or two nodes with much to send to each other would wait for ever. So what it owes is
-//!   bounded where a client's request that is handed on is taken ([`Load`]): beyond that it is refused as busy. What
-//!   nodes say to each other for themselves (verbs from [`VERB_BEAT`] on), and replies, are always taken: an abort that
-//!   is refused would hold up its group for ever. That these and refusals are bounded is up to who asks: it has at most
-//!   [`LINK_OPS_MAX`] requests open.
+//!   bounded where a client's request that is handed on is taken, in open requests and in unsent bytes: beyond that it
+//!   is refused as busy. What nodes say to each other for themselves (verbs from [`VERB_BEAT`] on), and replies, are
+//!   always taken: an abort that is refused would hold up its group for ever. That these and refusals are bounded is up
+//!   to who asks: it has at most [`LINK_OPS_MAX`](crate::limits::LINK_OPS_MAX) requests open.
 //! * Each end lets the other one hear from it ([`Beats`]).
 //!
 //! Callers: link sessions of nodes, one [`Links`] a loop.
 
 use super::hello::{LinkError, LinkErrorKind, Peer};
-use crate::limits::{LINK_BEAT_MS, LINK_BYTES_MAX, LINK_OPS_MAX, LINK_SILENCE_MS};
+use crate::limits::{LINK_BEAT_MS, LINK_SILENCE_MS};
 use crate::place::NodeId;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::collections::BTreeMap;
@@ -123,44 +123,6 @@ impl Nonces {
     }
 }
 
-/// What one end of a link has taken and not answered: requests, and bytes of their bodies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Load {
-    ops: usize,
-    bytes: u64,
-}
-
-impl Load {
-    /// Takes a request with a body of so many bytes, unless there is too much already, `unsent_bytes` of replies that
-    /// were made included: then the answer is `busy`.
-    #[inline]
-    pub fn admit(&mut self, body_bytes: u64, unsent_bytes: u64) -> bool {
-        let bytes = self.bytes.saturating_add(body_bytes);
-        let fits = self.ops < LINK_OPS_MAX && bytes.saturating_add(unsent_bytes) <= LINK_BYTES_MAX;
-        if fits {
-            (self.ops, self.bytes) = (self.ops + 1, bytes);
-        }
-        fits
-    }
-
-    /// A request that was taken with so many bytes is answered.
-    #[inline]
-    pub fn done(&mut self, body_bytes: u64) {
-        let left = self.ops.checked_sub(1).zip(self.bytes.checked_sub(body_bytes));
-        (self.ops, self.bytes) = left.expect("only what was taken is answered");
-    }
-
-    /// Requests that were taken and not answered.
-    pub fn ops(&self) -> usize {
-        self.ops
-    }
-
-    /// Bytes of their bodies.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-}
-
 /// What a link asks for, by the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beat {
@@ -212,7 +174,6 @@ impl Beats {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chance::Chance;
     use crate::place::HerdId;
     use crate::wire::LINK_PROTOCOL;
     use std::num::NonZeroU32;
@@ -278,36 +239,6 @@ mod tests {
         let starts = [[1; 16], [2; 16]].map(Nonces::new);
         let all: std::collections::BTreeSet<_> = (0..2_000).map(|n| starts[n % 2].next()).collect();
         assert_eq!(all.len(), 2_000);
-    }
-
-    #[test]
-    fn a_load_is_bounded_by_requests_and_by_bytes() {
-        for seed in 0..20 {
-            let (chance, mut load, mut taken, mut sum) = (&mut Chance(seed), Load::default(), Vec::new(), 0);
-            let most = if seed % 2 == 0 { 100 } else { 1 << 20 };
-            let mut refused = 0;
-            for _ in 0..30_000 {
-                let bytes = chance.below(most);
-                if chance.below(4) > 0 {
-                    let (before, unsent) = (load, chance.below(2) * bytes);
-                    let fits = taken.len() < LINK_OPS_MAX && sum + bytes + unsent <= LINK_BYTES_MAX;
-                    assert_eq!(load.admit(bytes, unsent), fits);
-                    if fits {
-                        taken.push(bytes);
-                        sum += bytes;
-                    } else {
-                        assert_eq!(load, before);
-                        refused += 1;
-                    }
-                } else if !taken.is_empty() {
-                    let bytes = taken.swap_remove(chance.index(taken.len()));
-                    sum -= bytes;
-                    load.done(bytes);
-                }
-                assert_eq!((load.ops(), load.bytes()), (taken.len(), sum));
-            }
-            assert!(refused > 0);
-        }
     }
 
     #[test]

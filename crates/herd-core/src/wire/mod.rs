@@ -47,7 +47,7 @@ pub use header::{
 };
 pub use hello::{Accepting, Dialing, LinkError, LinkErrorKind, PEER_BYTES, PROOF_BYTES, Peer, Secret};
 pub use join::{Admitting, Greeting, Joining, decode_joined, encode_joined, wants_in};
-pub use link::{Beat, Beats, LinkId, Links, Load, Nonces, VERB_BEAT};
+pub use link::{Beat, Beats, LinkId, Links, Nonces, VERB_BEAT};
 pub use list::{LIST_ENTRY_OVERHEAD_BYTES, ListEntries, ListEntry};
 pub use map::{MapMark, MapSent, VERB_MAP};
 pub use petition::{VERB_WARDEN, answer_of, ask_of, encode_answer, encode_ask};

@@ -6,8 +6,8 @@ use crate::{Cable, Call, Due, Engine, LoopStats, Next, Output, Peer as Outer, Pi
 use herd_core::limits::{DIAL_TIMEOUT_MS, LINK_BEAT_MS, LINK_OPS_MAX, LINK_SILENCE_MS, OUTPUT_HIGH_BYTES, TICK_MS};
 use herd_core::place::{HerdId, NodeId};
 use herd_core::wire::{
-    Accepting, Asker, Beat, Beats, Dialing, Fields, Frame, Header, Kind, LinkError, LinkId, Links, Load, Peer, Secret,
-    Side, Status, VERB_BEAT, Verb, encode_frame, parse_frame,
+    Accepting, Asker, Beat, Beats, Dialing, Fields, Frame, Header, Kind, LinkError, LinkId, Links, Peer, Secret, Side,
+    Status, VERB_BEAT, Verb, encode_frame, parse_frame,
 };
 use herd_core::{ErrorKind, limits};
 use std::io::IoSliceMut;
@@ -45,7 +45,6 @@ enum Session {
 struct Up {
     id: LinkId,
     asker: Asker<u64>,
-    load: Load,
     beats: Beats,
     ticket: Ticket,
 }
@@ -138,8 +137,8 @@ impl Node {
         self.up.push(ticket);
         self.ready.push(ticket);
         self.beat_ms = self.beat_ms.min(self.now_ms + LINK_BEAT_MS);
-        let (asker, load, beats) = (Asker::new(side), Load::default(), Beats::new(self.now_ms));
-        Ok(Session::Up(Box::new(Up { id, asker, load, beats, ticket })))
+        let (asker, beats) = (Asker::new(side), Beats::new(self.now_ms));
+        Ok(Session::Up(Box::new(Up { id, asker, beats, ticket })))
     }
 
     /// Takes one frame; an error refuses the link.
@@ -176,7 +175,7 @@ impl Node {
         let header = frame.header();
         match header.kind {
             Kind::Request if header.verb == VERB_BEAT => reply(header, Status::Ok, &[], out),
-            Kind::Request => self.serve_one(up, frame, out),
+            Kind::Request => self.serve_one(frame, out),
             Kind::Reply => {
                 up.asker.take_reply(header).expect("in order").expect("nothing is given up");
                 let (tag, _) = up.asker.end(header.id).expect("it was open");
@@ -193,15 +192,14 @@ impl Node {
     }
 
     /// Answers a request at once, with a reply of its own size.
-    fn serve_one(&mut self, up: &mut Up, frame: &Frame<'_>, out: &mut Output<'_, Same>) {
+    fn serve_one(&mut self, frame: &Frame<'_>, out: &mut Output<'_, Same>) {
         let (header, bytes) = (frame.header(), frame.body().expect("whole").len() as u64);
         self.most_unsent = self.most_unsent.max(out.pending_bytes());
-        if !up.load.admit(bytes, out.pending_bytes() as u64) {
+        if bytes + out.pending_bytes() as u64 > limits::LINK_BYTES_MAX {
             return reply(header, Status::Error(ErrorKind::Busy), &[], out);
         }
         self.served.push(header.version);
         reply(header, Status::Ok, &vec![b'r'; self.reply_bytes], out);
-        up.load.done(bytes);
     }
 
     /// Asks what there is to ask, as far as it may.

@@ -275,6 +275,7 @@ impl Context {
         expected: Option<u64>,
     ) -> Result<Intake, Error> {
         self.shared.store.check_size(expected.unwrap_or(0))?;
+        self.check_members(&handing.collection, &handing.name, expected)?;
         let (collection, name) = (handing.collection.clone(), handing.name.clone());
         let ticket = self.hand_on(out, ordered, later, vec![handing.streamed(expected)], BODY_STALL_MS)?;
         Ok(Intake { ticket, collection, name, expected, at: 0, piece: None })

@@ -11,7 +11,9 @@ use crate::link::{LinkLost, NoLink, Note};
 use crate::metrics::add;
 use crate::report::groups::not_led;
 use herd_core::bugs::{Bug, has};
-use herd_core::limits::{DEFERRED_MAX, FLIGHT_AGAIN_MS, FLIGHT_LINK_MS, FORWARD_HOPS_MAX, INLINE_MAX_BYTES};
+use herd_core::limits::{
+    DEFERRED_MAX, FLIGHT_AGAIN_MS, FLIGHT_LINK_MS, FORWARD_HOPS_MAX, GROUP_LINE_PART, INLINE_MAX_BYTES,
+};
 use herd_core::place::{GroupId, NodeId};
 use herd_core::wire::{FLAG_MORE, Fields, Header, Kind, LinkId, MapMark, MapSent, STATUS_MOVED, Status};
 use herd_core::wire::{LENGTH_UNKNOWN, WireError};
@@ -321,10 +323,13 @@ impl Context {
         if let Some(told) = read {
             return self.told(id, told);
         }
+        let now_ms = self.now_ms();
         let Some(flight) = self.flights.table.get_mut(&id.ticket) else { return };
         let Some(part) = flight.parts.get_mut(id.part as usize) else { return };
         let (c, name) = (part.handing.collection.clone(), part.handing.name.clone());
-        let operation = part.handing.operation(origin);
+        let left_ms = flight.deadline_ms.saturating_sub(now_ms);
+        let until_ms = flight.deadline_ms - left_ms / GROUP_LINE_PART;
+        let operation = part.handing.operation(origin).map(|operation| operation.until(until_ms));
         match operation {
             Ok(operation) => {
                 // From now on it may be done.

@@ -32,7 +32,6 @@ use herd_core::limits::PART_OPS_MAX;
 use herd_core::place::{GroupId, Life, Map};
 use herd_core::replica::{Message, View};
 use herd_core::wire::{Ahead, Fields, FrameHead, GroupMessage, LinkId, WireError, is_ahead, lanes};
-use herd_core::{Error, ErrorKind};
 use herd_store::Collection;
 use mail::Letter;
 use share::Share;
@@ -99,8 +98,7 @@ pub(crate) fn ask(cx: &mut Context, c: &Collection, name: &[u8], op: Operation) 
     if on_loop != cx.number {
         let letter = Letter::Ask(c.clone(), name.into(), Box::new(op));
         if let Err(Letter::Ask(_, _, op)) = cx.shared.post(on_loop, letter) {
-            let text = "too many changes wait for the groups of this node: ask again later";
-            cx.parts.told.push_back((op.origin, Told::failed(Error::new(ErrorKind::Busy, text))));
+            cx.parts.told.push_back((op.origin, Told::failed(Operation::too_many())));
         }
         return;
     }

@@ -6,16 +6,17 @@
 //! of the last. What each is told is made when it is decided, and told when the write is done: also a "no", which may
 //! be due to one of the others.
 
-use super::change::{Becomes, Edit, Held, Key, Object};
+use super::change::{self, Becomes, Edit, Key, Object};
 use super::copies::Copies;
 use crate::apply::{self, Kept, Snapshot};
 use crate::context::Context;
 use crate::flight::FlightId;
+use crate::held::Held;
 use crate::metrics::add;
 use herd_core::checksum::crc32c;
 use herd_core::door::memcached::Clock;
 use herd_core::entry::{COUNTER_BITS, Fence, Head, Version};
-use herd_core::limits::WINDOW_RESULT_MAX_BYTES;
+use herd_core::limits::{HELD_PART, WINDOW_RESULT_MAX_BYTES};
 use herd_core::method::{Method, memcached};
 use herd_core::op::{Action, Answer, Change, Circumstances, Decided, Given, New, NewValue, Op, There, decide};
 use herd_core::place::GroupId;
@@ -43,6 +44,10 @@ pub(crate) struct Operation {
     told: Option<Told>,
     /// Its object, once it stands in line.
     pub(super) key: Option<Key>,
+    /// If it is not begun by then, nobody waits for it any more.
+    pub(super) until_ms: u64,
+    /// Memory for it, once it stands in line.
+    held: Option<Held>,
 }
 
 enum What {
@@ -128,7 +133,7 @@ impl Operation {
         let asked = Handed::decode(&header, fields)?.map(|handed| handed.asked);
         let first_epoch = asked.map(|asked| asked.first_epoch).filter(|epoch| *epoch > 0);
         let (what, id) = (What::Request(head.into(), value, small), asked.map(|asked| asked.id));
-        Ok(Self { what, origin, id, first_epoch, is_new: false, told: None, key: None })
+        Ok(Self { what, origin, id, first_epoch, is_new: false, told: None, key: None, until_ms: u64::MAX, held: None })
     }
 
     /// Takes an object out whose time is over.
@@ -141,7 +146,32 @@ impl Operation {
             is_new: true,
             told: None,
             key: None,
+            until_ms: u64::MAX,
+            held: None,
         }
+    }
+
+    /// It is to have begun by then.
+    pub(crate) fn until(self, until_ms: u64) -> Self {
+        Self { until_ms, ..self }
+    }
+
+    /// Takes memory for it: what was asked, and a small value as it is decided, kept and told besides. Error: `Busy`.
+    pub(super) fn hold(&mut self, cx: &Context) -> Result<(), Error> {
+        let What::Request(head, _, small) = &self.what else { return Ok(()) };
+        // The other half is that of connections, which would be closed without it.
+        if cx.shared.store.unsettled().1 > cx.shared.config.memory_bytes / (2 * HELD_PART) {
+            return Err(Self::too_many());
+        }
+        let mut held = Held::nothing(&cx.shared.store);
+        held.set((2 * size_of::<Self>() + head.len() + 3 * small.len()) as u64)?;
+        self.held = Some(held);
+        Ok(())
+    }
+
+    #[cold]
+    pub(super) fn too_many() -> Error {
+        Error::new(ErrorKind::Busy, "too many changes wait for the groups of this node: ask again later")
     }
 
     /// It stands in line for its object.
@@ -431,7 +461,7 @@ impl State {
     fn edit(self, before: Option<&Snapshot>) -> Edit {
         let Some(object) = &self.object else { return Edit::new(Becomes::Removed(self.left), self.answers) };
         let kept = before.is_some_and(|before| before.value.is(&object.value));
-        let value = if kept { Held::Kept } else { Held::of(object) };
+        let value = if kept { change::Held::Kept } else { change::Held::of(object) };
         Edit::new(Becomes::Put(Object::of(object, value)), self.answers)
     }
 }

@@ -76,7 +76,13 @@ impl Outbox {
             self.id += 1;
         }
         while self.sent < body.len() && self.sent - self.taken < AHEAD_BYTES {
-            let end = body.len().min(self.sent + WIRE_FRAME_BODY_MAX_BYTES.min(AHEAD_BYTES as usize) as u64);
+            let is_laden = cx.links.is_laden(self.to, self.generation);
+            if is_laden && self.sent > self.taken {
+                // It goes on when what is on its way has come.
+                return false;
+            }
+            let most = if is_laden { BLOCK_BYTES } else { WIRE_FRAME_BODY_MAX_BYTES.min(AHEAD_BYTES as usize) };
+            let end = body.len().min(self.sent + most as u64);
             let mut bytes = Vec::with_capacity((end - self.sent) as usize);
             herd_core::entry::Value::Body(&**body).copy(self.sent, end, &mut bytes);
             let of = (key.of.collection, &*key.of.name);

@@ -7,14 +7,17 @@ use super::operation::{Operation, Origin, Told, decide_all};
 use super::outbox::{Inbox, Outbox};
 use crate::context::Context;
 use crate::metrics::add;
-use herd_core::limits::{GROUP_LINK_PATIENCE_MS, GROUP_SETTLE_MS, GROUP_SWEEP_MS, GROUP_TURN_ENTRIES, PART_OPS_MAX};
+use herd_core::limits::{
+    FLIGHT_AGAIN_MS, GROUP_LATE_MAX_MS, GROUP_LATE_MIN_MS, GROUP_LINK_PATIENCE_MS, GROUP_SETTLE_MS, GROUP_SWEEP_MS,
+    GROUP_TURN_ENTRIES, PART_OPS_MAX,
+};
 use herd_core::place::{GroupId, NodeId};
 use herd_core::replica::{Effect, Member, Message, Offer, Outcome, Part, Refusal, Standing, Verdict, View};
 use herd_core::wire::{self, Ahead, Delta, LinkId, Said};
 use herd_core::{Error, ErrorKind, quote};
 use herd_store::SlotCursor;
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// See the module.
 pub(super) struct Share {
@@ -35,6 +38,11 @@ pub(super) struct Share {
     sweep_ms: u64,
     /// Removals of what is over that are under way.
     expiring: usize,
+    /// Operations that the part is not asked yet, and when it is looked whether it may be.
+    waiting: VecDeque<Operation>,
+    again_ms: Option<u64>,
+    /// When it is looked for operations that nobody waits for any more.
+    late_ms: Option<u64>,
     /// What operations came to, and who is told.
     told: Vec<(Origin, Told)>,
     /// Writes that wait for members, as the metrics have it.
@@ -87,6 +95,9 @@ impl Share {
             sweep: Walk::default(),
             sweep_ms: 0,
             expiring: 0,
+            waiting: VecDeque::new(),
+            again_ms: None,
+            late_ms: None,
             told: Vec::new(),
             pending: 0,
         }
@@ -97,7 +108,7 @@ impl Share {
         // While removals are under way there is nothing to look for.
         let sweep = (self.part.is_open() && self.expiring == 0).then_some(self.sweep_ms);
         let clear = self.clearing.map(|_| 0);
-        [self.settle_ms, sweep, clear].into_iter().flatten().min()
+        [self.settle_ms, self.again_ms, self.late_ms, sweep, clear].into_iter().flatten().min()
     }
 
     /// A map says which slots the group has, and its view, if it has a primary.
@@ -154,10 +165,62 @@ impl Share {
         {
             return self.end(&op, Told::failed(error));
         }
+        let count = self.waiting.len();
+        if let Err(error) = if count < PART_OPS_MAX { op.hold(cx) } else { Err(Operation::too_many()) } {
+            return self.end(&op, Told::failed(error));
+        }
+        if op.until_ms < u64::MAX {
+            self.late_ms = Some(self.late_ms.map_or(op.until_ms, |late_ms| late_ms.min(op.until_ms)));
+        }
         if let Some(id) = op.id.filter(|_| !op.is_new) {
             op.is_new = self.kept.stand(key.of.slot(), id, op.first_epoch, cx.now_ms());
         }
-        self.part.ask(key.clone(), op.of(key));
+        self.waiting.push_back(op.of(key));
+    }
+
+    /// Asks the part the next that waits, unless too much is on its way to a member already: all that one which takes
+    /// nothing is to be told would be kept here. Whether there was one.
+    fn ask_next(&mut self, cx: &Context) -> bool {
+        self.again_ms = None;
+        let is_laden = |(node, out): (&NodeId, &Outbox)| cx.links.is_laden(*node, out.generation);
+        if !self.waiting.is_empty() && self.part.leads() && self.out.iter().any(is_laden) {
+            self.again_ms = Some(cx.now_ms() + FLIGHT_AGAIN_MS);
+            return false;
+        }
+        let Some(op) = self.waiting.pop_front() else { return false };
+        let key = op.key.clone().expect("it stands in line");
+        self.part.ask(key, op);
+        true
+    }
+
+    /// Ends what stands in line and nobody waits for any more: it was not begun, and is not done later.
+    fn end_late(&mut self, cx: &Context, now_ms: u64) {
+        let mut next_ms = now_ms + GROUP_LATE_MAX_MS;
+        let late = self.part.withdraw(|op| {
+            let is_late = op.until_ms <= now_ms;
+            next_ms = if is_late { next_ms } else { next_ms.min(op.until_ms) };
+            is_late
+        });
+        let waiting = std::mem::take(&mut self.waiting).into_iter();
+        let (over, waiting): (Vec<_>, Vec<_>) = waiting.partition(|op| op.until_ms <= now_ms);
+        self.waiting = waiting.into();
+        for op in late.into_iter().chain(over) {
+            let name = op.key.as_ref().map(|key| quote(&key.of.name)).unwrap_or_default();
+            let lost = |member: &&Member| member.standing != Standing::Syncing && !self.out.contains_key(&member.node);
+            let text = match self.part.view().members.iter().find(lost) {
+                Some(member) => {
+                    let node = name_of(cx, member.node);
+                    format!(
+                        "node '{node}', which keeps a copy of '{name}', does not answer: nothing was done, try again"
+                    )
+                }
+                None => format!("what was asked of '{name}' before is still under way: nothing was done, try again"),
+            };
+            self.end(&op, Told::failed(Error::new(ErrorKind::Unreachable, text)));
+        }
+        let has_ops = self.part.has_ops() || !self.waiting.is_empty();
+        next_ms = self.waiting.iter().map(|op| op.until_ms).min().map_or(next_ms, |until_ms| next_ms.min(until_ms));
+        self.late_ms = has_ops.then(|| next_ms.max(now_ms + GROUP_LATE_MIN_MS));
     }
 
     /// A message came.
@@ -202,6 +265,9 @@ impl Share {
             self.settle_ms = None;
             let peers: Vec<NodeId> = self.part.view().members.iter().map(|member| member.node).collect();
             peers.into_iter().for_each(|peer| self.part.settle(peer));
+        }
+        if self.late_ms.is_some_and(|at_ms| at_ms <= now_ms) {
+            self.end_late(cx, now_ms);
         }
         if self.clearing.is_some() {
             self.clear(cx);
@@ -248,7 +314,7 @@ impl Share {
     pub(super) fn carry_out(&mut self, cx: &mut Context) {
         loop {
             let effects = self.part.effects();
-            if effects.is_empty() {
+            if effects.is_empty() && !self.ask_next(cx) {
                 break;
             }
             effects.into_iter().for_each(|effect| self.carry_out_one(cx, effect));

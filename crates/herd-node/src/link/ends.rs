@@ -7,11 +7,11 @@ use super::petition::Answers;
 use super::push::{Pushed, Staged};
 use super::{Came, Hub, LinkLost, NoLink, Note, verbs};
 use crate::context::Context;
-use herd_core::limits::{LINK_BYTES_MAX, LINK_OPS_MAX, STALLED_TIMEOUT_MS};
+use herd_core::limits::{LINK_BYTES_MAX, LINK_OPS_MAX, LINK_PART, LINK_ROOM_MIN_BYTES, STALLED_TIMEOUT_MS};
 use herd_core::place::NodeId;
 use herd_core::wire::{
     Accepting, Asker, Beat, Beats, Dialing, Fields, Header, Kind, LENGTH_UNKNOWN, LINK_PROTOCOL, LinkError,
-    LinkErrorKind, LinkId, Links, Load, MapMark, MapSent, Peer, Side, VERB_BEAT, WireError, lanes,
+    LinkErrorKind, LinkId, Links, MapMark, MapSent, Peer, Side, VERB_BEAT, WireError, lanes,
 };
 use herd_net::Ticket;
 use std::collections::BTreeMap;
@@ -21,6 +21,8 @@ use std::sync::Arc;
 pub(crate) struct Ends {
     number: u16,
     loops: u16,
+    /// Bytes that may wait to be sent over one of them before nothing more is asked that may be refused.
+    room_bytes: u64,
     hub: Option<Arc<Hub>>,
     /// The map as it was seen last, and the hub's changes then.
     pub(super) view: Option<Arc<View>>,
@@ -51,7 +53,8 @@ pub(super) struct End {
     pub(super) peer: Peer,
     pub(super) asker: Asker<Note>,
     side: Side,
-    pub(super) load: Load,
+    /// Bytes that may wait to be sent before nothing is taken or asked any more that may be refused.
+    pub(super) room_bytes: u64,
     pub(super) beats: Beats,
     /// Since when a beat is not answered.
     unanswered_ms: Option<u64>,
@@ -67,13 +70,13 @@ pub(super) struct End {
 }
 
 impl End {
-    fn new(id: LinkId, peer: Peer, side: Side, ticket: Ticket, now_ms: u64) -> Self {
+    fn new(id: LinkId, peer: Peer, side: Side, (ticket, room_bytes): (Ticket, u64), now_ms: u64) -> Self {
         Self {
             id,
             peer,
             asker: Asker::new(side),
             side,
-            load: Load::default(),
+            room_bytes,
             beats: Beats::new(now_ms),
             unanswered_ms: None,
             ticket,
@@ -91,7 +94,7 @@ impl End {
         note: Note,
         encode: impl FnOnce(Header, &mut Vec<u8>) -> Result<(), WireError>,
     ) -> Result<u64, NoLink> {
-        self.check_room()?;
+        self.check_room(note)?;
         let request = Header { kind: Kind::Request, id: self.asker.next_id(), ..request };
         encode(request, &mut self.unsent).expect("who asks keeps the limits of a frame");
         // That of a flight is allowed when it has begun to come.
@@ -102,10 +105,21 @@ impl End {
     }
 
     /// Whether one more may be asked.
-    fn check_room(&self) -> Result<(), NoLink> {
-        let unsent_bytes = (self.pending_bytes + self.unsent.len()) as u64;
-        let is_full = self.asker.len() >= LINK_OPS_MAX || unsent_bytes > LINK_BYTES_MAX;
+    fn check_room(&self, note: Note) -> Result<(), NoLink> {
+        // What nodes ask for themselves is little.
+        let room_bytes = if matches!(note, Note::Flight(..)) { self.room_bytes } else { LINK_BYTES_MAX };
+        let is_full = self.asker.len() >= LINK_OPS_MAX || self.waiting_bytes() > room_bytes;
         if is_full { Err(NoLink::Busy) } else { Ok(()) }
+    }
+
+    /// Whether too much waits to be sent for anything to be asked that may be refused.
+    pub(super) fn is_laden(&self) -> bool {
+        self.waiting_bytes() > self.room_bytes
+    }
+
+    /// Bytes that wait to be sent.
+    pub(super) fn waiting_bytes(&self) -> u64 {
+        (self.pending_bytes + self.unsent.len()) as u64
     }
 
     /// Whether this end opened the request of that id.
@@ -142,12 +156,13 @@ impl End {
 
 impl Ends {
     /// Of the loop of this number, of so many; without a hub it has none.
-    pub(crate) fn new(hub: Option<Arc<Hub>>, number: usize, loops: usize) -> Self {
+    pub(crate) fn new(hub: Option<Arc<Hub>>, number: usize, loops: usize, memory_bytes: u64) -> Self {
         let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
         let (number, loops) = (small(number), small(loops).max(1));
         Self {
             number,
             loops,
+            room_bytes: (memory_bytes / LINK_PART).clamp(LINK_ROOM_MIN_BYTES, LINK_BYTES_MAX),
             hub,
             view: None,
             seen: 0,
@@ -210,7 +225,7 @@ impl Ends {
     ) -> Result<(LinkId, u64), NoLink> {
         let target = Target { node, link: lanes::link_of(self.number, self.loops) };
         let end = self.ends.get_mut(&target).ok_or(NoLink::Down)?;
-        end.check_room()?;
+        end.check_room(note)?;
         let request = Header { kind: Kind::Request, id: end.asker.next_id(), ..request };
         end.asker.open_streamed(request, fields, note).expect("who asks keeps the limits of a frame");
         self.ready.push(end.ticket);
@@ -369,7 +384,7 @@ impl Ends {
         hub::check(self.view.as_deref(), peer)?;
         let id = self.links.renew(peer, begun)?;
         let lost = self.sweep(now_ms);
-        let mut end = End::new(id, *peer, side, ticket, now_ms);
+        let mut end = End::new(id, *peer, side, (ticket, self.room_bytes), now_ms);
         end.beat(self.mark(), now_ms);
         self.due_ms = self.due_ms.min(end.beats.due_ms());
         self.ends.insert(of(id), end);
@@ -503,7 +518,7 @@ mod tests {
     fn dialing() -> Ends {
         let hub = Hub::new(membership(2), Arc::new(Told::default()));
         hub.adopt(Arc::new(map(2)), false);
-        let mut ends = Ends::new(Some(hub), 0, 1);
+        let mut ends = Ends::new(Some(hub), 0, 1, 64 << 20);
         assert_eq!(ends.look(0), []);
         ends
     }

@@ -39,6 +39,18 @@ impl Ends {
         }
     }
 
+    /// Whether more waits to be sent over the link to a node of that generation than changes may add to.
+    pub(crate) fn is_laden(&self, node: NodeId, generation: u64) -> bool {
+        let mut links = self.ends.range(Target { node, link: 0 }..=Target { node, link: u16::MAX });
+        links.any(|(_, end)| end.id.generation() == generation && end.is_laden())
+    }
+
+    /// Bytes that wait to be sent over the link that has most of them.
+    #[cfg(test)]
+    pub(crate) fn most_waiting_bytes(&self) -> u64 {
+        self.ends.values().map(End::waiting_bytes).max().unwrap_or(0)
+    }
+
     /// Asks the warden, in the view of that epoch.
     pub(crate) fn want(&self, group: GroupId, epoch: GroupEpoch, want: Want) {
         self.hub().into_iter().for_each(|hub| hub.owner.wants(group, epoch, want));

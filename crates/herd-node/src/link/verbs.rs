@@ -56,13 +56,10 @@ pub(super) fn more(cx: &mut Context, id: LinkId, frame: &Frame<'_>, out: &mut Ou
     Ok(())
 }
 
-/// Whether a client's request that another node hands on is taken: they alone are refused where too many are under way.
+/// Whether a client's request that another node hands on is taken: they alone are refused, where too much of what was
+/// answered is not sent yet. How many may be open its session knows.
 pub(super) fn admit(cx: &mut Context, id: LinkId, header: &Header, out: &mut Output<'_>) -> Result<bool, WireError> {
-    let (bytes, unsent) = (u64::from(header.body_len), out.pending_bytes() as u64);
-    if let Some(end) = cx.links.end(id)
-        && end.load.admit(bytes, unsent)
-    {
-        end.load.done(bytes);
+    if cx.links.end(id).is_some_and(|end| out.pending_bytes() as u64 <= end.room_bytes) {
         return Ok(true);
     }
     let text = "too many requests of this node are under way here: ask again later";

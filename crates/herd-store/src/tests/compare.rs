@@ -62,6 +62,7 @@ fn sum_of(new: &NewObject<'_>, version: u64) -> (SlotSum, Option<SlotSum>) {
 fn whatever_a_copy_must_have_alike_changes_the_sum() {
     let plain = || NewObject::of(Given::Small(b"value", None));
     let memcached = |cas, stale| herd_core::entry::Memcached { cas, stale, token_sent: false };
+    let shown = |grant| NewObject { fence: Some(core_entry::Token { lock: [1; 16], grant }), ..plain() };
     let kinds = [
         plain(),
         NewObject::of(Given::Small(b"other", None)),
@@ -70,6 +71,8 @@ fn whatever_a_copy_must_have_alike_changes_the_sum() {
         NewObject { expires_ms: 1 << 50, ..plain() },
         NewObject { memcached: memcached(5, false), ..plain() },
         NewObject { memcached: memcached(5, true), ..plain() },
+        shown(1),
+        shown(2),
     ];
     let version = 1 << 60;
     let mut sums: Vec<u128> = kinds.iter().map(|new| sum_of(new, version).0.sum).collect();

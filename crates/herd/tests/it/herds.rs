@@ -30,7 +30,7 @@ fn member_of(dir: &Path, name: &str, memory: &str, more: &[&str]) -> Node {
 }
 
 /// Three nodes of which the last has little memory and a copy of all.
-fn with_a_small_one(dir: &Path, small: &str) -> [Node; 3] {
+pub(crate) fn with_a_small_one(dir: &Path, small: &str) -> [Node; 3] {
     let first = member_of(dir, "n1", "64m", &["--replicas", "3"]);
     let second = member_of(dir, "n2", "64m", &["--join", &first.addr]);
     let third = member_of(dir, "n3", small, &["--join", &first.addr]);
@@ -234,6 +234,34 @@ fn copies_that_are_asked_for_come_with_the_nodes() {
     all_serve(&[second], &["n1", "n2"]);
     assert_eq!(kept(&first), [(2.into(), 1.into(), 1)], "an object was there first");
     assert!(first.ok(&["status"]).contains("fewer than 2 copies"));
+}
+
+/// The first lines of what a node answers to this head, before anything of its body is sent.
+fn answered_at_once(node: &Node, head: &str) -> String {
+    let mut socket = node.connect();
+    socket.write_all(head.as_bytes()).expect("sent");
+    let mut got = [0; 300];
+    let read = socket.read(&mut got).expect("answered before the value is sent");
+    text(&got[..read])
+}
+
+#[test]
+fn a_value_that_a_member_has_no_memory_for_is_refused_before_it_is_sent() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let nodes = with_a_small_one(dir.path(), "16m");
+    let file = dir.path().join("file");
+    std::fs::File::create(&file).and_then(|file| file.set_len(20 << 20)).expect("a hole");
+    let why = "object of 20.0 MiB does not fit at node 'n3': 15.0 MiB of 15.0 MiB free";
+    for node in &nodes {
+        for number in 0..4 {
+            let head = format!("PUT /o/default/x{number} HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", 20 << 20);
+            let said = answered_at_once(node, &head);
+            assert!(said.starts_with("HTTP/1.1 507") && said.contains(why), "{said}");
+            let output = node.herd(&["put", &format!("x{number}"), file.to_str().expect("text")]);
+            let said = text(&output.stderr);
+            assert!(output.status.code() == Some(3) && said.contains(why), "{said}");
+        }
+    }
 }
 
 #[test]

@@ -23,6 +23,8 @@ pub(super) struct Herd {
     pub(super) world: World,
     pub(super) map: Arc<Map>,
     asked: u64,
+    /// When what is asked next must have begun.
+    pub(super) until_ms: u64,
     told: BTreeMap<u64, Told>,
 }
 
@@ -45,7 +47,8 @@ impl Herd {
     /// Of nodes that have so much memory.
     pub(super) fn with(nodes: u32, copies: u8, memory_bytes: impl Fn(u32) -> u64) -> Self {
         let map = Arc::new(first_map(nodes, copies));
-        let mut herd = Self { world: World::new(nodes as usize), map, asked: 0, told: BTreeMap::new() };
+        let mut herd =
+            Self { world: World::new(nodes as usize), map, asked: 0, until_ms: u64::MAX, told: BTreeMap::new() };
         for number in 1..=nodes {
             herd.world.memory_bytes = memory_bytes(number);
             herd.world.start(number);
@@ -57,7 +60,8 @@ impl Herd {
     /// Nodes that are linked, and have no map of their groups yet.
     pub(super) fn linked(nodes: u32, copies: u8) -> Self {
         let map = Arc::new(first_map(nodes, copies));
-        let mut herd = Self { world: World::new(nodes as usize), map, asked: 0, told: BTreeMap::new() };
+        let mut herd =
+            Self { world: World::new(nodes as usize), map, asked: 0, until_ms: u64::MAX, told: BTreeMap::new() };
         for number in 1..=nodes {
             herd.world.start(number);
             let map = herd.map.clone();
@@ -164,13 +168,14 @@ impl Herd {
         (id, first_epoch): (u64, u32),
     ) -> u64 {
         self.asked += 1;
+        let until_ms = self.until_ms;
         let (origin, mut scratch) = (Origin::Test(self.asked), Vec::new());
         let id = RequestId { client: 7, sequence: id };
         let asked = Asked { id, first_epoch, max_bytes: 0, at_primary: false, else_remove: false, uncounted: false };
         let cx = self.cx(to);
         let (header, fields) = encode_op(op, name, &asked, cx.now.unix_ms, &mut scratch).expect("it goes over links");
         let value = value_of(op).cloned().unwrap_or(Given::Small(&[], None));
-        let op = Operation::new(header, &fields, value, origin).expect("it fits");
+        let op = Operation::new(header, &fields, value, origin).expect("it fits").until(until_ms);
         let c = cx.shared.default.clone();
         group::ask(cx, &c, name, op);
         self.asked

@@ -5,7 +5,7 @@ use crate::group::Done;
 use crate::link::tests::world::node;
 use herd_core::ErrorKind;
 use herd_core::entry::Condition;
-use herd_core::limits::{GROUP_SWEEP_MS, PART_OPS_MAX, SLOTS};
+use herd_core::limits::{GROUP_SWEEP_MS, LINK_PART, PART_OPS_MAX, SLOTS};
 use herd_core::method::Method;
 use herd_core::op::{Action, Answer, Op, Put};
 use herd_core::place::{GroupId, Life, Member, Standing};
@@ -156,6 +156,56 @@ fn a_write_waits_while_a_member_is_away_and_a_read_does_not() {
     assert!(herd.told(write).expect("ended").is_ok());
     assert_eq!(shown(&herd.told(behind).expect("ended").expect("done")), Some(b"new".to_vec()), "in its order");
     herd.pass(5);
+    herd.check_equal();
+}
+
+#[test]
+fn what_stands_in_line_beyond_its_time_was_not_done_and_never_is() {
+    let mut herd = Herd::new(3, 3);
+    put(&mut herd, b"n", b"old");
+    herd.pass(5);
+    herd.world.cut = true;
+    let write = herd.begin(b"n", &small(b"new"));
+    let to = herd.primary(b"n");
+    let now_ms = herd.cx(to).now_ms();
+    herd.until_ms = now_ms + 3_000;
+    let late = herd.begin(b"n", &small(b"late"));
+    herd.until_ms = now_ms + 9_000;
+    let last = herd.begin(b"n", &small(b"last"));
+    herd.pass(2_900);
+    assert!(herd.told(late).is_none());
+    herd.pass(300);
+    let error = herd.told(late).expect("its time is over").err().expect("it was not begun");
+    let text = "which keeps a copy of 'n', does not answer: nothing was done, try again";
+    assert!(error.kind == ErrorKind::Unreachable && error.text.ends_with(text), "{error:?}");
+    assert!(herd.told(write).is_none() && herd.told(last).is_none());
+    herd.world.cut = false;
+    herd.pass(3_000);
+    let versions = [write, last].map(|number| herd.told(number).expect("ended").expect("done").version);
+    assert_eq!(versions[1], versions[0] + 1, "nothing came between them");
+    assert_eq!(herd.at(to, b"n").map(|it| it.1), Some(b"last".to_vec()));
+    herd.pass(5);
+    herd.check_equal();
+}
+
+#[test]
+fn what_is_on_its_way_to_a_member_that_stands_still_is_bounded_by_the_memory() {
+    let mut herd = Herd::new(2, 2);
+    herd.world.cut = true;
+    let names: Vec<[u8; 4]> = (0..400u32).map(u32::to_le_bytes).filter(|name| herd.primary(name) == 1).collect();
+    let mut begun = Vec::new();
+    for name in &names {
+        let value = herd.given(name, &[7; 64 << 10]);
+        let op = Op::new(Action::Put(Put::of(value)), MOST);
+        begun.push(herd.begin(name, &op));
+        herd.settle();
+        let bytes = herd.cx(1).links.most_waiting_bytes();
+        assert!(bytes <= (64 << 20) / LINK_PART + (66 << 10), "{bytes} bytes of {} values", begun.len());
+    }
+    assert!(begun.len() > 150 && begun.iter().all(|number| herd.told(*number).is_none()));
+    herd.world.cut = false;
+    herd.pass(3_000);
+    assert!(begun.into_iter().all(|number| herd.told(number).is_some_and(|told| told.is_ok())));
     herd.check_equal();
 }
 
