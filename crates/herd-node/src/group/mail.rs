@@ -5,17 +5,53 @@
 
 use super::{Operation, Origin, Told};
 use crate::context::Shared;
-use herd_core::limits::PART_OPS_MAX;
+use crate::held::Held;
+use herd_core::limits::{HELD_PART, PART_OPS_MAX};
+use herd_core::{Error, ErrorKind};
 use herd_store::Collection;
 use std::sync::atomic::{
-    AtomicBool,
-    Ordering::{Acquire, Release},
+    AtomicBool, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
 };
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// The letter boxes of all loops.
+/// The letter boxes of all loops, and what their groups hold.
 pub(crate) struct Mail {
     boxes: Vec<LetterBox>,
+    /// Bytes of the operations in the lines of all groups.
+    in_line_bytes: AtomicU64,
+}
+
+/// Memory of an operation in line, given back when it is dropped.
+pub(super) struct Room {
+    shared: Arc<Shared>,
+    _held: Held,
+    bytes: u64,
+}
+
+impl Room {
+    /// Takes so much, within half of what a node may hold: the other half is that of connections, which would be closed
+    /// without it. Error: `Busy`.
+    pub(super) fn take(shared: &Arc<Shared>, bytes: u64) -> Result<Self, Error> {
+        let (all, most) = (&shared.mail.in_line_bytes, shared.config.memory_bytes / (2 * HELD_PART));
+        let more = |sum: u64| sum.checked_add(bytes).filter(|sum| *sum <= most);
+        let mut held = Held::nothing(&shared.store);
+        held.set(bytes)?;
+        all.fetch_update(Relaxed, Relaxed, more).map_err(|_| too_many())?;
+        Ok(Self { shared: shared.clone(), _held: held, bytes })
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.shared.mail.in_line_bytes.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+/// The error where no more operations may wait.
+#[cold]
+pub(super) fn too_many() -> Error {
+    Error::new(ErrorKind::Busy, "too many changes wait for the groups of this node: ask again later")
 }
 
 #[derive(Default)]
@@ -35,7 +71,7 @@ pub(super) enum Letter {
 impl Mail {
     /// Of so many loops.
     pub(crate) fn new(loops: usize) -> Self {
-        Self { boxes: (0..loops).map(|_| LetterBox::default()).collect() }
+        Self { boxes: (0..loops).map(|_| LetterBox::default()).collect(), in_line_bytes: AtomicU64::new(0) }
     }
 
     /// Whether there is something for a loop.

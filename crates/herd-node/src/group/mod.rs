@@ -98,7 +98,7 @@ pub(crate) fn ask(cx: &mut Context, c: &Collection, name: &[u8], op: Operation) 
     if on_loop != cx.number {
         let letter = Letter::Ask(c.clone(), name.into(), Box::new(op));
         if let Err(Letter::Ask(_, _, op)) = cx.shared.post(on_loop, letter) {
-            cx.parts.told.push_back((op.origin, Told::failed(Operation::too_many())));
+            cx.parts.told.push_back((op.origin, Told::failed(mail::too_many())));
         }
         return;
     }

@@ -8,15 +8,15 @@
 
 use super::change::{self, Becomes, Edit, Key, Object};
 use super::copies::Copies;
+use super::mail::Room;
 use crate::apply::{self, Kept, Snapshot};
 use crate::context::Context;
 use crate::flight::FlightId;
-use crate::held::Held;
 use crate::metrics::add;
 use herd_core::checksum::crc32c;
 use herd_core::door::memcached::Clock;
 use herd_core::entry::{COUNTER_BITS, Fence, Head, Version};
-use herd_core::limits::{HELD_PART, WINDOW_RESULT_MAX_BYTES};
+use herd_core::limits::WINDOW_RESULT_MAX_BYTES;
 use herd_core::method::{Method, memcached};
 use herd_core::op::{Action, Answer, Change, Circumstances, Decided, Given, New, NewValue, Op, There, decide};
 use herd_core::place::GroupId;
@@ -47,7 +47,7 @@ pub(crate) struct Operation {
     /// If it is not begun by then, nobody waits for it any more.
     pub(super) until_ms: u64,
     /// Memory for it, once it stands in line.
-    held: Option<Held>,
+    room: Option<Room>,
 }
 
 enum What {
@@ -133,7 +133,7 @@ impl Operation {
         let asked = Handed::decode(&header, fields)?.map(|handed| handed.asked);
         let first_epoch = asked.map(|asked| asked.first_epoch).filter(|epoch| *epoch > 0);
         let (what, id) = (What::Request(head.into(), value, small), asked.map(|asked| asked.id));
-        Ok(Self { what, origin, id, first_epoch, is_new: false, told: None, key: None, until_ms: u64::MAX, held: None })
+        Ok(Self { what, origin, id, first_epoch, is_new: false, told: None, key: None, until_ms: u64::MAX, room: None })
     }
 
     /// Takes an object out whose time is over.
@@ -147,7 +147,7 @@ impl Operation {
             told: None,
             key: None,
             until_ms: u64::MAX,
-            held: None,
+            room: None,
         }
     }
 
@@ -159,19 +159,9 @@ impl Operation {
     /// Takes memory for it: what was asked, and a small value as it is decided, kept and told besides. Error: `Busy`.
     pub(super) fn hold(&mut self, cx: &Context) -> Result<(), Error> {
         let What::Request(head, _, small) = &self.what else { return Ok(()) };
-        // The other half is that of connections, which would be closed without it.
-        if cx.shared.store.unsettled().1 > cx.shared.config.memory_bytes / (2 * HELD_PART) {
-            return Err(Self::too_many());
-        }
-        let mut held = Held::nothing(&cx.shared.store);
-        held.set((2 * size_of::<Self>() + head.len() + 3 * small.len()) as u64)?;
-        self.held = Some(held);
+        let bytes = 2 * size_of::<Self>() + head.len() + 3 * small.len();
+        self.room = Some(Room::take(&cx.shared, bytes as u64)?);
         Ok(())
-    }
-
-    #[cold]
-    pub(super) fn too_many() -> Error {
-        Error::new(ErrorKind::Busy, "too many changes wait for the groups of this node: ask again later")
     }
 
     /// It stands in line for its object.

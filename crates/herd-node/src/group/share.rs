@@ -3,6 +3,7 @@
 
 use super::change::{Becomes, Edit, Key};
 use super::copies::{Copies, Kept};
+use super::mail::too_many;
 use super::operation::{Operation, Origin, Told, decide_all};
 use super::outbox::{Inbox, Outbox};
 use crate::context::Context;
@@ -166,7 +167,7 @@ impl Share {
             return self.end(&op, Told::failed(error));
         }
         let count = self.waiting.len();
-        if let Err(error) = if count < PART_OPS_MAX { op.hold(cx) } else { Err(Operation::too_many()) } {
+        if let Err(error) = if count < PART_OPS_MAX { op.hold(cx) } else { Err(too_many()) } {
             return self.end(&op, Told::failed(error));
         }
         if op.until_ms < u64::MAX {
