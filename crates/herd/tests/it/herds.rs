@@ -30,7 +30,7 @@ fn member_of(dir: &Path, name: &str, memory: &str, more: &[&str]) -> Node {
 }
 
 /// Three nodes of which the last has little memory and a copy of all.
-pub(crate) fn with_a_small_one(dir: &Path, small: &str) -> [Node; 3] {
+fn with_a_small_one(dir: &Path, small: &str) -> [Node; 3] {
     let first = member_of(dir, "n1", "64m", &["--replicas", "3"]);
     let second = member_of(dir, "n2", "64m", &["--join", &first.addr]);
     let third = member_of(dir, "n3", small, &["--join", &first.addr]);

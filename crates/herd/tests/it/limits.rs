@@ -7,7 +7,6 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Longest wait for anything a node should do at once.
@@ -473,47 +472,4 @@ fn clients_that_read_nothing_are_shed_before_they_take_all_memory() {
     assert!(memory_used(&node) <= 3 << 20, "{} bytes", memory_used(&node));
     let stored = node.talk(b"set other 0 0 1\r\nx\r\nquit\r\n");
     assert_eq!(stored, b"STORED\r\n");
-}
-
-/// Asks for sixteen puts of 60,000 bytes at a time, as long as it may, whatever is answered.
-fn write_on(addr: &str, client: usize, stop: &AtomicBool) {
-    while !stop.load(Relaxed) {
-        let Ok(mut socket) = TcpStream::connect(addr) else { continue };
-        socket.set_read_timeout(Some(SOON)).expect("a socket takes a timeout");
-        let mut lines = BufReader::new(socket.try_clone().expect("a second handle")).lines();
-        let value = "x".repeat(60_000);
-        while !stop.load(Relaxed) {
-            let sets: String = (0..16).map(|n| format!("set k{client}-{n} 0 0 60000\r\n{value}\r\n")).collect();
-            if socket.write_all(sets.as_bytes()).is_err() || !(0..16).all(|_| matches!(lines.next(), Some(Ok(_)))) {
-                break;
-            }
-        }
-    }
-}
-
-#[test]
-fn a_member_that_stands_still_does_not_make_the_others_grow() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let nodes = crate::herds::with_a_small_one(dir.path(), "64m");
-    let (others, stop) = ([&nodes[0], &nodes[1]], AtomicBool::new(false));
-    let before = others.map(resident_bytes);
-    let mut most = before;
-    std::thread::scope(|scope| {
-        for client in 0..64 {
-            let (addr, stop) = (&others[client % 2].addr, &stop);
-            scope.spawn(move || write_on(addr, client, stop));
-        }
-        std::thread::sleep(Duration::from_millis(500));
-        nodes[2].signal("-STOP");
-        let begin = Instant::now();
-        while begin.elapsed() < Duration::from_secs(4) {
-            std::thread::sleep(Duration::from_millis(50));
-            (0..2).for_each(|at| most[at] = most[at].max(resident_bytes(others[at])));
-        }
-        stop.store(true, Relaxed);
-        nodes[2].signal("-CONT");
-    });
-    // Its memory, and what is on its way.
-    let grown = [0, 1].map(|at| (most[at] - before[at]) >> 20);
-    assert!(grown.iter().all(|grown| *grown <= 64 + 32), "{grown:?} MiB");
 }
