@@ -56,7 +56,7 @@ impl CollectionId {
 pub struct HashKey(pub [u8; 16]);
 
 /// The keyed 128-bit hash of a name in a collection (SipHash-1-3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId {
     low: u64,
     high: u64,

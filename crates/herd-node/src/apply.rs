@@ -160,7 +160,7 @@ pub(crate) struct Snapshot {
 #[derive(Clone)]
 pub(crate) enum Kept {
     /// At most 4 KiB, with their CRC-32C.
-    Small(Vec<u8>, u32),
+    Small(Arc<[u8]>, u32),
     /// Larger.
     Large(Arc<Body>),
 }
@@ -179,14 +179,14 @@ impl Kept {
 impl Snapshot {
     /// Of what was found, without its value.
     pub(crate) fn without_value(found: &Found<'_, Arc<Body>>) -> Self {
-        let value = Kept::Small(Vec::new(), 0);
+        let value = Kept::Small(Arc::default(), 0);
         Self { head: found.head, attributes: found.attributes.to_vec(), fence: found.fence, value }
     }
 
     /// Of an object that was found.
     pub(crate) fn of(found: &Found<'_, Arc<Body>>) -> Self {
         let value = match found.value {
-            Value::Inline(bytes, crc) => Kept::Small(bytes.to_vec(), crc),
+            Value::Inline(bytes, crc) => Kept::Small(bytes.into(), crc),
             Value::Body(body) => Kept::Large(body.clone()),
         };
         Self { head: found.head, attributes: found.attributes.to_vec(), fence: found.fence, value }
@@ -197,7 +197,7 @@ impl Snapshot {
         let value = match value {
             Cargo::Small(bytes) => {
                 let check = crc32c(&bytes);
-                Kept::Small(bytes, check)
+                Kept::Small(bytes.into(), check)
             }
             Cargo::Large(body) => Kept::Large(body),
         };

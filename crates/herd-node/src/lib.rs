@@ -26,6 +26,7 @@ mod memcached;
 mod metrics;
 pub mod place;
 mod report;
+mod request;
 mod service;
 #[cfg(test)]
 mod tests;

@@ -3,10 +3,12 @@
 
 use crate::collection::Collection;
 use crate::entry::{Entry, Found};
+use crate::scan::Key;
 use crate::shard::Locked;
 use crate::slot::Seat;
 use crate::{Now, Store};
 use herd_core::bugs::{Bug, has};
+use herd_core::key::ObjectId;
 
 /// What came of a get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,8 +57,18 @@ impl Store {
     /// Locks the entry of `name` (1 to 1,024 bytes), whether there is an object or not.
     #[inline]
     pub fn entry<'s>(&'s self, collection: &'s Collection, name: &'s [u8], now: Now) -> Entry<'s> {
+        self.entry_of_id(collection, name, collection.0.object_id(&self.hash_key, name), now)
+    }
+
+    /// As [`Store::entry`], of a key of that collection.
+    #[inline]
+    pub fn entry_of<'s>(&'s self, collection: &'s Collection, key: &'s Key, now: Now) -> Entry<'s> {
+        self.entry_of_id(collection, &key.name, key.id(), now)
+    }
+
+    #[inline]
+    fn entry_of_id<'s>(&'s self, collection: &'s Collection, name: &'s [u8], id: ObjectId, now: Now) -> Entry<'s> {
         let c = &collection.0;
-        let id = c.object_id(&self.hash_key, name);
         let (tag, (at, number)) = (self.layout.tag(id), self.layout.place(id.slot()));
         let slot_at = self.layout.of_spread(c.spread(), number);
         let mut shard = self.lock(at);

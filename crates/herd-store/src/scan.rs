@@ -38,9 +38,19 @@ pub struct Key {
     pub collection: CollectionId,
     /// Its name; shared, as a key is cloned for each member of a group.
     pub name: Arc<[u8]>,
+    /// Its id, made of collection and name: whoever has the key need not hash the name again.
+    id: ObjectId,
 }
 
 impl Key {
+    fn of(id: ObjectId, collection: CollectionId, name: &[u8]) -> Self {
+        Self { slot: id.slot() as u16, hash: id.tag_bits(), collection, name: name.into(), id }
+    }
+
+    pub(crate) fn id(&self) -> ObjectId {
+        self.id
+    }
+
     /// Its slot.
     pub fn slot(&self) -> usize {
         usize::from(self.slot)
@@ -93,13 +103,11 @@ impl Store {
         if let Some(c) = self.collection_by_id(id) {
             return self.key(&c, name);
         }
-        let object = ObjectId::of(&self.hash_key, id, name);
-        Key { slot: object.slot() as u16, hash: object.tag_bits(), collection: id, name: name.into() }
+        Key::of(ObjectId::of(&self.hash_key, id, name), id, name)
     }
 
     pub(crate) fn key_of(&self, c: &State, name: &[u8]) -> Key {
-        let id = c.object_id(&self.hash_key, name);
-        Key { slot: id.slot() as u16, hash: id.tag_bits(), collection: c.id, name: name.into() }
+        Key::of(c.object_id(&self.hash_key, name), c.id, name)
     }
 
     /// A cursor before this object, and before others whose hash begins as that of its name does.

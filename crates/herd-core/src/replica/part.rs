@@ -87,6 +87,11 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         std::mem::take(&mut self.out)
     }
 
+    /// As [`Part::effects`], into a list that is empty, whose room is used again.
+    pub fn effects_into(&mut self, list: &mut Vec<Effect<K, C, O>>) {
+        std::mem::swap(&mut self.out, list);
+    }
+
     /// A link to this node is there, in place of all older ones, by the generation that tells them apart. The node that
     /// was dialled calls this once the second hello has proved who it is, before it serves anything of it; the one that
     /// dialled when it has sent its own.

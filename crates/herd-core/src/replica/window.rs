@@ -39,8 +39,9 @@ pub enum Known<'a> {
 pub struct Window {
     /// By when they ended.
     done: VecDeque<Done>,
-    /// Bytes of their results.
-    results_bytes: u64,
+    /// Their results, one after the other, from `results_from` on.
+    results: Vec<u8>,
+    results_from: usize,
     /// Begun and not ended; bounded as operations are.
     under_way: Vec<RequestId>,
     /// The highest request of each client that ended and is forgotten, the client whose was forgotten last at the end.
@@ -53,8 +54,14 @@ pub struct Window {
 struct Done {
     id: RequestId,
     version: Version,
-    /// `None`: it was too long to keep.
-    result: Option<Box<[u8]>>,
+    /// Bytes of its result; `None`: it was too long to keep.
+    bytes: Option<u16>,
+}
+
+impl Done {
+    fn len(&self) -> usize {
+        self.bytes.map_or(0, usize::from)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,9 +78,13 @@ impl Window {
             return Known::UnderWay;
         }
         let is_forgotten = |it: &Forgotten| it.id.client == id.client && it.id.sequence >= id.sequence;
-        match self.done.iter().rev().find(|done| done.id == id) {
-            Some(Done { version, result: Some(result), .. }) => Known::Done(*version, result),
-            Some(Done { result: None, .. }) => Known::Unknown,
+        match self.done.iter().rposition(|done| done.id == id).and_then(|at| Some((at, self.done.get(at)?))) {
+            Some((at, Done { version, bytes: Some(bytes), .. })) => {
+                let from = self.results_from + self.done.range(..at).map(Done::len).sum::<usize>();
+                let result = self.results.get(from..from + usize::from(*bytes));
+                result.map_or(Known::Unknown, |result| Known::Done(*version, result))
+            }
+            Some((_, Done { bytes: None, .. })) => Known::Unknown,
             None if !all_seen || now_ms < self.unsure_until_ms => Known::Unknown,
             None if self.forgotten.iter().any(is_forgotten) => Known::Unknown,
             None => Known::New,
@@ -96,9 +107,9 @@ impl Window {
     /// `WINDOW_REQUESTS_MAX`.
     pub fn end(&mut self, id: RequestId, version: Version, result: Option<&[u8]>, now_ms: u64) {
         self.forget(id);
-        let result: Option<Box<[u8]>> = result.filter(|result| result.len() <= WINDOW_RESULT_MAX_BYTES).map(Into::into);
-        self.results_bytes += length(&result);
-        self.done.push_back(Done { id, version, result });
+        let result = result.filter(|result| result.len() <= WINDOW_RESULT_MAX_BYTES);
+        self.results.extend_from_slice(result.unwrap_or_default());
+        self.done.push_back(Done { id, version, bytes: result.map(|result| result.len() as u16) });
         if self.done.len() > WINDOW_REQUESTS_MAX {
             self.forget_oldest(now_ms);
         }
@@ -106,8 +117,13 @@ impl Window {
 
     /// Forgets the request that ended first. False: there is none.
     pub fn forget_oldest(&mut self, now_ms: u64) -> bool {
-        let Some(Done { id, result, .. }) = self.done.pop_front() else { return false };
-        self.results_bytes -= length(&result);
+        let Some(done) = self.done.pop_front() else { return false };
+        let id = done.id;
+        self.results_from += done.len();
+        if self.results_from > self.results.len() / 2 {
+            self.results.drain(..self.results_from);
+            self.results_from = 0;
+        }
         let at = self.forgotten.iter().position(|it| it.id.client == id.client);
         let before = at.and_then(|at| self.forgotten.remove(at));
         let sequence = before.map_or(id.sequence, |before| before.id.sequence.max(id.sequence));
@@ -122,12 +138,8 @@ impl Window {
     /// Memory it takes, about.
     pub fn bytes(&self) -> u64 {
         let entries = self.done.len() * size_of::<Done>() + self.forgotten.len() * size_of::<Forgotten>();
-        self.results_bytes + entries as u64
+        (self.results.len() + entries) as u64
     }
-}
-
-fn length(result: &Option<Box<[u8]>>) -> u64 {
-    result.as_ref().map_or(0, |result| result.len() as u64)
 }
 
 #[cfg(test)]

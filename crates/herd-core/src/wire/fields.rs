@@ -41,8 +41,8 @@ pub(super) const ANSWERED: u8 = 27;
 pub(super) const MEANT: u8 = 28;
 pub(super) const ROUTES: u8 = 29;
 
-/// Bytes of tag and length before each field's value.
-pub const FIELD_BYTES: usize = 3;
+/// Bytes of tag and length before each value.
+const FIELD_BYTES: usize = 3;
 
 /// The fields of a head; what is `None` is not there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

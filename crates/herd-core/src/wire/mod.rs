@@ -37,7 +37,7 @@ pub use asker::{Answer, Asker, Breach, ID_OF_ACCEPTOR, Side, Started, Wanted};
 pub use body::Assembly;
 pub use checks::{BlockChecks, FRAME_BLOCKS_MAX, block_checks};
 pub use error::WireError;
-pub use fields::{Between, FIELD_BYTES, Fields};
+pub use fields::{Between, Fields};
 pub use forward::{Asked, Became, Handed, encode_op, value_of};
 pub use group::{Answers, Becomes, Delta, GroupMessage, Key, PutOf, Sent, VERB_GROUP, ValueOf};
 pub use header::{

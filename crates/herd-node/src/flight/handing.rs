@@ -5,25 +5,21 @@ use super::landed::Landed;
 use crate::apply::{Elsewhere, apply};
 use crate::context::Context;
 use crate::group::{self, Operation, Origin, Told};
+use crate::request::{FIRST_EPOCH, Request, Value, asked_of};
 use crate::wire::with_object;
-use herd_core::entry::Value;
+use herd_core::entry;
 use herd_core::key::CollectionId;
-use herd_core::limits::{WIRE_FRAME_BODY_MAX_BYTES, WIRE_HEAD_MAX_BYTES};
 use herd_core::method::{Method, memcached};
 use herd_core::op::{Action, Op};
 use herd_core::place::{GroupId, NodeId};
 use herd_core::wire::{
-    Asked, Between, FIELD_BYTES, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_MORE, FLAG_QUIET, FLAG_RANGE, Fields, Handed, Header,
-    LENGTH_UNKNOWN, Verb, WireError, block_checks, encode_frame_head, encode_op, value_of,
+    Asked, Between, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_MORE, FLAG_QUIET, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN,
+    Verb, WireError, block_checks, encode_frame_head, encode_op, value_of,
 };
 use herd_core::{Error, ErrorKind};
-use herd_store::{Body, Collection, Given};
+use herd_store::{Body, Collection, Given, Key, Store};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::ops::Range;
 use std::sync::Arc;
-
-/// Where the first epoch stands in the bytes of who asks.
-const FIRST_EPOCH: Range<usize> = 16..20;
 
 /// How an operation is handed on.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,44 +33,18 @@ pub(crate) struct How {
 /// An operation to hand on.
 pub(crate) struct Handing {
     pub(crate) collection: Collection,
-    pub(crate) name: Box<[u8]>,
-    header: Header,
-    /// The fields of the head but for who asks, and the bytes of that.
-    head: Vec<u8>,
-    asked: Vec<u8>,
-    value: Kept,
+    pub(crate) key: Key,
+    request: Arc<Request>,
+    /// Nobody may have done it before this epoch; 0: nobody may have at all.
+    first_epoch: u32,
+    /// Its value, where that is still to come.
+    stream: Option<Box<Stream>>,
     /// It may change the object.
     pub(crate) changes: bool,
     /// The object's value comes with the answer, and not what a method answers.
     pub(super) with_value: bool,
     /// This node is asked, whatever it has.
     pub(super) to: Option<NodeId>,
-}
-
-/// A value that is kept.
-enum Kept {
-    Small(Vec<u8>, Option<u32>),
-    Large(Arc<Body>),
-    /// It is still to come.
-    Stream(Box<Stream>),
-}
-
-impl Kept {
-    fn of(given: &Given<'_>) -> Self {
-        match given {
-            Given::Small(bytes, check) => Kept::Small(bytes.to_vec(), *check),
-            Given::Large(body) => Kept::Large(body.clone()),
-        }
-    }
-
-    /// Where it is wholly here. Error: it is not.
-    fn given(&self) -> Result<Given<'_>, Error> {
-        match self {
-            Kept::Small(bytes, check) => Ok(Given::Small(bytes, *check)),
-            Kept::Large(body) => Ok(Given::Large(body.clone())),
-            Kept::Stream(_) => Err(Error::new(ErrorKind::Unreachable, "the value is still to come")),
-        }
-    }
 }
 
 impl Handing {
@@ -94,12 +64,12 @@ impl Handing {
             else_remove: false,
             uncounted: how.uncounted,
         };
-        let mut scratch = Vec::new();
-        let Some((header, fields)) = encode_op(op, name, &asked, cx.now.unix_ms, &mut scratch) else {
+        let mut scratch = Vec::with_capacity(96);
+        let Some((mut header, fields)) = encode_op(op, name, &asked, cx.now.unix_ms, &mut scratch) else {
             return Err(Error::new(ErrorKind::BadRequest, "this is handed on as it came"));
         };
-        let mut handing = Self::of(collection, header, fields, value_of(op).map(Kept::of))?;
-        handing.header.flags |= if how.with_value { 0 } else { FLAG_HEAD_ONLY };
+        header.flags |= if how.with_value { 0 } else { FLAG_HEAD_ONLY };
+        let mut handing = Self::of(&cx.shared.store, collection, header, fields, value_of(op).map(Value::of))?;
         handing.with_value = how.with_value;
         handing.changes = !op.action.only_reads() || op.token.is_some();
         Ok(handing)
@@ -119,7 +89,7 @@ impl Handing {
         Asked { id, first_epoch: 0, max_bytes, at_primary: false, else_remove: false, uncounted: false }
             .encode(&mut bytes);
         let fields = Fields { collection: None, between: Some(Between::Asked(&bytes)), ..*fields };
-        let mut handing = Self::of(collection, *header, fields, Some(Kept::of(&value)))?;
+        let mut handing = Self::of(&cx.shared.store, collection, *header, fields, Some(Value::of(&value)))?;
         let changes = match header.verb() {
             Some(Verb::Get) => false,
             Some(Verb::Execute) => fields.method.is_none_or(|method| !herd_core::method::only_reads(method)),
@@ -132,6 +102,7 @@ impl Handing {
 
     /// Of a request as another node hands it on, for a part that decides it here. Errors: as of [`Handing::of_op`].
     pub(crate) fn of_asked(
+        store: &Store,
         collection: &Collection,
         header: &Header,
         fields: &Fields<'_>,
@@ -142,13 +113,13 @@ impl Handing {
             // Arguments of a method are wanted in one piece.
             Given::Large(body) if fields.method.is_some() => {
                 let mut arguments = Vec::new();
-                Value::Body(&**body).copy(0, body.len(), &mut arguments);
-                Kept::Small(arguments, None)
+                entry::Value::Body(&**body).copy(0, body.len(), &mut arguments);
+                Value::Small(arguments.into(), None)
             }
-            value => Kept::of(value),
+            value => Value::of(value),
         };
-        let mut handing = Self::of(collection, *header, fields, Some(kept))?;
-        handing.with_value = handing.with_op(0, |op, _| with_object(header, op))?;
+        let mut handing = Self::of(store, collection, *header, fields, Some(kept))?;
+        handing.with_value = handing.request.with_op(0, |op, _| with_object(header, op))?;
         handing.changes = header.verb() != Some(Verb::Get) || fields.token.is_some();
         Ok(handing)
     }
@@ -161,13 +132,31 @@ impl Handing {
         header: Header,
         fields: &Fields<'_>,
     ) -> Result<Self, Error> {
-        let (id, mut asked, mut head) = (cx.flights.next_id(), Vec::new(), Vec::new());
+        Self::about_node(cx, collection, node, Header { collection: collection.id().0, ..header }, fields)
+    }
+
+    fn about_node(
+        cx: &mut Context,
+        collection: &Collection,
+        node: NodeId,
+        header: Header,
+        fields: &Fields<'_>,
+    ) -> Result<Self, Error> {
+        let (id, mut asked) = (cx.flights.next_id(), Vec::new());
         Asked { id, first_epoch: 0, max_bytes: 0, at_primary: false, else_remove: false, uncounted: false }
             .encode(&mut asked);
-        fields.encode(&mut head)?;
-        let (collection, header) = (collection.clone(), Header { collection: collection.id().0, ..header });
-        let (value, name) = (Kept::Small(Vec::new(), None), Box::default());
-        Ok(Self { collection, name, header, head, asked, value, changes: false, with_value: false, to: Some(node) })
+        let fields = Fields { between: Some(Between::Asked(&asked)), ..*fields };
+        let request = Request::new(header, &fields, Value::none())?;
+        Ok(Self {
+            collection: collection.clone(),
+            key: cx.shared.store.key(collection, b""),
+            request: Arc::new(request),
+            first_epoch: 0,
+            stream: None,
+            changes: false,
+            with_value: false,
+            to: Some(node),
+        })
     }
 
     /// What one node has another do, or tell, for memcached's clients: a method of the system collection, and a word to
@@ -175,66 +164,65 @@ impl Handing {
     pub(crate) fn admin(cx: &mut Context, node: NodeId, method: &str, word: &[u8]) -> Result<Self, Error> {
         let default = cx.shared.default.clone();
         let fields = Fields { method: Some(method), ..Fields::named(word) };
-        let mut handing = Self::to_node(cx, &default, node, Header::request(Verb::Execute, 0), &fields)?;
-        handing.header.collection = CollectionId::SYSTEM.0;
+        let header = Header { collection: CollectionId::SYSTEM.0, ..Header::request(Verb::Execute, 0) };
+        let mut handing = Self::about_node(cx, &default, node, header, &fields)?;
         handing.changes = true;
         Ok(handing)
     }
 
-    fn of(collection: &Collection, header: Header, fields: Fields<'_>, value: Option<Kept>) -> Result<Self, Error> {
-        let (Some(name), Some(Between::Asked(asked))) = (fields.name, fields.between) else {
+    fn of(
+        store: &Store,
+        collection: &Collection,
+        header: Header,
+        fields: Fields<'_>,
+        value: Option<Value>,
+    ) -> Result<Self, Error> {
+        let (Some(name), Some(asked)) = (fields.name, asked_of(&fields)) else {
             return Err(Error::new(ErrorKind::BadRequest, "the request names no object"));
         };
-        let (name, asked, mut head) = (name.into(), asked.to_vec(), Vec::new());
-        Fields { between: None, ..fields }.encode(&mut head)?;
-        // A client's head may be full without who asks.
-        let bytes = head.len() + FIELD_BYTES + asked.len();
-        if bytes > WIRE_HEAD_MAX_BYTES {
-            return Err(WireError::HeadTooLong(bytes).into());
-        }
-        let value = value.unwrap_or(Kept::Small(Vec::new(), None));
+        let first_epoch = asked.get(FIRST_EPOCH).and_then(|epoch| epoch.try_into().ok()).map_or(0, u32::from_le_bytes);
         let flags = header.flags & !(FLAG_QUIET | FLAG_BRIEF | FLAG_MORE);
         let header = Header { flags, collection: collection.id().0, hops: 0, brief: false, ..header };
+        let request = Request::new(header, &fields, value.unwrap_or_else(Value::none))?;
         Ok(Self {
             collection: collection.clone(),
-            name,
-            header,
-            head,
-            asked,
-            value,
+            key: store.key(collection, name),
+            request: Arc::new(request),
+            first_epoch,
+            stream: None,
             changes: true,
             with_value: false,
             to: None,
         })
     }
 
+    pub(crate) fn name(&self) -> &[u8] {
+        &self.key.name
+    }
+
     /// Bytes that it takes in memory, a large value aside: that is the store's.
     pub(super) fn bytes(&self) -> u64 {
-        let value = match &self.value {
-            Kept::Small(bytes, _) => bytes.len(),
-            Kept::Large(_) | Kept::Stream(_) => 0,
-        };
-        (size_of::<Self>() + self.name.len() + self.head.len() + self.asked.len() + value) as u64
+        (size_of::<Self>() + self.key.name.len()) as u64 + self.request.bytes()
     }
 
     /// Whether it may have been done before it is asked now.
     pub(super) fn is_retry(&self) -> bool {
-        self.asked.get(FIRST_EPOCH).is_some_and(|epoch| epoch != [0; 4])
+        self.first_epoch != 0
     }
 
     /// It may have been done from now on, by nobody before that epoch; if that was so already, it stays as it was.
     pub(super) fn may_be_done(&mut self, since: u32) {
-        if !self.is_retry()
-            && let Some(epoch) = self.asked.get_mut(FIRST_EPOCH)
-        {
-            epoch.copy_from_slice(&since.max(1).to_le_bytes());
+        if !self.is_retry() {
+            self.first_epoch = since.max(1);
         }
     }
 
-    /// As it is asked of a part of a replica group here.
+    /// As it is asked of a part of a replica group here. Error: its value is not here.
     pub(super) fn operation(&self, origin: Origin) -> Result<Operation, Error> {
-        let fields = Fields { between: Some(Between::Asked(&self.asked)), ..Fields::decode(&self.head)? };
-        Ok(Operation::new(self.header, &fields, self.value.given()?, origin)?)
+        if self.stream.is_some() {
+            return Err(Error::new(ErrorKind::Unreachable, "the value is still to come"));
+        }
+        Operation::new(self.request.clone(), self.first_epoch, origin)
     }
 
     /// Answers it from what is committed here of a replica group that this node decides for; `None`: it changes
@@ -242,7 +230,7 @@ impl Handing {
     pub(super) fn read(&self, cx: &Context, group: GroupId) -> Option<Told> {
         let read = |op: &Op<'_, Arc<Body>>, asked: &Asked| {
             let is_counted = matches!(op.action, Action::Read) && !asked.uncounted;
-            group::read(cx, group, (&self.collection, &self.name), op, is_counted)
+            group::read(cx, group, (&self.collection, self.name()), op, is_counted)
         };
         // An `mg` seldom changes anything; where it does, that is decided in line with others.
         let may_read = |op: &Op<'_, Arc<Body>>| {
@@ -250,62 +238,61 @@ impl Handing {
             !self.changes || is_get && op.token.is_none()
         };
         let read = |op: &Op<'_, Arc<Body>>, asked: &Asked| if may_read(op) { read(op, asked) } else { None };
-        if self.changes && (self.header.verb() != Some(Verb::Execute) || self.is_retry()) {
+        if self.changes && (self.request.header.verb() != Some(Verb::Execute) || self.is_retry()) {
             return None;
         }
-        self.with_op(cx.now.unix_ms, read).ok().flatten()
+        self.request.with_op(cx.now.unix_ms, read).ok().flatten()
     }
 
     /// What tells its object from others, nearly.
     pub(super) fn object_hash(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        (self.collection.id().0, &self.name).hash(&mut hasher);
+        (self.collection.id().0, self.name()).hash(&mut hasher);
         hasher.finish()
     }
 
     pub(super) fn verb(&self) -> u8 {
-        self.header.verb
+        self.request.header.verb
     }
 
     /// Of a get that waits for a newer version: how long still.
     pub(super) fn wait_ms(&self, age_ms: u32) -> Option<u32> {
-        self.header.newer_than().map(|_| self.header.time_ms.saturating_sub(age_ms))
+        self.request.header.newer_than().map(|_| self.request.header.time_ms.saturating_sub(age_ms))
     }
 
     /// Whether a part of the value is asked for.
     pub(super) fn is_range(&self) -> bool {
-        self.header.has(FLAG_RANGE)
+        self.request.header.has(FLAG_RANGE)
     }
 
     /// Bytes of the value that are asked for, at most.
     pub(super) fn most_bytes(&self) -> u64 {
-        if self.is_range() { self.header.length } else { u64::MAX }
+        if self.is_range() { self.request.header.length } else { u64::MAX }
     }
 
     /// The value, where it is too long for one frame.
     pub(super) fn long_value(&self) -> Option<&Arc<Body>> {
-        match &self.value {
-            Kept::Large(body) if body.len() > WIRE_FRAME_BODY_MAX_BYTES as u64 => Some(body),
-            _ => None,
-        }
+        self.request.value.long()
     }
 
     /// Its value is still to come; of so many bytes, if that is known.
     pub(super) fn streamed(self, expected: Option<u64>) -> Self {
-        // Without a range a body begins at 0.
-        let offset = if self.is_range() { self.header.offset } else { 0 };
-        let header = Header { offset, ..self.header };
-        Self { header, value: Kept::Stream(Box::new(Stream::new(expected))), ..self }
+        let mut request = Arc::unwrap_or_clone(self.request);
+        if !request.header.has(FLAG_RANGE) {
+            // Without a range a body begins at 0.
+            request.header.offset = 0;
+        }
+        Self { request: Arc::new(request), stream: Some(Box::new(Stream::new(expected))), ..self }
     }
 
     /// Its value, where it comes while it goes on.
     pub(super) fn stream(&self) -> Option<&Stream> {
-        if let Kept::Stream(stream) = &self.value { Some(stream) } else { None }
+        self.stream.as_deref()
     }
 
     /// As [`Handing::stream`].
     pub(super) fn stream_mut(&mut self) -> Option<&mut Stream> {
-        if let Kept::Stream(stream) = &mut self.value { Some(stream) } else { None }
+        self.stream.as_deref_mut()
     }
 
     /// Whether its body is sent frame by frame.
@@ -313,44 +300,51 @@ impl Handing {
         self.stream().is_some() || self.long_value().is_some()
     }
 
-    /// Header and fields of the frame, as it is asked now; its length is that of the value.
-    pub(super) fn request(&self, from: Header) -> Result<(Header, Fields<'_>), WireError> {
+    /// Header of the frame, as it is asked now; its length is that of the value.
+    pub(super) fn header(&self, from: Header) -> Header {
         let Header { epoch, time_ms, hops, .. } = from;
-        let length = match &self.value {
-            _ if matches!(self.header.verb(), Some(Verb::Get | Verb::Remove)) => self.header.length,
-            Kept::Small(bytes, _) => bytes.len() as u64,
-            Kept::Large(body) => body.len(),
-            Kept::Stream(stream) => stream.expected.unwrap_or(LENGTH_UNKNOWN),
+        let header = self.request.header;
+        let length = match header.verb() {
+            Some(Verb::Get | Verb::Remove) => header.length,
+            _ => self.stream().map_or_else(|| self.request.value.len(), |it| it.expected.unwrap_or(LENGTH_UNKNOWN)),
         };
-        let header = Header { epoch, time_ms, hops, length, ..self.header };
-        let fields = Fields { between: Some(Between::Asked(&self.asked)), ..Fields::decode(&self.head)? };
-        Ok((header, fields))
+        Header { epoch, time_ms, hops, length, ..header }
     }
 
-    /// Appends the whole frame, whose header is that of [`Handing::request`] with the id it was given.
-    pub(super) fn encode(&self, request: Header, out: &mut Vec<u8>) -> Result<(), WireError> {
-        let fields = Fields { between: Some(Between::Asked(&self.asked)), ..Fields::decode(&self.head)? };
-        match &self.value {
-            Kept::Small(bytes, _) => {
-                encode_frame_head(out, request, &fields, bytes.len(), block_checks(bytes))?;
-                out.extend_from_slice(bytes);
-            }
-            Kept::Large(body) => {
-                encode_frame_head(out, request, &fields, body.len() as usize, body.checksums().iter().copied())?;
-                Value::Body(&**body).copy(0, body.len(), out);
-            }
-            Kept::Stream(_) => unreachable!("it is sent frame by frame"),
+    /// Hands the fields of the frame to `f`, as it is asked now.
+    pub(super) fn with_fields<R>(&self, f: impl FnOnce(&Fields<'_>) -> R) -> Result<R, WireError> {
+        let fields = self.request.fields()?;
+        let Some(asked) = asked_of(&fields).filter(|_| self.is_retry()) else { return Ok(f(&fields)) };
+        let mut asked = asked.to_vec();
+        if let Some(epoch) = asked.get_mut(FIRST_EPOCH) {
+            epoch.copy_from_slice(&self.first_epoch.to_le_bytes());
         }
-        Ok(())
+        Ok(f(&Fields { between: Some(Between::Asked(&asked)), ..fields }))
+    }
+
+    /// Appends the whole frame, whose header is [`Handing::header`] with the id it was given.
+    pub(super) fn encode(&self, header: Header, out: &mut Vec<u8>) -> Result<(), WireError> {
+        self.with_fields(|fields| match &self.request.value {
+            Value::Small(bytes, _) => {
+                encode_frame_head(out, header, fields, bytes.len(), block_checks(bytes))?;
+                out.extend_from_slice(bytes);
+                Ok(())
+            }
+            Value::Large(body) => {
+                encode_frame_head(out, header, fields, body.len() as usize, body.checksums().iter().copied())?;
+                entry::Value::Body(&**body).copy(0, body.len(), out);
+                Ok(())
+            }
+        })?
     }
 
     /// Does it here, where the object has come meanwhile.
     pub(super) fn run(&self, cx: &Context) -> Result<Landed, Elsewhere> {
-        if self.header.newer_than().is_some() {
-            return Ok(Landed::here(cx, &self.name));
+        if self.request.header.newer_than().is_some() {
+            return Ok(Landed::here(cx, self.name()));
         }
-        let done = self.with_op(cx.now.unix_ms, |op, asked| {
-            apply(cx, &self.collection, &self.name, op, |mut outcome| {
+        let done = self.request.with_op(cx.now.unix_ms, |op, asked| {
+            apply(cx, &self.collection, self.name(), op, |mut outcome| {
                 if matches!(op.action, Action::Read) && !asked.uncounted {
                     outcome.count_get(outcome.before.is_some());
                 }
@@ -359,17 +353,4 @@ impl Handing {
         });
         done.unwrap_or_else(|error| Ok(Landed::failed(cx, error)))
     }
-
-    /// Hands the operation and who asks to `f`, to be decided here. Error: that of the request.
-    pub(crate) fn with_op<R>(&self, now_ms: u64, f: impl FnOnce(&Op<'_, Arc<Body>>, &Asked) -> R) -> Result<R, Error> {
-        let fields = Fields { between: Some(Between::Asked(&self.asked)), ..Fields::decode(&self.head)? };
-        let handed = Handed::decode(&self.header, &fields)?.ok_or_else(not_handed)?;
-        let value = self.value.given()?;
-        handed.op(&self.header, &fields, value, now_ms).map(|op| f(&op, &handed.asked))
-    }
-}
-
-#[cold]
-fn not_handed() -> Error {
-    Error::new(ErrorKind::BadRequest, "nobody asks")
 }

@@ -111,7 +111,7 @@ pub(super) fn cut_short(name: &[u8]) -> Error {
 pub(crate) struct Intake {
     pub(crate) ticket: Ticket,
     collection: Collection,
-    name: Box<[u8]>,
+    name: Arc<[u8]>,
     expected: Option<u64>,
     /// Bytes of the pieces that were handed over.
     at: u64,
@@ -275,8 +275,8 @@ impl Context {
         expected: Option<u64>,
     ) -> Result<Intake, Error> {
         self.shared.store.check_size(expected.unwrap_or(0))?;
-        self.check_members(&handing.collection, &handing.name, expected)?;
-        let (collection, name) = (handing.collection.clone(), handing.name.clone());
+        self.check_members(&handing.collection, handing.name(), expected)?;
+        let (collection, name) = (handing.collection.clone(), handing.key.name.clone());
         let ticket = self.hand_on(out, ordered, later, vec![handing.streamed(expected)], BODY_STALL_MS)?;
         Ok(Intake { ticket, collection, name, expected, at: 0, piece: None })
     }

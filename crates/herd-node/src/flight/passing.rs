@@ -61,7 +61,7 @@ impl Later {
 impl Context {
     /// Whether the value whose answer begins so goes to its client while it comes: it is longer than a window.
     pub(super) fn may_pass(&self, id: FlightId, header: &Header) -> bool {
-        let Some(flight) = self.flights.table.get(&id.ticket).filter(|flight| flight.parts.len() == 1) else {
+        let Some(flight) = self.flights.flight(id.ticket).filter(|flight| flight.parts.len() == 1) else {
             return false;
         };
         let is_known = header.status() == Some(Status::Ok) && header.length != LENGTH_UNKNOWN;
@@ -99,7 +99,7 @@ impl Context {
 
     fn piece(&self, handing: &Handing, at: u64, bytes: &[u8]) -> Result<Piece, Error> {
         let expected = Some(bytes.len() as u64);
-        let mut upload = self.shared.store.admit_passing(&handing.collection, &handing.name, expected)?;
+        let mut upload = self.shared.store.admit_passing(&handing.collection, handing.name(), expected)?;
         upload.write(bytes, self.now)?;
         upload.finish(self.now).map(|body| Piece { at, body: Arc::new(body) })
     }

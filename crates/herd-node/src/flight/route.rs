@@ -19,7 +19,7 @@ use herd_core::wire::{FLAG_MORE, Fields, Header, Kind, LinkId, MapMark, MapSent,
 use herd_core::wire::{LENGTH_UNKNOWN, WireError};
 use herd_core::{Error, ErrorKind, quote};
 use herd_net::Ticket;
-use herd_store::{Collection, Seat};
+use herd_store::{Collection, Key, Seat};
 use std::sync::Arc;
 
 /// Where an object is decided on, as the map of this node has it.
@@ -38,7 +38,12 @@ pub(crate) enum Where {
 impl Context {
     /// Where the object of that name is decided on.
     pub(crate) fn whereabouts(&self, c: &Collection, name: &[u8]) -> Where {
-        let seat = self.shared.store.seat(c, name);
+        self.whereabouts_of(&self.shared.store.key(c, name))
+    }
+
+    /// As [`Context::whereabouts`], of a key.
+    pub(crate) fn whereabouts_of(&self, key: &Key) -> Where {
+        let seat = self.shared.store.slot(key.spread(), key.slot()).seat;
         if seat == Seat::Alone {
             return Where::Here;
         }
@@ -48,7 +53,6 @@ impl Context {
         let Some((me, (map, _))) = self.shared.place.get().and_then(|place| Some((place.me(), place.map()?))) else {
             return Where::Nowhere;
         };
-        let key = self.shared.store.key(c, name);
         let Some(spread) = map.spread(key.spread()) else { return Where::Nowhere };
         match spread.group_of(key.slot()).primary {
             Some(node) if node != me.node => Where::Node(node),
@@ -135,8 +139,8 @@ impl Context {
         let parts: Vec<Part> = handings.into_iter().map(part).collect();
         let (open, deadline_ms) = (parts.len(), now_ms.saturating_add(limit_ms));
         let began_epoch = self.shared.map_mark().epoch;
-        let flight = Flight { later, parts, open, began_ms: now_ms, began_epoch, deadline_ms, held };
-        self.flights.insert(ticket, flight);
+        let flight = Flight { later, parts, open, began_ms: now_ms, began_epoch, deadline_ms, is_late: false, held };
+        self.flights.insert(ticket, Box::new(flight));
         if self.flights.of_connection(ticket.conn) >= DEFERRED_MAX / 2 {
             // Nothing more is read of it before its replies have gone.
             self.was_dear();
@@ -154,6 +158,7 @@ impl Context {
         for ticket in self.flights.tickets(conn) {
             self.forget_flight(ticket);
         }
+        self.flights.forget_connection(conn);
         self.fly();
     }
 
@@ -168,8 +173,7 @@ impl Context {
     pub(crate) fn flights_due(&mut self) {
         let now_ms = self.now_ms();
         for ticket in self.flights.late(now_ms) {
-            self.flights.forget_deadline(ticket);
-            let parts = self.flights.table.get(&ticket).map_or(0, |flight| flight.parts.len());
+            let parts = self.flights.flight(ticket).map_or(0, |flight| flight.parts.len());
             for part in 0..parts as u32 {
                 self.too_late(FlightId { ticket, part });
             }
@@ -207,12 +211,12 @@ impl Context {
     /// A part gets no answer.
     fn lose(&mut self, id: FlightId) {
         let Some(part) = self.flights.part(id) else { return };
-        let (name, stream) = (&part.handing.name, part.handing.stream());
+        let (name, stream) = (part.handing.name(), part.handing.stream());
         let error = match stream.filter(|_| !matches!(part.state, State::Waits(..))) {
             _ if part.was_sent && part.handing.changes && !has(Bug::LostForNothing) => outcome_unknown(name),
             Some(stream) => stream.fault(name),
             None => {
-                let (c, name) = (part.handing.collection.clone(), part.handing.name.clone());
+                let (c, name) = (part.handing.collection.clone(), part.handing.key.name.clone());
                 self.why_away(&c, &name)
             }
         };
@@ -243,11 +247,11 @@ impl Context {
     /// Why a part could not be asked for, if its node has a link.
     fn overload(&self, id: FlightId) -> Option<Error> {
         let handing = &self.flights.part_of(id)?.handing;
-        let node = match (handing.to, self.whereabouts(&handing.collection, &handing.name)) {
+        let node = match (handing.to, self.whereabouts_of(&handing.key)) {
             (Some(node), _) | (None, Where::Node(node)) => node,
             _ => return None,
         };
-        let name = quote(&handing.name);
+        let name = quote(handing.name());
         let text = format!("too much is on its way to the node that has '{name}': ask again later");
         self.links.is_up(node).then(|| Error::new(ErrorKind::Busy, text))
     }
@@ -264,14 +268,14 @@ impl Context {
             && landed.done.as_ref().is_err_and(may_be_undecided)
         {
             // This try did nothing; one before it may have.
-            landed = Landed::failed(self, outcome_unknown(&part.handing.name));
+            landed = Landed::failed(self, outcome_unknown(part.handing.name()));
         }
         let bytes = landed.bytes();
         if !self.flights.land(id, landed) {
             return;
         }
         self.wake_later(id.ticket);
-        if let Some(flight) = self.flights.table.get_mut(&id.ticket) {
+        if let Some(flight) = self.flights.flight_mut(id.ticket) {
             // What came is there, whether there is room for it or not.
             flight.held.set(bytes).ok();
         }
@@ -285,20 +289,17 @@ impl Context {
     }
 
     fn route(&mut self, id: FlightId) {
-        let Some(part) = self.flights.table.get(&id.ticket).and_then(|flight| flight.parts.get(id.part as usize))
-        else {
-            return;
-        };
+        let Some(part) = self.flights.part_of(id) else { return };
         if matches!(part.state, State::Landed(_) | State::Out(..)) {
             return;
         }
         if let Some(node) = part.handing.to {
             return self.ask(id, node);
         }
-        let whereabouts = self.whereabouts(&part.handing.collection, &part.handing.name);
+        let whereabouts = self.whereabouts_of(&part.handing.key);
         match whereabouts {
             Where::Here | Where::Group(_) if part.handing.stream().is_some() => {
-                let landed = Landed::crossed(self, &part.handing.name);
+                let landed = Landed::crossed(self, part.handing.name());
                 self.land(id, landed);
             }
             Where::Here => match part.handing.run(self) {
@@ -324,17 +325,16 @@ impl Context {
             return self.told(id, told);
         }
         let now_ms = self.now_ms();
-        let Some(flight) = self.flights.table.get_mut(&id.ticket) else { return };
+        let Some(flight) = self.flights.flight_mut(id.ticket) else { return };
         let Some(part) = flight.parts.get_mut(id.part as usize) else { return };
-        let (c, name) = (part.handing.collection.clone(), part.handing.name.clone());
         let left_ms = flight.deadline_ms.saturating_sub(now_ms);
         let until_ms = flight.deadline_ms - left_ms / GROUP_LINE_PART;
-        let operation = part.handing.operation(origin).map(|operation| operation.until(until_ms));
-        match operation {
+        match part.handing.operation(origin).map(|operation| operation.until(until_ms)) {
             Ok(operation) => {
+                let key = group::Key { of: part.handing.key.clone(), generation: part.handing.collection.generation() };
                 // From now on it may be done.
-                self.flights.part(id).into_iter().for_each(|part| part.was_sent = true);
-                group::ask(self, &c, &name, operation);
+                part.was_sent = true;
+                group::ask(self, key, Some(group), operation);
             }
             Err(error) => {
                 let landed = Landed::failed(self, error);
@@ -376,7 +376,7 @@ impl Context {
     /// Asks another node.
     fn ask(&mut self, id: FlightId, node: NodeId) {
         let (now_ms, epoch) = (self.now_ms(), self.shared.map_mark().epoch);
-        let Some(flight) = self.flights.table.get_mut(&id.ticket) else { return };
+        let Some(flight) = self.flights.flight_mut(id.ticket) else { return };
         let age_ms = u32::try_from(now_ms - flight.began_ms).unwrap_or(u32::MAX);
         let left_ms = u32::try_from(flight.deadline_ms.saturating_sub(now_ms)).unwrap_or(u32::MAX);
         let Some(part) = flight.parts.get_mut(id.part as usize) else { return };
@@ -394,10 +394,13 @@ impl Context {
         let request = Header { verb, epoch, time_ms, hops: part.moved + 1, ..Header::new(Kind::Request) };
         let handing = &part.handing;
         let (is_long, is_stream) = (handing.is_long(), handing.stream().is_some());
-        let asked = match handing.request(request) {
-            Err(_) => return self.lose(id),
-            Ok((request, fields)) if is_long => self.links.ask_streamed(node, request, &fields, note),
-            Ok((request, _)) => self.links.ask(node, request, note, |header, out| handing.encode(header, out)),
+        let request = handing.header(request);
+        let asked = match is_long {
+            true => match handing.with_fields(|fields| self.links.ask_streamed(node, request, fields, note)) {
+                Ok(asked) => asked,
+                Err(_) => return self.lose(id),
+            },
+            false => self.links.ask(node, request, note, |header, out| handing.encode(header, out)),
         };
         match asked {
             Ok((link, request)) => {
@@ -557,7 +560,7 @@ impl Context {
     /// There is no room here for an answer. Of what changes something it says that it was done.
     fn answer_lost(&self, id: FlightId, error: Error) -> Error {
         let Some(part) = self.flights.part_of(id).filter(|part| part.handing.changes) else { return error };
-        let text = format!("'{}' was changed, but its answer is lost: {}", quote(&part.handing.name), error.text);
+        let text = format!("'{}' was changed, but its answer is lost: {}", quote(part.handing.name()), error.text);
         Error::new(ErrorKind::OutcomeUnknown, text)
     }
 
@@ -569,7 +572,7 @@ impl Context {
         };
         // A part of a value is shorter than the value.
         let expected = expected.filter(|_| !part.handing.is_range());
-        let mut upload = store.admit_passing(&part.handing.collection, &part.handing.name, expected)?;
+        let mut upload = store.admit_passing(&part.handing.collection, part.handing.name(), expected)?;
         upload.write(body, self.now)?;
         Ok(upload)
     }
@@ -626,7 +629,7 @@ impl Context {
         if part.rewind() {
             return self.stay(id, wanted);
         }
-        let error = cut_short(&part.handing.name);
+        let error = cut_short(part.handing.name());
         let landed = Landed::failed(self, error);
         self.land(id, landed);
     }

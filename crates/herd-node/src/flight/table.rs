@@ -10,7 +10,7 @@ use herd_core::replica::window::RequestId;
 use herd_core::wire::{Assembly, Header, LinkId, MapMark};
 use herd_net::Ticket;
 use herd_store::Upload;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 /// A part of a flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,6 +31,8 @@ pub(super) struct Flight {
     /// The epoch of this node's map then.
     pub(super) began_epoch: u32,
     pub(super) deadline_ms: u64,
+    /// Its end is not looked for any more.
+    pub(super) is_late: bool,
     pub(super) held: Held,
 }
 
@@ -103,12 +105,9 @@ pub(crate) enum Taken {
 pub(crate) struct Flights {
     client: u64,
     sequence: u64,
-    pub(super) table: BTreeMap<Ticket, Flight>,
-    deadlines: BTreeSet<(u64, Ticket)>,
-    /// How many there are, by connection.
-    counts: HashMap<u64, usize>,
-    /// By connection and object: what changes it and is not over, and what stands behind.
-    lines: HashMap<(u64, u64), VecDeque<FlightId>>,
+    conns: HashMap<u64, OfConnection>,
+    /// No flight must have ended before.
+    due_ms: u64,
     /// Parts that wait, by when they began to.
     pub(super) waiting: VecDeque<FlightId>,
     /// Parts to be sent on their way now.
@@ -117,13 +116,38 @@ pub(crate) struct Flights {
     pub(super) again_ms: u64,
 }
 
+/// The flights of a connection; they are few, but where it asks ahead.
+#[derive(Default)]
+struct OfConnection {
+    /// By the number of their ticket.
+    flights: VecDeque<(u32, Box<Flight>)>,
+    /// By object, in order: what changes it and is not over, and what stands behind.
+    lines: Vec<(u64, FlightId)>,
+}
+
+impl OfConnection {
+    fn place(&self, serial: u32) -> Result<usize, usize> {
+        match self.flights.front() {
+            Some((first, _)) if *first == serial => Ok(0),
+            _ => self.flights.binary_search_by_key(&serial, |(serial, _)| *serial),
+        }
+    }
+
+    /// Takes a part out of its line; gives who goes then, as it comes first.
+    fn leave_line(&mut self, id: FlightId, object: u64) -> Option<FlightId> {
+        let at = self.lines.iter().position(|(_, other)| *other == id)?;
+        let was_first = !self.lines[..at].iter().any(|(of, _)| *of == object);
+        self.lines.remove(at);
+        let next = self.lines[at..].iter().find(|(of, _)| *of == object);
+        next.filter(|_| was_first).map(|(_, next)| *next)
+    }
+}
+
 impl Flights {
     /// Of a loop whose requests are those of this client.
     pub(crate) fn new(client: u64) -> Self {
-        let (table, deadlines) = (BTreeMap::new(), BTreeSet::new());
-        let (counts, lines) = (HashMap::new(), HashMap::new());
-        let (waiting, todo) = (VecDeque::new(), VecDeque::new());
-        Self { client, sequence: 0, table, deadlines, counts, lines, waiting, todo, again_ms: u64::MAX }
+        let (conns, waiting, todo) = (HashMap::new(), VecDeque::new(), VecDeque::new());
+        Self { client, sequence: 0, conns, due_ms: u64::MAX, waiting, todo, again_ms: u64::MAX }
     }
 
     /// The id of the next request.
@@ -132,73 +156,77 @@ impl Flights {
         RequestId { client: self.client, sequence: self.sequence }
     }
 
-    /// When there is something to do by the time.
+    /// When there is something to do by the time, at the earliest.
     #[inline]
     pub(crate) fn due_ms(&self) -> u64 {
-        self.deadlines.first().map_or(self.again_ms, |(at_ms, _)| self.again_ms.min(*at_ms))
+        self.due_ms.min(self.again_ms)
     }
 
     /// How many there are of a connection.
     pub(crate) fn of_connection(&self, conn: u64) -> usize {
-        self.counts.get(&conn).copied().unwrap_or_default()
+        self.conns.get(&conn).map_or(0, |of| of.flights.len())
     }
 
     /// Those of a connection, and what was kept of them.
     pub(crate) fn kept(&self, conn: u64) -> impl Iterator<Item = (Ticket, &Later)> {
-        self.table.range(tickets(conn)).map(|(ticket, flight)| (*ticket, &flight.later))
+        let flights = self.conns.get(&conn).into_iter().flat_map(|of| &of.flights);
+        flights.map(move |(serial, flight)| (Ticket { conn, serial: *serial }, &flight.later))
     }
 
     /// What was kept of that one.
     pub(crate) fn later(&self, ticket: Ticket) -> Option<&Later> {
-        self.table.get(&ticket).map(|flight| &flight.later)
+        self.flight(ticket).map(|flight| &flight.later)
     }
 
     /// As [`Flights::later`].
     pub(crate) fn later_mut(&mut self, ticket: Ticket) -> Option<&mut Later> {
-        self.table.get_mut(&ticket).map(|flight| &mut flight.later)
+        self.flight_mut(ticket).map(|flight| &mut flight.later)
     }
 
     /// What was kept of those of a connection.
     pub(crate) fn kept_mut(&mut self, conn: u64) -> impl Iterator<Item = &mut Later> {
-        self.table.range_mut(tickets(conn)).map(|(_, flight)| &mut flight.later)
+        let flights = self.conns.get_mut(&conn).into_iter().flat_map(|of| &mut of.flights);
+        flights.map(|(_, flight)| &mut flight.later)
+    }
+
+    pub(super) fn flight(&self, ticket: Ticket) -> Option<&Flight> {
+        let of = self.conns.get(&ticket.conn)?;
+        of.place(ticket.serial).ok().map(|at| &*of.flights[at].1)
+    }
+
+    pub(super) fn flight_mut(&mut self, ticket: Ticket) -> Option<&mut Flight> {
+        let of = self.conns.get_mut(&ticket.conn)?;
+        of.place(ticket.serial).ok().map(|at| &mut *of.flights[at].1)
     }
 
     pub(super) fn part_of(&self, id: FlightId) -> Option<&Part> {
-        self.table.get(&id.ticket).and_then(|flight| flight.parts.get(id.part as usize))
+        self.flight(id.ticket).and_then(|flight| flight.parts.get(id.part as usize))
     }
 
     pub(super) fn part(&mut self, id: FlightId) -> Option<&mut Part> {
-        self.table.get_mut(&id.ticket).and_then(|flight| flight.parts.get_mut(id.part as usize))
+        self.flight_mut(id.ticket).and_then(|flight| flight.parts.get_mut(id.part as usize))
     }
 
     /// Takes a new flight in; its parts stand in line, or are to be sent on their way.
-    pub(super) fn insert(&mut self, ticket: Ticket, flight: Flight) {
-        self.deadlines.insert((flight.deadline_ms, ticket));
-        let parts = flight.parts.iter().map(|part| (part.object, part.handing.changes)).collect::<Vec<_>>();
-        self.table.insert(ticket, flight);
-        *self.counts.entry(ticket.conn).or_default() += 1;
-        for (number, (object, changes)) in parts.into_iter().enumerate() {
+    pub(super) fn insert(&mut self, ticket: Ticket, mut flight: Box<Flight>) {
+        self.due_ms = self.due_ms.min(flight.deadline_ms);
+        let of = self.conns.entry(ticket.conn).or_default();
+        for (number, part) in flight.parts.iter_mut().enumerate() {
             let id = FlightId { ticket, part: number as u32 };
-            let line = self.lines.get_mut(&(ticket.conn, object));
-            let (is_lined, goes) = match line {
-                Some(line) => {
-                    line.push_back(id);
-                    (true, false)
-                }
-                None if changes => {
-                    self.lines.insert((ticket.conn, object), VecDeque::from([id]));
-                    (true, true)
-                }
-                None => (false, true),
-            };
-            self.part(id).into_iter().for_each(|part| part.is_lined = is_lined);
+            let goes = !of.lines.iter().any(|(object, _)| *object == part.object);
+            part.is_lined = part.handing.changes || !goes;
+            if part.is_lined {
+                of.lines.push((part.object, id));
+            }
             self.todo.extend(goes.then_some(id));
         }
+        let at = of.flights.partition_point(|(serial, _)| *serial < ticket.serial);
+        of.flights.insert(at, (ticket.serial, flight));
     }
 
     /// A part is asked once more; the last try may have done it, or did nothing.
     pub(super) fn again(&mut self, id: FlightId, may_be_done: bool) {
-        let Some(flight) = self.table.get_mut(&id.ticket) else { return };
+        let Some(flight) = self.flight_mut(id.ticket) else { return };
         let Some(part) = flight.parts.get_mut(id.part as usize) else { return };
         if may_be_done {
             part.handing.may_be_done(flight.began_epoch);
@@ -208,7 +236,7 @@ impl Flights {
 
     /// A part has landed; gives whether its flight is over. Later news of it mean nothing.
     pub(super) fn land(&mut self, id: FlightId, landed: Landed) -> bool {
-        let Some(flight) = self.table.get_mut(&id.ticket) else { return false };
+        let Some(flight) = self.flight_mut(id.ticket) else { return false };
         let Some(part) = flight.parts.get_mut(id.part as usize) else { return false };
         if matches!(part.state, State::Landed(_)) {
             return false;
@@ -225,20 +253,13 @@ impl Flights {
 
     /// Takes a part out of its line; who comes first then goes.
     fn leave_line(&mut self, id: FlightId, object: u64) {
-        let key = (id.ticket.conn, object);
-        let Some(line) = self.lines.get_mut(&key) else { return };
-        let was_first = line.front() == Some(&id);
-        line.retain(|other| *other != id);
-        match line.front() {
-            None => drop(self.lines.remove(&key)),
-            Some(next) if was_first => self.todo.push_back(*next),
-            Some(_) => {}
-        }
+        let next = self.conns.get_mut(&id.ticket.conn).and_then(|of| of.leave_line(id, object));
+        self.todo.extend(next);
     }
 
     /// Takes a flight that is over.
     pub(crate) fn take(&mut self, ticket: Ticket) -> Taken {
-        match self.table.get(&ticket) {
+        match self.flight(ticket) {
             None => Taken::None,
             Some(flight) if flight.parts.iter().any(Part::is_passing) => Taken::Passing,
             Some(flight) if flight.open > 0 => Taken::Open,
@@ -252,16 +273,10 @@ impl Flights {
         }
     }
 
-    pub(super) fn remove(&mut self, ticket: Ticket) -> Option<Flight> {
-        let flight = self.table.remove(&ticket)?;
-        self.deadlines.remove(&(flight.deadline_ms, ticket));
-        if let Some(count) = self.counts.get_mut(&ticket.conn) {
-            *count -= 1;
-            if *count == 0 {
-                self.counts.remove(&ticket.conn);
-            }
-        }
-        Some(flight)
+    fn remove(&mut self, ticket: Ticket) -> Option<Box<Flight>> {
+        let of = self.conns.get_mut(&ticket.conn)?;
+        let at = of.place(ticket.serial).ok()?;
+        of.flights.remove(at).map(|(_, flight)| flight)
     }
 
     /// Gives up a flight that nobody wants any more; gives the requests that are out for it.
@@ -279,45 +294,64 @@ impl Flights {
         out
     }
 
-    /// The flights of a connection.
+    /// A connection is closed; gives the tickets of its flights, which are still to be given up.
     pub(super) fn tickets(&self, conn: u64) -> Vec<Ticket> {
-        self.table.range(tickets(conn)).map(|(ticket, _)| *ticket).collect()
+        self.kept(conn).map(|(ticket, _)| ticket).collect()
+    }
+
+    /// All flights of a connection were given up, and there will be no more.
+    pub(super) fn forget_connection(&mut self, conn: u64) {
+        self.conns.remove(&conn);
+    }
+
+    /// Whether nothing is kept of any flight.
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        let is_empty = |of: &OfConnection| of.flights.is_empty() && of.lines.is_empty();
+        self.conns.values().all(is_empty) && self.todo.is_empty() && self.again_ms == u64::MAX
+    }
+
+    fn all(&self) -> impl Iterator<Item = (Ticket, &Flight)> {
+        self.conns.iter().flat_map(|(conn, of)| {
+            let ticket = |serial| Ticket { conn: *conn, serial };
+            of.flights.iter().map(move |(serial, flight)| (ticket(*serial), &**flight))
+        })
     }
 
     /// Parts that wait for a newer version, and are not over.
     pub(super) fn that_wait(&self) -> Vec<FlightId> {
         let waits = |part: &Part| part.handing.wait_ms(0).is_some() && !matches!(part.state, State::Landed(_));
-        let of = |(ticket, flight): (&Ticket, &Flight)| {
-            let ticket = *ticket;
+        let of = |(ticket, flight): (Ticket, &Flight)| {
             let parts = flight.parts.iter().enumerate().filter(|(_, part)| waits(part));
             parts.map(|(part, _)| FlightId { ticket, part: part as u32 }).collect::<Vec<_>>()
         };
-        self.table.iter().flat_map(of).collect()
+        let mut all: Vec<FlightId> = self.all().flat_map(of).collect();
+        all.sort_unstable();
+        all
     }
 
-    /// Flights whose time is over, and that have not landed.
-    pub(super) fn late(&self, now_ms: u64) -> Vec<Ticket> {
-        self.deadlines.iter().take_while(|(at_ms, _)| *at_ms <= now_ms).map(|(_, ticket)| *ticket).collect()
+    /// Flights whose time is over, and that have not landed; each is told once.
+    pub(super) fn late(&mut self, now_ms: u64) -> Vec<Ticket> {
+        if now_ms < self.due_ms {
+            return Vec::new();
+        }
+        let is_late = |flight: &Flight| flight.deadline_ms <= now_ms && !flight.is_late;
+        let late = self.all().filter(|(_, flight)| is_late(flight));
+        let mut late: Vec<(u64, Ticket)> = late.map(|(ticket, flight)| (flight.deadline_ms, ticket)).collect();
+        late.sort_unstable();
+        for (_, ticket) in &late {
+            self.flight_mut(*ticket).into_iter().for_each(|flight| flight.is_late = true);
+        }
+        let rest = self.all().filter(|(_, flight)| !flight.is_late).map(|(_, flight)| flight.deadline_ms);
+        self.due_ms = rest.min().unwrap_or(u64::MAX);
+        late.into_iter().map(|(_, ticket)| ticket).collect()
     }
 
     /// It must have ended by then, as the loop's clock has it.
     pub(super) fn set_deadline(&mut self, ticket: Ticket, at_ms: u64) {
-        if let Some(flight) = self.table.get_mut(&ticket) {
-            self.deadlines.remove(&(flight.deadline_ms, ticket));
-            flight.deadline_ms = at_ms;
-            self.deadlines.insert((at_ms, ticket));
+        if let Some(flight) = self.flight_mut(ticket) {
+            (flight.deadline_ms, flight.is_late) = (at_ms, false);
+            self.due_ms = self.due_ms.min(at_ms);
         }
     }
-
-    /// It needs no deadline any more.
-    pub(super) fn forget_deadline(&mut self, ticket: Ticket) {
-        if let Some(flight) = self.table.get(&ticket) {
-            self.deadlines.remove(&(flight.deadline_ms, ticket));
-        }
-    }
-}
-
-/// The tickets of a connection.
-fn tickets(conn: u64) -> std::ops::RangeInclusive<Ticket> {
-    Ticket { conn, serial: 0 }..=Ticket { conn, serial: u32::MAX }
 }

@@ -197,7 +197,7 @@ impl Held {
     /// The value of a state.
     pub(crate) fn of(state: &Snapshot) -> Self {
         match &state.value {
-            Kept::Small(bytes, crc) => Held::Small(bytes.as_slice().into(), *crc),
+            Kept::Small(bytes, crc) => Held::Small(bytes.clone(), *crc),
             Kept::Large(body) => Held::Large(body.clone()),
         }
     }

@@ -126,19 +126,20 @@ impl Kept {
 
     /// A write is prepared that answers requests.
     fn begin(&mut self, key: &Key, version: Version, edit: &Edit) {
-        let ids: Vec<RequestId> = edit.answers().iter().map(|(id, _)| id).collect();
-        if !ids.is_empty() {
+        let mut ids = edit.answers().iter().map(|(id, _)| id).peekable();
+        if ids.peek().is_some() {
             let window = self.window(key.of.slot());
-            ids.into_iter().for_each(|id| window.begin(id));
+            ids.for_each(|id| window.begin(id));
             self.answering.insert(key.clone(), (version, edit.clone()));
         }
     }
 
     /// The write under way of this object has ended; `true`: it is committed.
     fn end(&mut self, key: &Key, version: Version, is_done: bool, (now_ms, most_bytes): (u64, u64)) {
-        let Some((_, edit)) = self.answering.get(key).filter(|(of, _)| *of == version) else { return };
-        let edit = edit.clone();
-        self.answering.remove(key);
+        if self.answering.get(key).is_none_or(|(of, _)| *of != version) {
+            return;
+        }
+        let Some((_, edit)) = self.answering.remove(key) else { return };
         let window = self.window(key.of.slot());
         let before_bytes = window.bytes();
         for (id, result) in edit.answers().iter() {
@@ -171,7 +172,7 @@ impl<'c> Copies<'c> {
     /// Looks at an object; `None` where its key is not of the present generation.
     pub(super) fn look<R>(&self, key: &Key, look: impl FnOnce(Entry<'_>) -> R) -> Option<R> {
         let c = self.collection(key)?;
-        Some(look(self.cx.shared.store.entry(&c, &key.of.name, self.cx.now)))
+        Some(look(self.cx.shared.store.entry_of(&c, &key.of, self.cx.now)))
     }
 
     /// The object as it is committed, whether its time is over or not.
@@ -203,7 +204,7 @@ impl<'c> Copies<'c> {
         let attributes = object.attributes.as_deref().unwrap_or(old);
         let Object { flags, expires_ms, memcached, fence, .. } = *object;
         let new = NewObject { value: given, flags, expires_ms, attributes, memcached, fence };
-        let mut entry = self.cx.shared.store.entry(c, &key.of.name, self.cx.now);
+        let mut entry = self.cx.shared.store.entry_of(c, &key.of, self.cx.now);
         keep(&mut entry, &new).map_err(|error| refusal_of(&error))
     }
 }
@@ -217,7 +218,7 @@ impl replica::Copies<Key, Edit> for Copies<'_> {
         if c.generation() != key.generation {
             return State { is_over: c.generation() > key.generation, ..State::default() };
         }
-        let entry = store.entry(&c, &key.of.name, self.cx.now);
+        let entry = store.entry_of(&c, &key.of, self.cx.now);
         State { committed: entry.committed(), pending: entry.pending(), is_over: false }
     }
 
@@ -240,7 +241,7 @@ impl replica::Copies<Key, Edit> for Copies<'_> {
         match change.becomes() {
             Becomes::Refused(refusal) => return Err(*refusal),
             Becomes::Removed(fence) => {
-                let mut entry = self.cx.shared.store.entry(&c, &key.of.name, self.cx.now);
+                let mut entry = self.cx.shared.store.entry_of(&c, &key.of, self.cx.now);
                 let kept = entry.prepare_remove(write.version, write.base, *fence);
                 kept.map_err(|error| refusal_of(&error))?;
             }
@@ -255,7 +256,7 @@ impl replica::Copies<Key, Edit> for Copies<'_> {
     fn end(&mut self, key: &Key, version: Version, is_committed: bool) {
         let c = self.collection(key);
         let end = |c: &Collection| {
-            let mut entry = self.cx.shared.store.entry(c, &key.of.name, self.cx.now);
+            let mut entry = self.cx.shared.store.entry_of(c, &key.of, self.cx.now);
             if is_committed { entry.commit(version) } else { entry.abort(version) }
         };
         // Of a key that is over the store has nothing any more; what its write answers is here still.

@@ -3,12 +3,11 @@
 //!
 //! Who may call: any loop. A letter box is locked for a push or for taking all; its loop is woken then.
 
-use super::{Operation, Origin, Told};
+use super::{Key, Operation, Origin, Told};
 use crate::context::Shared;
 use crate::held::Held;
 use herd_core::limits::{HELD_PART, PART_OPS_MAX};
 use herd_core::{Error, ErrorKind};
-use herd_store::Collection;
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
@@ -62,8 +61,8 @@ struct LetterBox {
 
 /// See the module.
 pub(super) enum Letter {
-    /// An operation on the object of that name.
-    Ask(Collection, Box<[u8]>, Box<Operation>),
+    /// An operation on that object.
+    Ask(Key, Box<Operation>),
     /// What an operation came to.
     Told(Origin, Box<Told>),
 }

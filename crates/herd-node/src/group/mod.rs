@@ -32,7 +32,6 @@ use herd_core::limits::PART_OPS_MAX;
 use herd_core::place::{GroupId, Life, Map};
 use herd_core::replica::{Message, View};
 use herd_core::wire::{Ahead, Fields, FrameHead, GroupMessage, LinkId, WireError, is_ahead, lanes};
-use herd_store::Collection;
 use mail::Letter;
 use share::Share;
 use std::collections::{BTreeMap, VecDeque};
@@ -91,13 +90,10 @@ impl Parts {
 
 /// Asks an operation on an object of the part of its group, which may live on another loop. What comes of it is told to
 /// its origin, later.
-pub(crate) fn ask(cx: &mut Context, c: &Collection, name: &[u8], op: Operation) {
-    let key = Key { of: cx.shared.store.key(c, name), generation: c.generation() };
-    let group = group_of(cx, &key);
+pub(crate) fn ask(cx: &mut Context, key: Key, group: Option<GroupId>, op: Operation) {
     let on_loop = group.map_or(cx.number, |group| loop_of(cx, group));
     if on_loop != cx.number {
-        let letter = Letter::Ask(c.clone(), name.into(), Box::new(op));
-        if let Err(Letter::Ask(_, _, op)) = cx.shared.post(on_loop, letter) {
+        if let Err(Letter::Ask(_, op)) = cx.shared.post(on_loop, Letter::Ask(key, Box::new(op))) {
             cx.parts.told.push_back((op.origin, Told::failed(mail::too_many())));
         }
         return;
@@ -134,7 +130,10 @@ pub(crate) fn has_mail(cx: &Context) -> bool {
 fn open_letters(cx: &mut Context) {
     for letter in cx.shared.mail.take(cx.number) {
         match letter {
-            Letter::Ask(c, name, op) => ask(cx, &c, &name, *op),
+            Letter::Ask(key, op) => {
+                let group = group_of(cx, &key);
+                ask(cx, key, group, *op);
+            }
             Letter::Told(origin, told) => cx.parts.told.push_back((origin, *told)),
         }
     }

@@ -13,18 +13,16 @@ use crate::apply::{self, Kept, Snapshot};
 use crate::context::Context;
 use crate::flight::FlightId;
 use crate::metrics::add;
-use herd_core::checksum::crc32c;
+use crate::request::{Request, Value};
 use herd_core::door::memcached::Clock;
 use herd_core::entry::{COUNTER_BITS, Fence, Head, Version};
 use herd_core::limits::WINDOW_RESULT_MAX_BYTES;
 use herd_core::method::{Method, memcached};
-use herd_core::op::{Action, Answer, Change, Circumstances, Decided, Given, New, NewValue, Op, There, decide};
+use herd_core::op::{Action, Answer, Change, Circumstances, Decided, New, NewValue, Op, There, decide};
 use herd_core::place::GroupId;
 use herd_core::replica::GroupEpoch;
 use herd_core::replica::window::{Known, RequestId};
-use herd_core::wire::{
-    Answers, Became, Between, Fields, Handed, Header, WireError, encode_frame_head, parse_frame_head,
-};
+use herd_core::wire::{Answers, Became, Between, Fields};
 use herd_core::{Error, ErrorKind};
 use herd_store::{Body, Collection, Seat};
 use std::sync::Arc;
@@ -51,8 +49,8 @@ pub(crate) struct Operation {
 }
 
 enum What {
-    /// What was asked: head of the request's frame, and value.
-    Request(Box<[u8]>, Given<'static, Arc<Body>>, Box<[u8]>),
+    /// What was asked.
+    Request(Arc<Request>),
     /// The object goes, if its time is over.
     Expire,
     /// What was there goes, since what was to take its place was refused, of which this is told.
@@ -117,22 +115,11 @@ pub(super) struct Decision {
 }
 
 impl Operation {
-    /// Of a request as nodes hand it on, and its value. Error: its fields do not fit a head.
-    pub(crate) fn new(
-        header: Header,
-        fields: &Fields<'_>,
-        value: Given<'_, Arc<Body>>,
-        origin: Origin,
-    ) -> Result<Self, WireError> {
-        let mut head = Vec::new();
-        encode_frame_head(&mut head, header, fields, 0, None)?;
-        let (value, small) = match value {
-            Given::Small(bytes, crc) => (Given::Small(&[][..], crc), bytes.into()),
-            Given::Large(body) => (Given::Large(body), Box::default()),
-        };
-        let asked = Handed::decode(&header, fields)?.map(|handed| handed.asked);
-        let first_epoch = asked.map(|asked| asked.first_epoch).filter(|epoch| *epoch > 0);
-        let (what, id) = (What::Request(head.into(), value, small), asked.map(|asked| asked.id));
+    /// Of a request as nodes hand it on, which nobody may have done before that epoch; 0: nobody may have. Error: its
+    /// fields do not say who asks.
+    pub(crate) fn new(request: Arc<Request>, first_epoch: u32, origin: Origin) -> Result<Self, Error> {
+        let (id, first_epoch) = (Some(request.asked()?.id), Some(first_epoch).filter(|epoch| *epoch > 0));
+        let what = What::Request(request);
         Ok(Self { what, origin, id, first_epoch, is_new: false, told: None, key: None, until_ms: u64::MAX, room: None })
     }
 
@@ -156,11 +143,10 @@ impl Operation {
         Self { until_ms, ..self }
     }
 
-    /// Takes memory for it: what was asked, and a small value as it is decided, kept and told besides. Error: `Busy`.
+    /// Takes memory for it: what was asked, whose small value is also what is kept and told. Error: `Busy`.
     pub(super) fn hold(&mut self, cx: &Context) -> Result<(), Error> {
-        let What::Request(head, _, small) = &self.what else { return Ok(()) };
-        let bytes = 2 * size_of::<Self>() + head.len() + 3 * small.len();
-        self.room = Some(Room::take(&cx.shared, bytes as u64)?);
+        let What::Request(request) = &self.what else { return Ok(()) };
+        self.room = Some(Room::take(&cx.shared, 2 * size_of::<Self>() as u64 + request.bytes())?);
         Ok(())
     }
 
@@ -181,25 +167,11 @@ impl Operation {
 
     /// What it becomes once it is refused: where its client meant what was there to be gone, the object goes.
     pub(super) fn instead(self, error: Error) -> Result<Self, Box<(Self, Error)>> {
-        let removes = matches!(self.what, What::Request(..)) && self.with_op(0, |op| op.else_remove).unwrap_or(false);
+        let removes = match &self.what {
+            What::Request(request) => request.with_op(0, |op, _| op.else_remove).unwrap_or(false),
+            What::Expire | What::Instead(_) => false,
+        };
         if removes { Ok(Self { what: What::Instead(error), told: None, ..self }) } else { Err(Box::new((self, error))) }
-    }
-
-    /// Hands its operation to `f`, and who asks.
-    fn with_op<R>(&self, now_ms: u64, f: impl FnOnce(&Op<'_, Arc<Body>>) -> R) -> Result<R, Error> {
-        let bad = || Error::new(ErrorKind::BadRequest, "the request can't be read");
-        let What::Request(head, value, small) = &self.what else {
-            return Ok(f(&Op::new(Action::Remove, u64::MAX)));
-        };
-        let head = parse_frame_head(head).ok().flatten().ok_or_else(bad)?;
-        let fields = head.fields().map_err(|_| bad())?;
-        let handed = Handed::decode(&head.header, &fields).ok().flatten().ok_or_else(bad)?;
-        let value = match value {
-            Given::Small(_, crc) => Given::Small(small, *crc),
-            Given::Large(body) => Given::Large(body.clone()),
-        };
-        let op = handed.op(&head.header, &fields, value, now_ms)?;
-        Ok(f(&op))
     }
 }
 
@@ -258,7 +230,6 @@ pub(super) fn decide_all(
 impl Operation {
     /// False: the write has no room for its answer.
     fn decide(&mut self, place: &mut Place<'_, '_>, state: &mut State, is_due: bool) -> bool {
-        let now = place.copies.cx.now;
         match &self.what {
             What::Expire => {
                 let was = state.head();
@@ -266,7 +237,7 @@ impl Operation {
                     state.version = Some(place.take_version());
                 }
                 self.told = Some(Told::Done(done(place, was, state, Answer::Nothing)));
-                return true;
+                true
             }
             What::Instead(error) => {
                 let error = Error::new(error.kind, error.text.clone());
@@ -275,15 +246,22 @@ impl Operation {
                     return false;
                 }
                 self.told = Some(Told::Failed(error, was));
-                return true;
+                true
             }
-            What::Request(..) => {}
+            What::Request(request) => {
+                let request = request.clone();
+                self.decide_request(&request, place, state)
+            }
         }
+    }
+
+    fn decide_request(&mut self, request: &Request, place: &mut Place<'_, '_>, state: &mut State) -> bool {
+        let now = place.copies.cx.now;
         if let Some(told) = self.id.filter(|_| !self.is_new).and_then(|id| retried(place, id, self.first_epoch)) {
             self.told = Some(told);
             return true;
         }
-        let told = self.with_op(now.unix_ms, |op| decide_one(place, state, op, self.id));
+        let told = request.with_op(now.unix_ms, |op, _| decide_one(place, state, (op, &request.value), self.id));
         self.told = match told {
             Ok(Some(told)) => Some(told),
             Ok(None) => return false,
@@ -297,7 +275,7 @@ impl Operation {
 fn decide_one(
     place: &mut Place<'_, '_>,
     state: &mut State,
-    op: &Op<'_, Arc<Body>>,
+    (op, value): (&Op<'_, Arc<Body>>, &Value),
     id: Option<RequestId>,
 ) -> Option<Told> {
     let was = state.head();
@@ -327,7 +305,7 @@ fn decide_one(
         return Some(Told::Done(done(place, was, state, answer)));
     }
     let version = place.take_version();
-    let next = state.after(change, version, place);
+    let next = state.after(change, value, version, place);
     let done = done(place, was, &next, answer);
     let mut answers = std::mem::take(&mut state.answers);
     let has_room = id.is_none_or(|id| Answers::push(&mut answers, id, &result_of(op, &done)));
@@ -400,29 +378,29 @@ impl State {
     }
 
     /// As it is after a change.
-    fn after(&self, change: Change<'_, Arc<Body>>, version: Version, place: &Place<'_, '_>) -> State {
+    fn after(&self, change: Change<'_, Arc<Body>>, value: &Value, version: Version, place: &Place<'_, '_>) -> State {
         let (object, left) = match change {
             Change::None => (self.object.clone(), self.left),
-            Change::Put(new) => (Some(Arc::new(self.put(new, version, place))), None),
+            Change::Put(new) => (Some(Arc::new(self.put(new, value, version, place))), None),
             Change::Remove(fence) => (None, fence.or(self.left)),
             Change::Leave(fence) => (None, Some(fence)),
         };
         State { object, left, version: Some(version), answers: Vec::new() }
     }
 
-    fn put(&self, new: New<'_, Arc<Body>>, version: Version, place: &Place<'_, '_>) -> Snapshot {
+    fn put(&self, new: New<'_, Arc<Body>>, value: &Value, version: Version, place: &Place<'_, '_>) -> Snapshot {
         let old = self.object.as_deref();
         let value = match new.value {
-            NewValue::Small(bytes, crc) => {
-                let crc = crc.unwrap_or_else(|| crc32c(&bytes));
-                Kept::Small(bytes.into_owned(), crc)
+            NewValue::Small(bytes, check) => {
+                let (bytes, check) = value.share(&bytes, check);
+                Kept::Small(bytes, check)
             }
             NewValue::Large(body) => Kept::Large(body),
             // What is made of parts was put together before.
             NewValue::Kept | NewValue::Parts(_) => match old.map(|old| &old.value) {
                 Some(Kept::Small(bytes, crc)) => Kept::Small(bytes.clone(), *crc),
                 Some(Kept::Large(body)) => Kept::Large(body.clone()),
-                None => Kept::Small(Vec::new(), 0),
+                None => Kept::Small(Arc::default(), 0),
             },
         };
         let size_bytes = match &value {
@@ -501,7 +479,7 @@ pub(crate) fn read(
 
 /// What a retry is answered with; longer than may be kept where the object itself was shown.
 fn result_of(op: &Op<'_, Arc<Body>>, done: &Done) -> Vec<u8> {
-    let mut out = Vec::new();
+    let mut out = Vec::with_capacity(128);
     let shows = matches!(op.action, Action::Read | Action::Execute(Method::Memcached(memcached::Method::Get(_))));
     match &done.answer {
         Answer::Nothing => out.push(0),

@@ -44,6 +44,8 @@ pub(super) struct Share {
     again_ms: Option<u64>,
     /// When it is looked for operations that nobody waits for any more.
     late_ms: Option<u64>,
+    /// Room for what the part wants done.
+    effects: Vec<Effect<Key, Edit, Operation>>,
     /// What operations came to, and who is told.
     told: Vec<(Origin, Told)>,
     /// Writes that wait for members, as the metrics have it.
@@ -99,6 +101,7 @@ impl Share {
             waiting: VecDeque::new(),
             again_ms: None,
             late_ms: None,
+            effects: Vec::new(),
             told: Vec::new(),
             pending: 0,
         }
@@ -314,11 +317,14 @@ impl Share {
     /// Carries out what the part wants.
     pub(super) fn carry_out(&mut self, cx: &mut Context) {
         loop {
-            let effects = self.part.effects();
-            if effects.is_empty() && !self.ask_next(cx) {
+            let mut effects = std::mem::take(&mut self.effects);
+            self.part.effects_into(&mut effects);
+            let is_done = effects.is_empty();
+            effects.drain(..).for_each(|effect| self.carry_out_one(cx, effect));
+            self.effects = effects;
+            if is_done && !self.ask_next(cx) {
                 break;
             }
-            effects.into_iter().for_each(|effect| self.carry_out_one(cx, effect));
         }
         cx.parts.tell(&mut self.told);
         let pending = self.part.pending();

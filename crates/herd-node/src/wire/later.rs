@@ -87,7 +87,7 @@ impl Session {
                 cx.links.moved(link, header, out.buf);
                 return Ok(());
             }
-            Some(_) => Handing::of_asked(collection, header, fields, value)?,
+            Some(_) => Handing::of_asked(&cx.shared.store, collection, header, fields, value)?,
         };
         self.check_open(cx)?;
         let later = Later::of(header, collection, name);

@@ -48,7 +48,7 @@ fn used_bytes(world: &mut World) -> u64 {
 
 fn assert_over(world: &mut World) {
     let machine = world.machine(1);
-    assert_eq!(machine.engine.service().cx.flights.due_ms(), u64::MAX);
+    assert!(machine.engine.service().cx.flights.is_empty());
     assert_eq!(machine.shared.store.unsettled(), (0, 0));
 }
 

@@ -4,6 +4,7 @@ use crate::apply::{Kept, Snapshot};
 use crate::context::Context;
 use crate::group::{self, Done, Key, Operation, Origin, Told};
 use crate::link::tests::world::{HERD, World, address, member, node};
+use crate::request::{Request, Value};
 use herd_core::collection::Spec;
 use herd_core::entry::Version;
 use herd_core::key::CollectionId;
@@ -174,10 +175,13 @@ impl Herd {
         let asked = Asked { id, first_epoch, max_bytes: 0, at_primary: false, else_remove: false, uncounted: false };
         let cx = self.cx(to);
         let (header, fields) = encode_op(op, name, &asked, cx.now.unix_ms, &mut scratch).expect("it goes over links");
-        let value = value_of(op).cloned().unwrap_or(Given::Small(&[], None));
-        let op = Operation::new(header, &fields, value, origin).expect("it fits").until(until_ms);
-        let c = cx.shared.default.clone();
-        group::ask(cx, &c, name, op);
+        let value = value_of(op).map_or_else(Value::none, Value::of);
+        let request = Request::new(header, &fields, value).expect("it fits");
+        let op = Operation::new(Arc::new(request), first_epoch, origin).expect("it says who asks").until(until_ms);
+        let c = &cx.shared.default;
+        let key = Key { of: cx.shared.store.key(c, name), generation: c.generation() };
+        let group = group::group_of(cx, &key);
+        group::ask(cx, key, group, op);
         self.asked
     }
 
@@ -278,7 +282,7 @@ impl Herd {
 
 pub(super) fn bytes_of(value: &Kept) -> Vec<u8> {
     match value {
-        Kept::Small(bytes, _) => bytes.clone(),
+        Kept::Small(bytes, _) => bytes.to_vec(),
         Kept::Large(body) => {
             let mut bytes = Vec::new();
             herd_core::entry::Value::Body(&**body).copy(0, body.len(), &mut bytes);
