@@ -109,7 +109,7 @@ pub const LINK_BYTES_MAX: u64 = 64 << 20;
 
 /// Link: what waits to be sent over one takes at most one part in so many of the node's memory, before what would add
 /// to it has to wait: a node that stands still holds up what goes to it, and not the memory of others.
-pub const LINK_PART: u64 = 16;
+pub const LINK_PART: u64 = 32;
 
 /// Link: what may wait to be sent whatever the memory: the largest frame, and another one meanwhile.
 pub const LINK_ROOM_MIN_BYTES: u64 = 2 << 20;
