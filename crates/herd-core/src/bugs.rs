@@ -3,6 +3,25 @@
 //! Only a build with `--cfg herd_bugs` has them; everywhere else [`has`] is false when the code is compiled, and
 //! leaves nothing behind. Which one is there is chosen at run time. Callers: the places where they are planted, and
 //! `herd-sim`.
+//!
+//! The mistakes that a team would make in a herd, as they were listed before it was built, and where each is planted:
+//!
+//! * A strict read by who leads no more: `StaleRead`. No read goes by a lease, so none compares one too early.
+//! * Decided on what is pending, or its "no" told before that ends: `DecidedBeside`.
+//! * A member's refusal is told to the client, and the write appears: `EarlyRefusal`.
+//! * Something changes at one member alone: `AroundGroup`; without a version: `TouchKeepsVersion`.
+//! * What is pending passes for committed: `DirtyRead`. Only primaries answer reads, so no backup's mark decides one.
+//! * Acks of an older epoch: `OldAck`; a higher prepare commits: `HigherCommits`; another version at a take-over:
+//!   `NewVersion`, `DropCommitted`.
+//! * A slot moves, with reads at the old place: `StaleRead`; what is held done twice: `RerunLost`; smaller versions:
+//!   `LowVersion`. Slots of groups do not move yet.
+//! * A copy overtakes or is overtaken: `BesideCopy`, `BehindCopy`; served before all was acked: `EarlyOpen`.
+//! * Something old answers something new: `OldLink`; a window that is not replicated: `WindowAtHome`.
+//! * A connection's next request overtakes the last: `Overtaken`; one outlives its deadline: `EndlessFlight`.
+//!
+//! And more: a pending write is forgotten at a take-over: `ForgottenPending`; acked below k: `AckBelowK`; the call is
+//! replicated and not its result: `SentCall`; a retry is run again: `RerunRetried`, `RerunLost`; a prepare of an old
+//! link is served: `OldLink`, in the link and in the group; two primaries act in one epoch: `TwoPrimaries`.
 
 #[cfg(herd_bugs)]
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -66,6 +85,26 @@ pub enum Bug {
     BesideCopy,
     /// What was committed while the entry's copy was under way is not sent after it.
     BehindCopy,
+    /// Who led a group goes on to lead it in the view that has another do so.
+    TwoPrimaries,
+    /// Who led a group goes on to answer reads of it.
+    StaleRead,
+    /// Operations are decided on a write that may still fail, and "no" is told before it has not.
+    DecidedBeside,
+    /// What goes because a put was refused goes at the primary alone.
+    AroundGroup,
+    /// A read finds what is pending.
+    DirtyRead,
+    /// A new primary counts versions on from those that it has.
+    LowVersion,
+    /// Which requests a write answers is not told to members.
+    WindowAtHome,
+    /// A request that is asked again is done again.
+    RerunRetried,
+    /// Members are told what was called and make the result themselves, by their own clocks.
+    SentCall,
+    /// What a connection asks of an object overtakes a change that it asked for before.
+    Overtaken,
 }
 
 impl Bug {
@@ -87,7 +126,7 @@ impl Bug {
     ];
 
     /// Those that only a herd shows.
-    pub const HERD: [Bug; 15] = [
+    pub const HERD: [Bug; 25] = [
         Bug::RerunLost,
         Bug::LostForNothing,
         Bug::EndlessFlight,
@@ -103,6 +142,16 @@ impl Bug {
         Bug::LostSettle,
         Bug::BesideCopy,
         Bug::BehindCopy,
+        Bug::TwoPrimaries,
+        Bug::StaleRead,
+        Bug::DecidedBeside,
+        Bug::AroundGroup,
+        Bug::DirtyRead,
+        Bug::LowVersion,
+        Bug::WindowAtHome,
+        Bug::RerunRetried,
+        Bug::SentCall,
+        Bug::Overtaken,
     ];
 }
 

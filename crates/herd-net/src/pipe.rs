@@ -336,17 +336,33 @@ pub struct Cable {
     ends: [Peer; 2],
     /// Bytes that left one node and found no room at the other.
     held: [Vec<u8>; 2],
+    /// The end that has lost the connection, while what it sent before is on its way.
+    lost: Option<usize>,
 }
 
 impl Cable {
     /// Between these two.
     pub fn new(a: Peer, b: Peer) -> Self {
-        Self { ends: [a, b], held: [Vec::new(), Vec::new()] }
+        Self { ends: [a, b], held: [Vec::new(), Vec::new()], lost: None }
     }
 
     /// The end at the first or the second node.
     pub fn end(&self, at: usize) -> &Peer {
         &self.ends[at]
+    }
+
+    /// Bytes that the node at the end `from` has sent and that have not arrived.
+    pub fn sent(&self, from: usize) -> usize {
+        self.held[from].len() + self.ends[from].0.borrow().to_client.bytes.len()
+    }
+
+    /// The end `at` loses the connection. The other one knows nothing of it: what was sent to it before is on its way
+    /// still, and after that comes the end. What it sends is lost.
+    pub fn lose(&mut self, at: usize) {
+        let sent = self.ends[at].read(usize::MAX);
+        self.held[at].extend(sent);
+        self.ends[at].reset();
+        self.lost = Some(at);
     }
 
     /// Bytes that are under way: sent by one node, and not read by the other.
@@ -366,13 +382,17 @@ impl Cable {
     /// Carries up to so many bytes from the node at the end `from` to the other one; how many arrived.
     pub fn carry(&mut self, from: usize, most: usize) -> usize {
         let (source, target, held) = (&self.ends[from], &self.ends[1 - from], &mut self.held[from]);
+        if self.lost == Some(1 - from) {
+            held.clear();
+            return source.read(most).len();
+        }
         if held.is_empty() {
             *held = source.read(most);
         }
         let carried = target.write(&held[..held.len().min(most)]);
         held.drain(..carried);
         // A reset takes with it what is under way. Who writes to one that has closed gets one.
-        let lost = source.is_reset() || (target.is_closed() && !held.is_empty());
+        let lost = source.is_reset() && self.lost.is_none() || (target.is_closed() && !held.is_empty());
         if lost {
             held.clear();
             self.cut();
@@ -385,5 +405,28 @@ impl Cable {
     /// Tears the connection down for both.
     pub fn cut(&self) {
         self.ends.iter().filter(|end| !end.is_reset()).for_each(Peer::reset);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_sent_before_an_end_lost_the_cable_arrives_and_then_the_end() {
+        let pipes = Pipes::default();
+        let (first, outer) = pipes.connect(8, 8);
+        let (second, other) = pipes.connect(8, 8);
+        let mut cable = Cable::new(outer, other);
+        let (mut buf, of) = ([0; 8], |result: io::Result<usize>| result.map_err(|error| error.kind()));
+        assert_eq!((of(pipes.send(&second, b"before")), cable.sent(1)), (Ok(6), 6));
+        cable.lose(1);
+        assert_eq!((cable.sent(1), of(pipes.recv(&second, &mut buf))), (6, Err(ErrorKind::ConnectionReset)));
+        assert_eq!(of(pipes.recv(&first, &mut buf)), Err(ErrorKind::WouldBlock), "it knows of nothing");
+        assert_eq!(of(pipes.send(&first, b"lost")), Ok(4));
+        assert_eq!((cable.carry(0, 8), cable.carry(1, 4)), (4, 4));
+        assert_eq!((of(pipes.recv(&first, &mut buf)), &buf[..4]), (Ok(4), &b"befo"[..]));
+        assert_eq!((cable.carry(1, 4), of(pipes.recv(&first, &mut buf))), (2, Ok(2)));
+        assert_eq!(of(pipes.recv(&first, &mut buf)), Ok(0), "the end");
     }
 }

@@ -6,7 +6,8 @@ use crate::service::NodeService;
 use crate::{Config, Environment, shared};
 use herd_core::Error;
 use herd_core::limits::{BLOCK_BYTES, SLOTS};
-use herd_core::place::{Life, Map};
+use herd_core::place::{GroupId, Life, Map};
+use herd_core::replica::GroupEpoch;
 use herd_net::Service;
 use herd_store::{Now, SlotCursor, SlotItem, Upload};
 use std::io;
@@ -62,6 +63,7 @@ impl Inside {
     fn start(config: Config, environment: &Environment, hub: Option<Arc<Hub>>) -> io::Result<(Self, NodeService)> {
         let shared = Arc::new(shared(Config { threads: 1, ..config }, environment)?);
         hub.into_iter().for_each(|hub| drop(shared.hub.set(hub)));
+        shared.gates.note_acts();
         let service = NodeService::new(shared.clone(), 0);
         Ok((Self { shared, taken: Mutex::default() }, service))
     }
@@ -91,6 +93,11 @@ impl Inside {
     pub fn happened(&self) -> (u64, u64) {
         let metrics = &self.shared.metrics[0];
         (metrics.refused_copies.load(Relaxed), metrics.answered_again.load(Relaxed))
+    }
+
+    /// In which epochs of which groups it acted as the primary since the last time.
+    pub fn acts(&self) -> impl IntoIterator<Item = (GroupId, GroupEpoch)> + use<> {
+        self.shared.gates.take_acts()
     }
 
     /// What is not settled now.

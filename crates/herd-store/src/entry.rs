@@ -119,6 +119,11 @@ impl<'s> Entry<'s> {
     /// The object, if there is one whose time is not over.
     #[inline]
     pub fn found(&self) -> Option<Found<'_>> {
+        if has(Bug::DirtyRead)
+            && let Some(pending) = self.pending()
+        {
+            return if pending.removes { None } else { self.found_pending() };
+        }
         let (_, addr) = self.place.filter(|_| !self.is_due)?;
         Some(self.found_at(addr))
     }

@@ -18,6 +18,7 @@ use crate::index::Tag;
 use crate::shard::Shard;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::{SLOT_STEP, Store};
+use herd_core::bugs::{Bug, has};
 use herd_core::entry::Version;
 use herd_core::key::ObjectId;
 use herd_core::limits::{SLOTS, SPREADS_MAX};
@@ -109,7 +110,9 @@ impl Shard {
         self.shared_slots -= usize::from(self.slots[at].seat != Seat::Alone);
         self.shared_slots += usize::from(seat != Seat::Alone);
         self.slots[at].seat = seat;
-        self.raise_version(at, floor);
+        if !has(Bug::LowVersion) {
+            self.raise_version(at, floor);
+        }
     }
 
     /// The next version of the slot at this place of the table.

@@ -48,6 +48,10 @@ pub(crate) enum Bug {
     NoGeneration,
     /// The cursor of a copy waits for the write under way, and a group below k for the copy.
     WaitingCursor,
+    /// Who led goes on to lead in the view that has another do so.
+    TwoPrimaries,
+    /// Operations are decided on a write that may still fail, and "no" is told before it has not.
+    DecidedBeside,
 }
 
 #[cfg(test)]
@@ -91,6 +95,8 @@ pub(crate) fn has(bug: Bug) -> bool {
         Bug::LostSettle => Planted::LostSettle,
         Bug::BesideCopy => Planted::BesideCopy,
         Bug::BehindCopy => Planted::BehindCopy,
+        Bug::TwoPrimaries => Planted::TwoPrimaries,
+        Bug::DecidedBeside => Planted::DecidedBeside,
         _ => return false,
     };
     crate::bugs::has(planted)

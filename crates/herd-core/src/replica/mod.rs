@@ -258,6 +258,19 @@ pub enum Message<K, C> {
 }
 
 impl<K, C> Message<K, C> {
+    /// The epoch, of what only its primary says.
+    pub fn led_in(&self) -> Option<GroupEpoch> {
+        match *self {
+            Message::Adopt { ref view } => Some(view.epoch),
+            Message::Prepare { epoch, .. }
+            | Message::Abort { epoch, .. }
+            | Message::Settle { epoch, .. }
+            | Message::Resolve { epoch, .. }
+            | Message::Copy { epoch, .. } => Some(epoch),
+            Message::Adopted { .. } | Message::Answer { .. } | Message::Moved { .. } => None,
+        }
+    }
+
     /// The same message with its keys and its change in another form.
     pub fn map<'a, L, D>(&'a self, key: impl Fn(&'a K) -> L, change: impl Fn(&'a C) -> D) -> Message<L, D> {
         match *self {

@@ -1,6 +1,7 @@
 //! One loop's part in one group: what comes in, and the change from one view to the next. What it does as the primary
 //! is in `primary.rs` and `target.rs`, what it does as a member in `member.rs`.
 
+use super::bugs::{self, Bug};
 use super::link::Link;
 use super::target::Target;
 use super::write::{Line, Write};
@@ -143,6 +144,12 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             return;
         }
         let old = std::mem::replace(&mut self.view, view);
+        if bugs::has(Bug::TwoPrimaries) && old.is_led_by(self.me) {
+            let next = std::mem::replace(&mut self.view.primary, self.me);
+            let mine = self.view.members.iter_mut().find(|member| member.node == self.me);
+            mine.into_iter().for_each(|member| member.node = next);
+            self.view.since = old.since;
+        }
         self.links.values_mut().for_each(Link::restart);
         self.writes.values_mut().for_each(Write::forget_serials);
         if self.leads() {

@@ -6,6 +6,7 @@ use super::landed::Landed;
 use super::passing::Passing;
 use super::{Handing, Later};
 use crate::held::Held;
+use herd_core::bugs::{Bug, has};
 use herd_core::replica::window::RequestId;
 use herd_core::wire::{Assembly, Header, LinkId, MapMark};
 use herd_net::Ticket;
@@ -213,7 +214,7 @@ impl Flights {
         let of = self.conns.entry(ticket.conn).or_default();
         for (number, part) in flight.parts.iter_mut().enumerate() {
             let id = FlightId { ticket, part: number as u32 };
-            let goes = !of.lines.iter().any(|(object, _)| *object == part.object);
+            let goes = has(Bug::Overtaken) || !of.lines.iter().any(|(object, _)| *object == part.object);
             part.is_lined = part.handing.changes || !goes;
             if part.is_lined {
                 of.lines.push((part.object, id));

@@ -4,6 +4,8 @@
 //! link it lies in the frame of its message up to 64 KiB; above, it went before (`outbox.rs`).
 
 use crate::apply::{Kept, Snapshot};
+use herd_core::bugs::{Bug, has};
+use herd_core::checksum::crc32c;
 use herd_core::entry::{Fence, Memcached};
 use herd_core::limits::{BLOCK_BYTES, INLINE_MAX_BYTES};
 use herd_core::replica::{self, Refusal};
@@ -137,7 +139,8 @@ impl Edit {
             // What found no room here is never sent on.
             Becomes::Refused(_) => wire::Becomes::Removed(None),
         };
-        Delta { becomes, answers: self.answers() }
+        let answers = if has(Bug::WindowAtHome) { Answers::default() } else { self.answers() };
+        Delta { becomes, answers }
     }
 
     /// As it came. `staged` gives the value that came before it; what finds no room here is refused.
@@ -149,7 +152,7 @@ impl Edit {
         let becomes = match &delta.becomes {
             wire::Becomes::Removed(fence) => Becomes::Removed(*fence),
             wire::Becomes::Put(put) => match Held::came(of, &put.value, staged) {
-                Ok(value) => Becomes::Put(Object::came(put, value, of.2.unix_ms)),
+                Ok(value) => Becomes::Put(Object::came(put, value.called(put, of.2), of.2.unix_ms)),
                 Err(refusal) => Becomes::Refused(refusal),
             },
         };
@@ -233,6 +236,24 @@ impl Held {
             // Values go whole so far: no member sends a range.
             ValueOf::Range(..) => return Err(Refusal::Full),
         })
+    }
+
+    /// The value of an object as it came: with a bug, as this node makes it that is sent the call. Of a lock with one
+    /// holder that is another one, as its lease counts by the clock of who decides.
+    fn called(self, put: &PutOf<'_>, now: Now) -> Self {
+        const LEASE_END: std::ops::Range<usize> = 17..25;
+        let end_ms = put.left_ms.map(|left_ms| now.unix_ms.saturating_add(left_ms).to_le_bytes());
+        match (self, end_ms) {
+            (Held::Small(bytes, _), Some(end_ms))
+                if has(Bug::SentCall) && bytes.starts_with(b"HERDLOCK") && bytes.len() > LEASE_END.end =>
+            {
+                let mut bytes = bytes.to_vec();
+                bytes[LEASE_END].copy_from_slice(&end_ms);
+                let crc = crc32c(&bytes);
+                Held::Small(bytes.into(), crc)
+            }
+            (value, _) => value,
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use crate::apply::Snapshot;
 use crate::context::Context;
 use crate::held as memory;
 use herd_core::Error;
+use herd_core::bugs::{Bug, has};
 use herd_core::entry::{COUNTER_BITS, Version};
 use herd_core::limits::{SLOTS, WINDOWS_PART};
 use herd_core::place::GroupId;
@@ -231,7 +232,7 @@ impl replica::Copies<Key, Edit> for Copies<'_> {
 
     fn next_version(&mut self, key: &Key, since: GroupEpoch) -> Version {
         let given = self.kept.version.take();
-        let floor = Version::from(since) << COUNTER_BITS;
+        let floor = floor(since);
         // Where the key is over its write is over too, whatever number it has.
         given.or_else(|| self.look(key, |mut entry| entry.take_version(floor))).unwrap_or(floor + 1)
     }
@@ -321,6 +322,11 @@ impl replica::Copies<Key, Edit> for Copies<'_> {
         self.cx.changed(&c, &key.of.name);
         Ok(())
     }
+}
+
+/// What is below all versions of a primary since that epoch.
+pub(super) fn floor(since: GroupEpoch) -> Version {
+    if has(Bug::LowVersion) { 0 } else { Version::from(since) << COUNTER_BITS }
 }
 
 impl Copies<'_> {

@@ -4,14 +4,17 @@
 //! its take-over is done, if the map has not gone on meanwhile. So a gate is open only while what is committed here is
 //! all that was acknowledged.
 
+use herd_core::bugs::{Bug, has};
 use herd_core::limits::{SLOTS, SPREADS_MAX};
 use herd_core::place::{Group, GroupId, Life, Map, Seat, Spread};
+use herd_core::replica::GroupEpoch;
 use herd_store::Entry;
-use std::sync::OnceLock;
+use std::collections::BTreeSet;
 use std::sync::atomic::{
     AtomicU16, AtomicU32, AtomicU64,
     Ordering::{Relaxed, SeqCst},
 };
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 const OPEN: u64 = 1;
 /// There is a part of the group here, or was.
@@ -27,7 +30,12 @@ pub(crate) struct Gates {
     slots: [OnceLock<Box<[AtomicU16]>>; SPREADS_MAX],
     /// Writes of each group that this node leads which wait for members, for the metrics.
     pending: [OnceLock<Box<[AtomicU32]>>; SPREADS_MAX],
+    /// In which epoch of which group this node acted as the primary, where somebody looks at it from inside.
+    acts: OnceLock<Mutex<Acts>>,
 }
+
+/// Groups, and epochs of them.
+pub(crate) type Acts = BTreeSet<(GroupId, GroupEpoch)>;
 
 impl Gates {
     fn gate(&self, id: GroupId) -> Option<&AtomicU64> {
@@ -62,7 +70,8 @@ impl Gates {
         }
         let next = u64::from(since.unwrap_or(0)) << SINCE_SHIFT | PART;
         if before & !OPEN != next {
-            gate.store(next, SeqCst);
+            let kept = if has(Bug::StaleRead) { before & OPEN } else { 0 };
+            gate.store(next | kept, SeqCst);
         }
     }
 
@@ -77,7 +86,7 @@ impl Gates {
 
     /// The part of a group decides no more.
     pub(super) fn close(&self, id: GroupId) {
-        if let Some(gate) = self.gate(id) {
+        if let Some(gate) = self.gate(id).filter(|_| !has(Bug::StaleRead)) {
             gate.fetch_and(!OPEN, SeqCst);
         }
     }
@@ -98,8 +107,27 @@ impl Gates {
         match entry.seat() {
             Seat::Alone => true,
             Seat::Led => self.is_open_slot(entry.spread(), entry.slot()),
-            Seat::Held | Seat::Away => false,
+            Seat::Held | Seat::Away => has(Bug::StaleRead) && self.is_open_slot(entry.spread(), entry.slot()),
         }
+    }
+
+    /// From now on acts as a primary are noted.
+    pub(crate) fn note_acts(&self) {
+        self.acts.get_or_init(Mutex::default);
+    }
+
+    /// This node acts as the primary of that epoch: it decides, or tells members what to do.
+    #[inline]
+    pub(super) fn note_act(&self, id: GroupId, epoch: GroupEpoch) {
+        if let Some(acts) = self.acts.get() {
+            acts.lock().unwrap_or_else(PoisonError::into_inner).insert((id, epoch));
+        }
+    }
+
+    /// What was noted since the last time.
+    pub(crate) fn take_acts(&self) -> Acts {
+        let acts = self.acts.get().map(|acts| acts.lock().unwrap_or_else(PoisonError::into_inner));
+        acts.map(|mut acts| std::mem::take(&mut *acts)).unwrap_or_default()
     }
 
     /// So many writes of a group wait for its members.

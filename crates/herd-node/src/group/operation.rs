@@ -7,15 +7,16 @@
 //! be due to one of the others.
 
 use super::change::{self, Becomes, Edit, Key, Object};
-use super::copies::Copies;
+use super::copies::{Copies, floor};
 use super::mail::Room;
 use crate::apply::{self, Kept, Snapshot};
 use crate::context::Context;
 use crate::flight::FlightId;
 use crate::metrics::add;
 use crate::request::{Request, Value};
+use herd_core::bugs::{Bug, has};
 use herd_core::door::memcached::Clock;
-use herd_core::entry::{COUNTER_BITS, Fence, Head, Version};
+use herd_core::entry::{Fence, Head, Version};
 use herd_core::limits::WINDOW_RESULT_MAX_BYTES;
 use herd_core::method::{Method, memcached};
 use herd_core::op::{Action, Answer, Change, Circumstances, Decided, New, NewValue, Op, There, decide};
@@ -160,6 +161,11 @@ impl Operation {
         matches!(self.what, What::Expire)
     }
 
+    /// Whether it takes out what was there, as what was to take its place was refused.
+    pub(super) fn is_instead(&self) -> bool {
+        matches!(self.what, What::Instead(_))
+    }
+
     /// What it is told now that its write is done.
     pub(super) fn take_told(&mut self) -> Told {
         self.told.take().unwrap_or_else(|| Told::failed(unknown()))
@@ -203,7 +209,9 @@ pub(super) fn decide_all(
     ops: Vec<Operation>,
 ) -> Decision {
     let there = copies.look(key, |entry| {
-        let found = entry.found_committed().as_ref().map(Snapshot::of);
+        let is_tip = has(Bug::DecidedBeside) && entry.pending().is_some();
+        let found = if is_tip { entry.found_pending() } else { entry.found_committed() };
+        let found = found.as_ref().map(Snapshot::of);
         (found, entry.left(), entry.is_due(), entry.id())
     });
     let (found, left, is_due, id) = there.unwrap_or_default();
@@ -257,7 +265,8 @@ impl Operation {
 
     fn decide_request(&mut self, request: &Request, place: &mut Place<'_, '_>, state: &mut State) -> bool {
         let now = place.copies.cx.now;
-        if let Some(told) = self.id.filter(|_| !self.is_new).and_then(|id| retried(place, id, self.first_epoch)) {
+        let is_known = !self.is_new && !has(Bug::RerunRetried);
+        if let Some(told) = self.id.filter(|_| is_known).and_then(|id| retried(place, id, self.first_epoch)) {
             self.told = Some(told);
             return true;
         }
@@ -350,12 +359,12 @@ fn done(place: &Place<'_, '_>, before: Option<Head>, state: &State, answer: Answ
 impl Place<'_, '_> {
     /// The version that is taken next: nobody else takes any of the group's slots.
     fn next_version(&self) -> Version {
-        let floor = Version::from(self.since) << COUNTER_BITS;
+        let floor = floor(self.since);
         self.copies.look(self.key, |entry| entry.next_version()).unwrap_or(0).max(floor + 1)
     }
 
     fn take_version(&mut self) -> Version {
-        let floor = Version::from(self.since) << COUNTER_BITS;
+        let floor = floor(self.since);
         self.copies.look(self.key, |mut entry| entry.take_version(floor)).unwrap_or(floor + 1)
     }
 }

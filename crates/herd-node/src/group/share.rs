@@ -8,12 +8,14 @@ use super::operation::{Operation, Origin, Told, decide_all};
 use super::outbox::{Inbox, Outbox};
 use crate::context::Context;
 use crate::metrics::add;
+use herd_core::bugs::{Bug, has};
 use herd_core::limits::{
     FLIGHT_AGAIN_MS, GROUP_LATE_MAX_MS, GROUP_LATE_MIN_MS, GROUP_LINK_PATIENCE_MS, GROUP_SETTLE_MS, GROUP_SWEEP_MS,
     GROUP_TURN_ENTRIES, PART_OPS_MAX,
 };
 use herd_core::place::{GroupId, NodeId};
-use herd_core::replica::{Effect, Member, Message, Offer, Outcome, Part, Refusal, Standing, Verdict, View};
+use herd_core::replica::Copies as _;
+use herd_core::replica::{Effect, Member, Message, Offer, Outcome, Part, Pending, Refusal, Standing, Verdict, View};
 use herd_core::wire::{self, Ahead, Delta, LinkId, Said};
 use herd_core::{Error, ErrorKind, quote};
 use herd_store::SlotCursor;
@@ -347,6 +349,11 @@ impl Share {
     }
 
     fn carry_out_one(&mut self, cx: &mut Context, effect: Effect<Key, Edit, Operation>) {
+        if let Effect::Send(_, _, message) = &effect
+            && let Some(epoch) = message.led_in()
+        {
+            cx.shared.gates.note_act(self.id, epoch);
+        }
         match effect {
             Effect::Send(to, generation, message) => {
                 if let Message::Answer { verdict: Verdict::Refused(_) | Verdict::CopyRefused, .. } = &message {
@@ -376,12 +383,18 @@ impl Share {
         if !self.part.is_open() {
             return self.part.begin(&mut copies, key, ops, None);
         }
+        cx.shared.gates.note_act(self.id, self.part.view().epoch);
         let c = cx.shared.store.collection_by_id(key.of.collection);
         let Some(c) = c.filter(|c| c.generation() <= key.generation) else {
             self.part.begin(&mut copies, key.clone(), Vec::new(), None);
             return self.ask_anew(cx, &key, ops);
         };
-        let decision = decide_all(&mut copies, (&c, &key), self.part.view().since, ops);
+        let mut decision = decide_all(&mut copies, (&c, &key), self.part.view().since, ops);
+        if has(Bug::AroundGroup) && decision.ops.iter().any(Operation::is_instead) {
+            let write = Pending { version: decision.version.take().unwrap_or(0), base: 0, removes: true };
+            let change = decision.change.take().filter(|change| copies.prepare(&key, write, change).is_ok());
+            change.into_iter().for_each(|_| copies.end(&key, write.version, true));
+        }
         self.part.put_back(&key, decision.rest);
         copies.kept.version = decision.version;
         if let Some(error) = decision.change.as_ref().and_then(|_| self.stopped(cx, &key)) {

@@ -20,6 +20,7 @@ use crate::context::{Context, Output};
 use crate::metrics::{DoorName, VerbName};
 use crate::{doors, group, wire};
 use herd_core::ErrorKind;
+use herd_core::bugs::{Bug, has};
 use herd_core::limits::{BLOCK_BYTES, LINK_UNSENT_MAX_BYTES, WIRE_FRAME_BODY_MAX_BYTES};
 use herd_core::wire::{
     Accepting, Breach, Dialing, FLAG_MORE, Fields, Frame, Header, Kind, LENGTH_UNKNOWN, LinkError, LinkErrorKind,
@@ -124,7 +125,7 @@ impl Session {
     /// Whether nothing of it is served any more.
     pub(crate) fn is_over(&self, cx: &Context) -> bool {
         match self {
-            Session::Up { id, .. } => !cx.links.is_current(*id),
+            Session::Up { id, .. } => !cx.links.is_current(*id) && !has(Bug::OldLink),
             session => matches!(session, Session::Over),
         }
     }

@@ -6,9 +6,12 @@ use crate::random::Random;
 /// Operations of a run that is not cut short.
 pub(super) const OPS: usize = 520;
 /// Numbers of the faults of each run.
-pub(super) const FAULT_NUMBERS: std::ops::Range<usize> = 0..19;
+pub(super) const FAULT_NUMBERS: std::ops::Range<usize> = 0..24;
 /// And of them, those that make others lead, besides what else there is.
 const DEPOSED_MORE: std::ops::Range<usize> = 16..19;
+/// Those in which the old link's bytes come beside the new one, and in which a member refuses.
+const LATE: std::ops::Range<usize> = 19..22;
+const REFUSED: std::ops::Range<usize> = 22..24;
 /// Values above this are asked for and given in frames.
 const LARGE_BYTES: u64 = 200_000;
 
@@ -17,6 +20,8 @@ const LARGE_BYTES: u64 = 200_000;
 pub(super) enum Fault {
     /// All links between two nodes break, and are made again.
     Break(usize, usize),
+    /// They break at the end that made them, once something is on its way from there, which comes so much later, ms.
+    Late(usize, usize, u64),
     /// They break, and can't be made again for so long, ms.
     Cut(usize, usize, u64),
     /// Nothing is carried between two nodes, and nobody is told.
@@ -33,6 +38,9 @@ pub(super) enum Fault {
     Epoch(usize),
     /// Others lead what a node led, which lives, and hears of it before them.
     Depose(usize),
+    /// A node has no memory left. When it refuses a write, others lead what the write's primary led, which can't tell
+    /// its other members of the refusal for so long, ms.
+    Refuse(usize, u64),
 }
 
 /// What is asked of an object.
@@ -107,6 +115,7 @@ impl Plan {
             !cut.without.contains(&(number - 1))
         });
         Self::depose_more(&mut faults, &mut Random::new(seed ^ 0xDE_9053), (nodes, copies), &cut.without);
+        Self::fail_more(&mut faults, &mut Random::new(seed ^ 0x1A_7E11), (nodes, copies), &cut.without);
         let keys = 2 + random.below(4) as usize;
         let value_bytes = [60, 2_000, 20_000, LARGE_BYTES, 600_000][random.below(5) as usize];
         let look_ns = random.below(20_000);
@@ -126,6 +135,26 @@ impl Plan {
             let fault =
                 (20 + random.below(OPS as u64 - 60) as usize, Fault::Depose(random.below(nodes as u64) as usize));
             faults.extend(Some(fault).filter(|_| !without.contains(&number)));
+        }
+        faults.sort_by_key(|(at, _)| *at);
+    }
+
+    /// Some more that only members of a group see.
+    fn fail_more(
+        faults: &mut Vec<(usize, Fault)>,
+        random: &mut Random,
+        (nodes, copies): (usize, u8),
+        without: &[usize],
+    ) {
+        for number in LATE.chain(REFUSED).filter(|_| copies > 1) {
+            let (at, ms) = (20 + random.below(OPS as u64 - 60) as usize, 1 + random.size(4_000));
+            let (one, more) = (random.below(nodes as u64) as usize, random.below(nodes as u64 - 1) as usize);
+            let fault = if LATE.contains(&number) {
+                Fault::Late(one, (one + 1 + more) % nodes, ms)
+            } else {
+                Fault::Refuse(one, ms)
+            };
+            faults.extend(Some((at, fault)).filter(|_| !without.contains(&number)));
         }
         faults.sort_by_key(|(at, _)| *at);
     }

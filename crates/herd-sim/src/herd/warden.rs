@@ -6,11 +6,14 @@
 use herd_core::place::{Draft, Group, GroupId, Map, Member, NodeId, Standing};
 use herd_core::replica::Want;
 
-/// Whether each group outlives the node: another one has all that was acknowledged.
+/// Whether each group outlives the node: it was alone there, or another one that lives has all that was acknowledged.
 pub(super) fn may_go(map: &Map, node: NodeId, lives: impl Fn(NodeId) -> bool) -> bool {
     let backed = |group: &Group| {
-        let backup = |member: &Member| member.standing == Standing::Backup && lives(member.node);
-        group.primary != Some(node) || group.others.is_empty() || group.others.iter().any(backup)
+        let backups = group.others.iter().filter(|member| member.standing == Standing::Backup);
+        let mut holders = group.primary.into_iter().chain(backups.map(|member| member.node));
+        let is_alone = group.primary == Some(node) && group.others.is_empty();
+        let has_all = holders.clone().any(|holder| holder == node);
+        !has_all || is_alone || holders.any(|holder| holder != node && lives(holder))
     };
     map.spreads.iter().flat_map(|spread| &spread.groups).all(backed)
 }

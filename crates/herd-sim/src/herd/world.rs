@@ -32,13 +32,19 @@ const SMALL_FREE_BYTES: u64 = 256 << 10;
 const WARDEN_MS: u64 = 3_000;
 
 /// What happens seldom, as it is counted: a run tells nothing of what never happens in it.
-pub(super) const RARE: [&str; 6] = [CRASHED, REFUSED, TAKEN_OVER, UNDER_WAY, ANSWERED_AGAIN, UNREAD];
+pub(super) const RARE: [&str; 9] =
+    [CRASHED, REFUSED, TAKEN_OVER, UNDER_WAY, ANSWERED_AGAIN, UNREAD, LATE, REFUSING, INSIDE];
 const CRASHED: &str = "crashes with writes pending there";
 const REFUSED: &str = "writes and copies refused by a member";
 const TAKEN_OVER: &str = "take-overs from the living, with writes pending there";
 const UNDER_WAY: &str = "maps with a body under way";
 const ANSWERED_AGAIN: &str = "retries answered from the window";
 const UNREAD: &str = "links broken with unread bytes";
+const LATE: &str = "links made anew with bytes of the old ones on their way";
+const REFUSING: &str = "take-overs while a member refuses a write";
+const INSIDE: &str = "pauses between a look at the clock and its use";
+/// What is said where two primaries act in one epoch.
+pub(crate) const BOTH_ACT: &str = "both act as the primary";
 /// Faults that came, whether they could do anything or not.
 pub(super) const FAULTS: &str = "faults";
 
@@ -68,6 +74,23 @@ enum Task {
     Seat,
 }
 
+/// A fault that waits for its moment.
+enum Trap {
+    /// Something is on its way from the node that made the link to the other, which gets it so much later, ms.
+    Late(usize, usize, u64),
+    /// A node, in that life of it, refuses more writes than these; for how long others are not told then, ms.
+    Refuse(usize, u64, u64, u64),
+    /// The time has come, ns, to have others lead what a node leads.
+    Depose(usize, u64),
+}
+
+/// A cable, the machines at its ends, and until when it carries nothing, ns.
+struct Laid {
+    ends: [At; 2],
+    cable: Cable,
+    late_ns: u64,
+}
+
 /// For how long a machine did nothing so far, ns: its pause may not be over.
 fn slept((until_ns, all_ns): &(u64, u64), now_ns: u64) -> u64 {
     all_ns - until_ns.saturating_sub(now_ns)
@@ -92,7 +115,7 @@ pub(super) struct World<S: Service> {
     restarts: BTreeMap<usize, u64>,
     /// Objects lost with machines that died: by machine.
     losses: BTreeMap<usize, Vec<(usize, u64)>>,
-    cables: Vec<([At; 2], Cable)>,
+    cables: Vec<Laid>,
     /// What was dialed and refused, or is not answered.
     alone: Vec<(At, Peer)>,
     paths: BTreeMap<(usize, usize), Path>,
@@ -107,6 +130,12 @@ pub(super) struct World<S: Service> {
     news: Vec<u64>,
     /// Slots of the objects' names.
     slots: BTreeMap<usize, usize>,
+    /// Faults that wait for their moment.
+    traps: Vec<Trap>,
+    /// Who acted as the primary of a group, by epoch.
+    acts: BTreeMap<(GroupId, u32), usize>,
+    /// What is wrong, as soon as it is seen.
+    wrong: Option<String>,
     /// Nothing goes wrong any more.
     quiet: bool,
     pub(super) counts: BTreeMap<&'static str, u64>,
@@ -138,6 +167,9 @@ impl<S: Service> World<S> {
             tasks: Vec::new(),
             news: vec![0; nodes],
             slots: BTreeMap::new(),
+            traps: Vec::new(),
+            acts: BTreeMap::new(),
+            wrong: None,
             quiet: false,
             counts: BTreeMap::new(),
             plan,
@@ -192,6 +224,7 @@ impl<S: Service> World<S> {
                 self.work(at);
             }
         }
+        self.spring();
         self.answer();
         moved += self.carry();
         for at in 0..self.clients.len() {
@@ -203,6 +236,9 @@ impl<S: Service> World<S> {
         self.restart();
         self.reign();
         self.bury();
+        if let Some(wrong) = self.wrong.take() {
+            return Err(wrong);
+        }
         let us = match self.plan.random.below(1000) {
             0..2 => 400_000,
             2..10 => self.plan.random.below(60_000),
@@ -232,7 +268,7 @@ impl<S: Service> World<S> {
         if !machine.began {
             machine.begin();
         }
-        let joined = self.cables.iter().flat_map(|(ends, cable)| [(ends[0], cable.end(0)), (ends[1], cable.end(1))]);
+        let joined = self.cables.iter().flat_map(|it| [(it.ends[0], it.cable.end(0)), (it.ends[1], it.cable.end(1))]);
         let clients = self.clients.iter().filter_map(|client| client.link.as_ref());
         let clients = clients.map(|(at, number, peer)| ((*at, *number), peer));
         let alone = self.alone.iter().map(|(end, peer)| (*end, peer));
@@ -242,9 +278,22 @@ impl<S: Service> World<S> {
             }
         }
         machine.work();
+        self.see_acts(at);
         self.hear_wants(at);
         if let Some(machine) = &mut self.machines[at] {
             machine.take_what_came();
+        }
+    }
+
+    /// No two nodes act as the primary of a group in one epoch.
+    fn see_acts(&mut self, at: usize) {
+        let Some(machine) = &self.machines[at] else { return };
+        for (group, epoch) in machine.inside.acts() {
+            let other = *self.acts.entry((group, epoch)).or_insert(at);
+            if other != at {
+                let (one, other) = (at + 1, other + 1);
+                self.wrong = Some(format!("n{other} and n{one} {BOTH_ACT} of {group:?} in epoch {epoch}"));
+            }
         }
     }
 
@@ -271,7 +320,8 @@ impl<S: Service> World<S> {
                 let (pipe, outer) = self.clock.connect(ROOM, ROOM);
                 dial.peer.accept(ROOM, ROOM);
                 let own = machine.engine.adopt(dial.to, |_| Ok(pipe)).expect("a pipe is always had");
-                self.cables.push(([(to, own), (from, dial.at)], Cable::new(outer, dial.peer)));
+                let (ends, cable) = ([(to, own), (from, dial.at)], Cable::new(outer, dial.peer));
+                self.cables.push(Laid { ends, cable, late_ns: 0 });
             }
         }
     }
@@ -280,11 +330,14 @@ impl<S: Service> World<S> {
     fn carry(&mut self) -> usize {
         let (now_ns, mut moved) = (self.now_ns(), 0);
         for at in 0..self.cables.len() {
-            let [(a, _), (b, _)] = self.cables[at].0;
+            let [(a, _), (b, _)] = self.cables[at].ends;
+            if self.cables[at].late_ns > now_ns {
+                continue;
+            }
             let path = *self.path(a, b);
             let slow = path.slow_ns > now_ns;
             for from in 0..2 {
-                let (random, cable) = (&mut self.plan.random, &mut self.cables[at].1);
+                let (random, cable) = (&mut self.plan.random, &mut self.cables[at].cable);
                 if path.silent_ns > now_ns || !random.chance(if slow { 10 } else { 70 }) {
                     continue;
                 }
@@ -374,7 +427,7 @@ impl<S: Service> World<S> {
                 if end_ns > now_ns || self.machines[at].is_none() {
                     return;
                 }
-                self.count("pauses");
+                self.count(if matches!(fault, Fault::Pause(..)) { "pauses" } else { INSIDE });
                 if let (Some(machine), Fault::PauseInside(..)) = (&mut self.machines[at], fault)
                     && !machine.began
                 {
@@ -388,7 +441,64 @@ impl<S: Service> World<S> {
                 self.next_map(|draft| draft.nodes[at].memory_bytes += 1);
             }
             Fault::Depose(at) => self.depose(at),
+            Fault::Late(a, b, ms) => self.traps.push(Trap::Late(a.max(b), a.min(b), ms)),
+            Fault::Refuse(at, ms) => {
+                let Some(machine) = &self.machines[at] else { return };
+                machine.inside.leave_memory(Some(0));
+                self.traps.push(Trap::Refuse(at, self.lives[at], machine.inside.happened().0, ms));
+            }
         }
+    }
+
+    /// Faults whose moment has come.
+    fn spring(&mut self) {
+        for trap in std::mem::take(&mut self.traps) {
+            match trap {
+                Trap::Late(from, to, ms) => self.be_late(from, to, ms),
+                Trap::Refuse(at, life, before, ms) => self.refuse(at, life, before, ms),
+                Trap::Depose(at, due_ns) if due_ns <= self.now_ns() => self.depose(at),
+                Trap::Depose(..) => self.traps.push(trap),
+            }
+        }
+    }
+
+    fn be_late(&mut self, from: usize, to: usize, ms: u64) {
+        let late_ns = self.now_ns() + ms * 1_000_000;
+        let is_it = |it: &&mut Laid| (it.ends[0].0, it.ends[1].0) == (to, from) && it.late_ns == 0;
+        let Some(it) = self.cables.iter_mut().find(|it| is_it(it) && it.cable.sent(1) > 0) else {
+            return self.traps.push(Trap::Late(from, to, ms));
+        };
+        it.cable.lose(1);
+        it.late_ns = late_ns;
+        self.count(LATE);
+    }
+
+    /// When a node has refused a write, others lead what the write's primary led, before that can tell its members.
+    fn refuse(&mut self, at: usize, life: u64, before: u64, ms: u64) {
+        let Some(machine) = self.machines[at].as_ref().filter(|_| self.lives[at] == life) else { return };
+        if machine.inside.happened().0 <= before {
+            return self.traps.push(Trap::Refuse(at, life, before, ms));
+        }
+        machine.inside.leave_memory(None);
+        let Some(primary) = (0..self.machines.len()).find(|other| self.waits_for(*other, at)) else { return };
+        self.count(REFUSING);
+        let until_ns = self.now_ns() + ms * 1_000_000;
+        for other in (0..self.machines.len()).filter(|other| *other != at) {
+            self.path(primary, other).silent_ns = until_ns;
+        }
+        let due_ns = self.now_ns() + self.plan.random.size(200) * 1_000_000;
+        self.traps.push(Trap::Depose(primary, due_ns));
+    }
+
+    /// Whether a write that the machine decided waits for the other.
+    fn waits_for(&self, at: usize, other: usize) -> bool {
+        let (Some(machine), spread) = (&self.machines[at], &self.map.spreads[0]) else { return false };
+        let waits = |copy: &herd_node::Copy| {
+            let group = spread.group_of(machine.inside.slot(&copy.name));
+            let is_led = group.primary == Some(node(at)) && group.members().any(|member| member == node(other));
+            copy.pending.is_some() && is_led
+        };
+        at != other && machine.inside.copies().iter().any(waits)
     }
 
     /// Whether each machine runs.
@@ -490,7 +600,7 @@ impl<S: Service> World<S> {
 
     fn break_links(&mut self, a: usize, b: usize) {
         let mut unread = 0;
-        for ([(one, _), (other, _)], cable) in &self.cables {
+        for Laid { ends: [(one, _), (other, _)], cable, .. } in &self.cables {
             if (*one, *other) == (a, b) || (*one, *other) == (b, a) {
                 unread += cable.under_way();
                 cable.cut();
@@ -539,9 +649,9 @@ impl<S: Service> World<S> {
         self.restarts.insert(at, until_ns);
         let is_its = |(machine, _): At| machine == at;
         let (gone, kept): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.cables).into_iter().partition(|(ends, _)| ends.iter().any(|end| is_its(*end)));
+            std::mem::take(&mut self.cables).into_iter().partition(|it| it.ends.iter().any(|end| is_its(*end)));
         self.cables = kept;
-        for (ends, cable) in gone {
+        for Laid { ends, cable, .. } in gone {
             let [first, second] = cable.into_ends();
             let (end, peer) = if is_its(ends[0]) { (ends[1], second) } else { (ends[0], first) };
             peer.reset();
@@ -600,7 +710,7 @@ impl<S: Service> World<S> {
 
     /// Forgets connections that are over on both sides.
     fn bury(&mut self) {
-        self.cables.retain(|(_, cable)| !(cable.end(0).is_closed() && cable.end(1).is_closed()));
+        self.cables.retain(|Laid { cable, .. }| !(cable.end(0).is_closed() && cable.end(1).is_closed()));
         self.alone.retain(|(_, peer)| !peer.is_closed());
     }
 
@@ -608,6 +718,8 @@ impl<S: Service> World<S> {
     fn calm(&mut self) -> Result<(), String> {
         self.quiet = true;
         self.paths.clear();
+        self.traps.clear();
+        self.cables.iter_mut().for_each(|it| it.late_ns = 0);
         let now_ns = self.now_ns();
         self.paused.iter_mut().for_each(|paused| wake(paused, now_ns));
         self.machines.iter().flatten().for_each(|machine| machine.inside.leave_memory(None));
