@@ -131,6 +131,11 @@ impl Grant {
     }
 }
 
+/// When a wait of so long is over: not before, though the clock leaves out what is beyond its milliseconds.
+pub(crate) fn wait_until_ms(now_ms: u64, wait_ms: u64) -> u64 {
+    now_ms.saturating_add(wait_ms).saturating_add(u64::from(wait_ms > 0))
+}
+
 /// How long to wait for a lock that others hold for `held_ms`, before asking again: until it may be free, or changes.
 /// `None`: the time, until `deadline_ms`, is over.
 pub(crate) fn wait_ms(now_ms: u64, deadline_ms: u64, held_ms: u64) -> Option<u64> {

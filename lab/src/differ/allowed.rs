@@ -22,10 +22,17 @@ const INVALID_OR_DUPLICATE: &str = "CLIENT_ERROR invalid or duplicate flag";
 const OPAQUE_TOO_LONG: &str = "CLIENT_ERROR opaque token too long";
 const NON_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
 const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk";
+const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object";
 const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 
 /// All of them; the first that fits counts.
-pub(super) const ALLOWED: [Allowed; 30] = [
+pub(super) const ALLOWED: [Allowed; 31] = [
+    Allowed {
+        name: "whose memory is full",
+        sentence: "Behind `SERVER_ERROR out of memory storing object` stand a colon and which node's memory, or which \
+                   quota, is full: memcached has one memory.",
+        is: |it| it.memcached_is(NO_MEMORY) && it.herd_says("SERVER_ERROR out of memory storing object: "),
+    },
     Allowed {
         name: "client flags above 32 bits",
         sentence: "Client flags above 4,294,967,295 are refused: memcached keeps their low 32 bits, and a client \

@@ -4,7 +4,7 @@ use super::{Client, Download, Upload};
 use crate::error::{ErrorKind, Result};
 use crate::lock::{
     self, Grant, Lease, LockOptions, Standing, check_request, clock_ms, lock_request, pause_ms, renew_request,
-    unlock_request, wait_ms,
+    unlock_request, wait_ms, wait_until_ms,
 };
 use crate::request::Request;
 use crate::shell::millis;
@@ -29,7 +29,7 @@ impl Client {
         // A lock guards others and not itself: a token shown to it would keep out who shows none.
         let client = Client { common: self.common.without_token() };
         let key = key.as_ref();
-        let deadline_ms = clock_ms().saturating_add(millis(wait));
+        let deadline_ms = wait_until_ms(clock_ms(), millis(wait));
         loop {
             let asked_ms = clock_ms();
             let (answer, version) = client.ask(lock_request(key, options)?).await?;

@@ -198,7 +198,7 @@ fn a_value_that_only_passes_goes_through_a_full_node_and_many_at_once_are_told_t
         }
     };
     assert!((4..=8).contains(&passing.len()), "{} MiB beyond what is kept", passing.len());
-    assert!(error.kind == ErrorKind::Full && error.text.contains("does not pass here"), "{}", error.text);
+    assert!(error.kind == ErrorKind::Full && error.text.contains("does not pass there"), "{}", error.text);
     let more = |i: u64| put(&store, &c, &(i << 32).to_le_bytes(), &value, at(1)).is_err();
     assert!((1..500).any(more), "what is kept gets nothing of it, but for what is left of pages begun");
     drop(passing);
@@ -215,7 +215,7 @@ fn an_index_that_may_not_grow_refuses() {
     let (ram, cache) = (store.create("r", spec("ram:1")).expect("new"), store.create("c", spec("cache")).expect("new"));
     let error = (0u64..1_000).find_map(|i| put(&store, &ram, &i.to_le_bytes(), b"v", at(1)).err());
     let error = error.expect("it is full");
-    assert!(error.kind == ErrorKind::Full && error.text.contains("index is full"), "{}", error.text);
+    assert!(error.kind == ErrorKind::Full && error.text.contains("the index of node 'n' is full"), "{}", error.text);
     assert!((0u64..1_000).any(|i| put(&store, &cache, &i.to_le_bytes(), b"v", at(1)).is_err()), "no room for a cache");
     store.flush(&ram, None);
     upkeep(&store, at(1));
