@@ -6,7 +6,10 @@
 use crate::arena::Arena;
 use crate::names::{self, Names};
 use crate::refusal;
-use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use crate::sync::atomic::{
+    AtomicBool, AtomicI64, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use crate::sync::{Rank, RwLock};
 use herd_core::collection::{Class, Spec};
 use herd_core::key::{self, CollectionId, HashKey, ObjectId};
@@ -141,12 +144,13 @@ impl State {
         if due != 0 && due <= now_ms && self.flush_at_ms.compare_exchange(due, 0, Relaxed, Relaxed).is_ok() {
             self.begin_generation();
         }
-        self.generation.load(Relaxed)
+        self.generation.load(Acquire)
     }
 
     fn begin_generation(&self) {
         let next = self.generations.fetch_add(1, Relaxed) + 1;
-        self.generation.fetch_max(next, Relaxed);
+        // After the number of the map: who sees this generation with an entry locked sees that too.
+        self.generation.fetch_max(next, Release);
         if let Some(names) = &self.names {
             names.begin(next);
         }

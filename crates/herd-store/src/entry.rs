@@ -154,6 +154,11 @@ impl<'s> Entry<'s> {
         self.shard.left.get(self.generation, self.name, self.now.unix_ms)
     }
 
+    /// Whether a token of a lock was shown with an operation on what is committed, or on what was here.
+    pub fn is_fenced(&self) -> bool {
+        self.place.is_some_and(|(_, addr)| self.shard.record(addr).fence().is_some()) || self.left().is_some()
+    }
+
     /// Counts a get and notes the use of what was found.
     #[inline]
     pub fn count_get(&mut self, hit: bool) {

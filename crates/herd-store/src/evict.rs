@@ -115,7 +115,8 @@ impl Shard {
     /// Evicts from the front page of a queue; false if that takes a page and there is none, `None` if all of it had to
     /// stay and is now at the back.
     fn evict_page(&mut self, c: &State, queue: u8, now_ms: u64) -> Option<bool> {
-        let log = &self.logs(c).queues[usize::from(queue)];
+        let log = &mut self.logs(c).queues[usize::from(queue)];
+        log.spots.clear();
         let (page, mut at) = (*log.pages.front().expect("the queue has pages"), log.head);
         let note = *self.arena.note(&self.owner, page);
         let (mut freed, mut done) = (0, false);
@@ -256,7 +257,8 @@ impl Shard {
     /// Moves the live records of pages `first..=last` of a queue to the front of that run and frees what is left over.
     /// Packing in order never overtakes what it reads, so no spare page is needed. False if nothing was left over.
     fn slide(&mut self, c: &State, queue: u8, first: usize, last: usize) -> bool {
-        let log = &self.logs(c).queues[usize::from(queue)];
+        let log = &mut self.logs(c).queues[usize::from(queue)];
+        log.spots.clear();
         let pages: Vec<PageId> = log.pages.range(first..=last).copied().collect();
         let mut garbage = 0;
         let (mut to, mut to_at) = (0, 0);
@@ -356,6 +358,7 @@ impl Shard {
             return false;
         }
         let log = &mut self.logs(c).queues[queue];
+        log.spots.clear();
         log.pages.remove(at);
         log.garbage -= u64::from(note.used_bytes);
         if at == 0 {

@@ -55,7 +55,7 @@ use arena::{Arena, PAGE_BYTES, PageId};
 use body::Zeros;
 use collection::Registry;
 use herd_core::collection::Spec;
-use herd_core::key::{CollectionId, HashKey};
+use herd_core::key::{CollectionId, HashKey, ObjectId};
 use herd_core::limits::{HELD_PART, SLOTS, SPREADS_MAX};
 use herd_core::place::Map;
 use herd_core::{Error, entry as core_entry, quote, size};
@@ -237,7 +237,16 @@ impl Store {
     /// Begins to fetch what finding an object will need.
     #[inline]
     pub fn foresee(&self, collection: &Collection, name: &[u8]) -> Foreseen {
-        let id = collection.0.object_id(&self.hash_key, name);
+        self.foresee_id(collection.0.object_id(&self.hash_key, name))
+    }
+
+    /// As [`Store::foresee`], of a collection that may not be known here.
+    pub fn foresee_in(&self, collection: CollectionId, name: &[u8]) -> Foreseen {
+        self.foresee_id(ObjectId::of(&self.hash_key, collection, name))
+    }
+
+    #[inline]
+    fn foresee_id(&self, id: ObjectId) -> Foreseen {
         let foreseen = Foreseen { shard: self.layout.place(id.slot()).0, tag: self.layout.tag(id) };
         self.lock(foreseen.shard).index.foresee(foreseen.tag);
         foreseen

@@ -10,7 +10,7 @@
 //! but not as an object, and neither expires nor is evicted; a flush takes it like all else.
 //!
 //! Who may call: the node, with the entry locked. Whether a write follows its base, and when it may be committed, is
-//! not judged here but by [`herd_core::replica`]. A write kept by name takes some 150 bytes and its name, charged to
+//! not judged here but by [`herd_core::replica`]. A write kept by name takes some 220 bytes and its name, charged to
 //! the arena; there are as many as operations under way, which the node bounds.
 
 use crate::arena::{Arena, PageId};
@@ -22,18 +22,21 @@ use crate::refusal;
 use herd_core::Error;
 use herd_core::entry::{Fence, Version};
 use herd_core::replica::Pending;
-use std::collections::BTreeMap;
 
-/// What something kept by name costs beyond its name: its place in a tree at the usual two thirds full, and the
-/// allocator's share.
-const OVERHEAD_BYTES: u64 = 150;
+/// What something kept by name costs beyond its name: its place in a list that may be half full, and the allocator's
+/// share.
+const OVERHEAD_BYTES: u64 = 224;
+/// It is charged in steps of so many bytes, and given back two steps late.
+const CHARGE_BYTES: u64 = 4096;
 
 /// The tag of a name, the generation of its collection, and the name.
 pub(crate) type Of = (Tag, Generation, Box<[u8]>);
 
-/// What is kept in a shard by name.
+/// What is kept in a shard by name: by tag, and mostly little.
 pub(crate) struct ByName<T> {
-    all: BTreeMap<Of, T>,
+    all: Vec<(Of, T)>,
+    bytes: u64,
+    charged_bytes: u64,
 }
 
 /// A write that is pending.
@@ -45,7 +48,7 @@ pub(crate) struct Prepared {
 
 impl<T> ByName<T> {
     pub(crate) fn new() -> Self {
-        Self { all: BTreeMap::new() }
+        Self { all: Vec::new(), bytes: 0, charged_bytes: 0 }
     }
 
     #[inline]
@@ -56,53 +59,86 @@ impl<T> ByName<T> {
     /// What is kept of a name.
     #[inline]
     pub(crate) fn get(&self, tag: Tag, generation: Generation, name: &[u8]) -> Option<&T> {
-        if self.all.is_empty() {
-            return None;
+        let at = self.find(tag, generation, name)?;
+        self.all.get(at).map(|(_, kept)| kept)
+    }
+
+    #[inline]
+    fn find(&self, tag: Tag, generation: Generation, name: &[u8]) -> Option<usize> {
+        let mut at = self.first(tag);
+        while let Some(((t, g, n), _)) = self.all.get(at).filter(|((t, ..), _)| *t == tag) {
+            if (*t, *g, &**n) == (tag, generation, name) {
+                return Some(at);
+            }
+            at += 1;
         }
-        let mut same = self.range(tag, tag).filter(|((_, g, n), _)| *g == generation && **n == *name);
-        same.next().map(|(_, kept)| kept)
+        None
+    }
+
+    /// Where those of a tag begin, or would.
+    #[inline]
+    fn first(&self, tag: Tag) -> usize {
+        self.all.partition_point(|((t, ..), _)| *t < tag)
     }
 
     /// What is kept of the tags `from..=to`, by tag.
     pub(crate) fn range(&self, from: Tag, to: Tag) -> impl Iterator<Item = (&Of, &T)> {
-        let first: Of = (from, 0, Box::default());
-        self.all.range(first..).take_while(move |((tag, ..), _)| *tag <= to)
+        self.all[self.first(from)..].iter().take_while(move |((tag, ..), _)| *tag <= to).map(|(of, kept)| (of, kept))
     }
 
     /// All that is kept.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Of, &T)> {
-        self.all.iter()
+        self.all.iter().map(|(of, kept)| (of, kept))
     }
 
-    /// Keeps something of a name, in place of what is kept.
+    /// Keeps something of a name, of which nothing is kept.
     fn insert(&mut self, arena: &Arena, tag: Tag, generation: Generation, name: &[u8], kept: T) {
-        if self.all.insert((tag, generation, name.into()), kept).is_none() {
-            arena.charge(OVERHEAD_BYTES + name.len() as u64);
-        }
+        let at = self.first(tag);
+        self.all.insert(at, ((tag, generation, name.into()), kept));
+        self.bytes += cost_bytes(name);
+        self.charge(arena);
     }
 
     fn remove(&mut self, arena: &Arena, tag: Tag, generation: Generation, name: &[u8]) -> Option<T> {
-        let kept = self.all.remove(&(tag, generation, name.into()))?;
-        arena.discharge(OVERHEAD_BYTES + name.len() as u64);
+        let at = self.find(tag, generation, name)?;
+        let (_, kept) = self.all.remove(at);
+        self.bytes -= cost_bytes(name);
+        self.charge(arena);
         Some(kept)
     }
 
     /// Drops of what is kept of the tags `from..=to` that which is `meant`.
     pub(crate) fn drop_range(&mut self, arena: &Arena, from: Tag, to: Tag, meant: impl Fn(&Of) -> bool) {
-        let gone: Vec<Of> = self.range(from, to).filter(|(of, _)| meant(of)).map(|(of, _)| of.clone()).collect();
-        gone.iter().for_each(|(tag, generation, name)| drop(self.remove(arena, *tag, *generation, name)));
+        self.retain(arena, |of, _| !((from..=to).contains(&of.0) && meant(of)));
     }
 
     /// Keeps only what `stays`.
     pub(crate) fn retain(&mut self, arena: &Arena, mut stays: impl FnMut(&Of, &T) -> bool) {
-        self.all.retain(|of, kept| {
+        self.all.retain(|(of, kept)| {
             let stays = stays(of, kept);
-            if !stays {
-                arena.discharge(OVERHEAD_BYTES + of.2.len() as u64);
-            }
+            self.bytes -= if stays { 0 } else { cost_bytes(&of.2) };
             stays
         });
+        self.charge(arena);
     }
+
+    /// Charges what is kept to the arena, in steps, as it comes and goes with each write.
+    fn charge(&mut self, arena: &Arena) {
+        let wanted = self.bytes.next_multiple_of(CHARGE_BYTES);
+        if wanted > self.charged_bytes {
+            arena.charge(wanted - self.charged_bytes);
+        } else if wanted + CHARGE_BYTES < self.charged_bytes {
+            arena.discharge(self.charged_bytes - wanted);
+            self.all.shrink_to(2 * self.all.len());
+        } else {
+            return;
+        }
+        self.charged_bytes = wanted;
+    }
+}
+
+fn cost_bytes(name: &[u8]) -> u64 {
+    OVERHEAD_BYTES + name.len() as u64
 }
 
 impl Entry<'_> {
@@ -235,7 +271,7 @@ impl Entry<'_> {
 
     fn commit_object(&mut self) {
         if let Some((at, addr)) = self.place.take() {
-            self.shard.kill(self.c, at, addr);
+            self.shard.replace(self.c, at, addr);
         }
         let (at, addr) = self.pending_place();
         record::set_mark(self.shard.bytes_mut(addr), PENDING, false);

@@ -51,6 +51,11 @@ impl Key {
         self.id
     }
 
+    /// What tells its object from others, nearly: a hash of collection and name.
+    pub fn fingerprint(&self) -> u64 {
+        self.hash
+    }
+
     /// Its slot.
     pub fn slot(&self) -> usize {
         usize::from(self.slot)

@@ -36,6 +36,8 @@ const TRASH_BLOCKS: usize = 4096;
 const TRASH_BLOCKS_LOCKED: usize = 64;
 /// Garbage of a queue that may make the difference for a put that was refused.
 const GARBAGE_STEP_BYTES: u64 = 8 * 1024;
+/// Places of replaced records that a queue remembers: about as many writes as are pending in a shard at once.
+const SPOTS_MAX: usize = 16;
 
 /// The queue of entries that proved useful, and of those that are never evicted.
 pub(crate) const MAIN: u8 = 0;
@@ -98,6 +100,9 @@ pub(crate) struct Queue {
     pub(crate) bytes: u64,
     /// Bytes of dead entries in the pages.
     pub(crate) garbage: u64,
+    /// Dead records whose place the next write of just their length may take, the latest last, and their lengths. Who
+    /// moves or frees what is in the pages forgets them.
+    pub(crate) spots: Vec<(Addr, usize)>,
 }
 
 /// There was no page for an entry.
@@ -358,11 +363,17 @@ impl Shard {
         record.len_bytes() as u64 + body + c.name_cost_bytes(record.name().len())
     }
 
-    /// Room for an entry of `len` bytes at the end of a queue; `reserved` may take the last pages. The caller writes
-    /// the record there before anything else happens to the shard.
+    /// Room for an entry of `len` bytes: the place of one that was replaced, or at the end of a queue; `reserved` may
+    /// take the last pages. The caller writes the record there before anything else happens to the shard.
     pub(crate) fn append(&mut self, c: &State, queue: u8, len: usize, reserved: bool) -> Result<Addr, NoPage> {
         let logs = self.logs[usize::from(c.index)].as_mut().expect("logs are made before entries");
         let log = &mut logs.queues[usize::from(queue)];
+        if let Some(at) = log.spots.iter().rposition(|(_, spot)| *spot == len) {
+            let (addr, _) = log.spots.remove(at);
+            log.garbage -= len as u64;
+            self.arena.note_mut(&mut self.owner, PageId(addr.page())).live_bytes += len as u32;
+            return Ok(addr);
+        }
         let last = log.pages.back().copied();
         let room = last.filter(|id| self.arena.note(&self.owner, *id).used_bytes as usize + len <= PAGE_BYTES);
         let page = match room {
@@ -426,6 +437,18 @@ impl Shard {
         if before / GARBAGE_STEP_BYTES != (before + len as u64) / GARBAGE_STEP_BYTES {
             self.arena.note_freeable();
         }
+    }
+
+    /// As `kill`, of an entry that a committed write replaces. Its place is taken by the next write of the same length:
+    /// objects that are written again and again stay in the memory they are in, as in a herd of one.
+    pub(crate) fn replace(&mut self, c: &State, at: usize, addr: Addr) {
+        let (len, queue) = (self.record(addr).len_bytes(), self.arena.note(&self.owner, PageId(addr.page())).queue);
+        self.kill(c, at, addr);
+        let spots = &mut self.logs(c).queues[usize::from(queue)].spots;
+        if spots.len() == SPOTS_MAX {
+            spots.remove(0);
+        }
+        spots.push((addr, len));
     }
 
     /// Overwrites an entry with one of the same length in the page.

@@ -37,6 +37,43 @@ fn names_kept_in_order_are_counted_and_given_back() {
 }
 
 #[test]
+fn what_is_written_again_and_again_with_copies_elsewhere_stays_where_it_is() {
+    let store = store(64 << 20);
+    let c = store.create("c", spec("ram:1")).expect("new");
+    let write = |i: u64, value: &[u8]| {
+        let name = i.to_le_bytes();
+        let value = Given::Small(value, None);
+        let new =
+            NewObject { value, flags: 0, expires_ms: 0, attributes: &[], memcached: Default::default(), fence: None };
+        let mut entry = store.entry(&c, &name, at(1));
+        let (base, version) = (entry.committed(), entry.take_version(0));
+        entry.prepare(version, base, &new).expect("there is room");
+        assert!(entry.commit(version));
+    };
+    (0..3).for_each(|_| (0..500).for_each(|i| write(i, &[7; 300])));
+    let used = store.memory().1;
+    for round in 0..200u64 {
+        (0..500).for_each(|i| write(i * 77 % 500, &[round as u8; 300]));
+    }
+    assert_eq!(store.memory().1, used, "no page more");
+    let values = |store: &Store| {
+        let found =
+            |i: u64| store.get(&c, &i.to_le_bytes(), at(1), |found| (found.head.size_bytes, found.head.version > 0));
+        (0..500).filter(|i| found(*i) == Got::Hit((300, true))).count()
+    };
+    assert_eq!(values(&store), 500);
+    // What is as long takes the place of another, and what is not does not.
+    for round in 0..40 {
+        (0..500).for_each(|i| write(i, &vec![1; 200 + (round + i as usize) % 5 * 40]));
+        let all = (0..500).all(|i: u64| {
+            let size = 200 + (round + i as usize) % 5 * 40;
+            store.get(&c, &i.to_le_bytes(), at(1), |found| found.head.size_bytes as usize) == Got::Hit(size)
+        });
+        assert!(all, "round {round}");
+    }
+}
+
+#[test]
 fn names_kept_in_order_leave_with_a_flush_that_meets_a_put() {
     let store = store(64 << 20);
     let sorted = store.create("sorted", Spec { ordered: true, ..spec("ram:1") }).expect("new");

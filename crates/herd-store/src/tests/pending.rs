@@ -61,7 +61,9 @@ fn a_write_that_is_dropped_leaves_everything_as_it_was() {
         assert!(!entry.is_clean() && entry.found_pending().is_none() && entry.abort(first + 20));
         drop((entry, large));
     }
-    assert_eq!((store.counts(&c), store.memory().1), (counts, used));
+    assert_eq!(store.counts(&c), counts);
+    // Lists of what is pending are charged in steps, and given back late.
+    assert!(store.memory().1 <= used + 2 * 4096, "{} bytes, {used} before", store.memory().1);
     assert_eq!(store.list(&c, b"", None, 9, at(1)).len(), 1);
     let next = put(&store, &c, b"n", b"v", at(1)).expect("fits");
     assert_eq!(next, first + 21, "what was dropped is not used again");
