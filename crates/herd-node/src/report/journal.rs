@@ -74,7 +74,8 @@ impl Journal {
 
     fn groups(&mut self, map: &Map, now_ms: u64, lines: &mut Vec<String>) {
         let is_there = |id| !self.nodes.get(&id).is_some_and(|known| known.is_told);
-        for (epoch, text) in losses(map).split_off(&(self.lost + 1)) {
+        let told = self.lost;
+        for (epoch, text) in losses(map).into_iter().filter(|(epoch, _)| *epoch > told) {
             self.lost = epoch;
             lines.push(text);
         }
