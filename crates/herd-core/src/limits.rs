@@ -246,18 +246,19 @@ pub const LOCK_LEASE_MIN_MS: u64 = 100;
 /// Longest lease of a lock: nobody should have to wait longer for a holder that is gone.
 pub const LOCK_LEASE_MAX_MS: u64 = 24 * 3600 * 1000;
 
-/// Requests a slot remembers: at 100,000 writes a second on 4,096 slots those of the last 10 s.
-pub const WINDOW_REQUESTS_MAX: usize = 256;
+/// Requests a group remembers: at 100,000 writes a second on 64 groups those of the last 10 s. To look for one that is
+/// asked again takes some 10 us.
+pub const WINDOW_REQUESTS_MAX: usize = 16_384;
 
-/// Clients (loops of nodes) of which a slot knows up to where it forgot their requests: more than most herds have, and
+/// Clients (loops of nodes) of which a group knows up to where it forgot their requests: more than most herds have, and
 /// some 6 KiB.
 pub const WINDOW_CLIENTS_MAX: usize = 256;
 
 /// How long a client that is forgotten itself may still ask something again, ms: far longer than any deadline.
 pub const WINDOW_CLIENT_MS: u64 = 3600 * 1000;
 
-/// A result up to here is kept for a retry: counters, versions, short values. A slot's window is then at most some
-/// 80 KiB.
+/// A result up to here is kept for a retry: counters, versions, short values. A group's window is then at most some
+/// 5 MiB.
 pub const WINDOW_RESULT_MAX_BYTES: usize = 256;
 
 /// Requests that one write answers, as they stand in its message, with their results: with a name and attributes of the
@@ -320,7 +321,7 @@ pub const GROUP_LATE_MAX_MS: u64 = 1_000;
 pub const GROUP_LINE_PART: u64 = 16;
 
 /// How long what is committed waits to be told to a member, for a message that goes there anyway.
-pub const GROUP_SETTLE_MS: u64 = 1;
+pub const GROUP_SETTLE_MS: u64 = 4;
 
 /// How often the primary of a group looks for objects whose time is over; until it has found one nobody else does.
 pub const GROUP_SWEEP_MS: u64 = TICK_MS;
@@ -328,8 +329,8 @@ pub const GROUP_SWEEP_MS: u64 = TICK_MS;
 /// Entries that a group's upkeep looks at in one turn, of any group: some 0.5 ms.
 pub const GROUP_TURN_ENTRIES: usize = 4096;
 
-/// Answered requests of a node's slots take at most one part in so many of its memory, and of that the windows of each
-/// slot an equal share; each request costs some 60 bytes, and what it was answered.
+/// Answered requests of a node's groups take at most one part in so many of its memory, and of that each group its
+/// share of the slots; each request costs 32 bytes, and what it was answered.
 pub const WINDOWS_PART: u64 = 32;
 
 /// Prepared writes in one message that tells them: with names of the longest kind half of what a frame takes.

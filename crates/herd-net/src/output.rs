@@ -111,6 +111,12 @@ impl<'a, B: Chunks> Output<'a, B> {
         Ticket { conn: self.conn, serial: self.queue.serial }
     }
 
+    /// What [`Output::ticket`] and [`Output::defer`] name next; `None` if there may be no further gap.
+    pub fn next_ticket(&self) -> Option<Ticket> {
+        let is_full = self.queue.waiting as usize >= DEFERRED_MAX;
+        (!is_full).then(|| Ticket { conn: self.conn, serial: self.queue.serial.wrapping_add(1) })
+    }
+
     /// Leaves a gap for a reply that comes later; `None` if the connection has too many.
     pub fn defer(&mut self) -> Option<Ticket> {
         if self.queue.waiting as usize >= DEFERRED_MAX {

@@ -18,7 +18,7 @@ impl Held {
 
     /// Holds so many bytes in all. Error: `Busy` where others hold all that may be held.
     pub(crate) fn set(&mut self, bytes: u64) -> Result<(), Error> {
-        if self.store.hold(bytes as i64 - self.bytes as i64) {
+        if bytes == self.bytes || self.store.hold(bytes as i64 - self.bytes as i64) {
             self.bytes = bytes;
             return Ok(());
         }

@@ -56,6 +56,14 @@ pub trait Copies<K, C> {
     /// Keeps a write beside the committed state; none is pending. Takes all the room there may be need of.
     fn prepare(&mut self, key: &K, write: Pending, change: &C) -> Result<(), Refusal>;
 
+    /// As [`Copies::prepare`], if nothing is pending, what is committed is the write's base, and the entry is not over:
+    /// one step for what mostly comes. `None`: it is not so, or that is not known in one step; nothing was done.
+    fn prepare_next(&mut self, key: &K, write: Pending, change: &C) -> Option<Result<(), Refusal>> {
+        let here = self.state(key);
+        let follows = here.pending.is_none() && here.committed == write.base && !here.is_over;
+        follows.then(|| self.prepare(key, write, change))
+    }
+
     /// The pending write of this version becomes the committed state, or it goes. Can't fail; where it is not pending
     /// nothing happens.
     fn end(&mut self, key: &K, version: Version, is_committed: bool);
@@ -82,6 +90,11 @@ pub(super) fn prepare<K, C: Change>(
     write: Pending,
     offer: &Offer<C>,
 ) -> (Verdict, bool) {
+    if let Offer::Change(change) = offer
+        && let Some(done) = copies.prepare_next(key, write, change)
+    {
+        return done.map_or_else(|refusal| (Verdict::Refused(refusal), false), |()| (Verdict::Prepared, true));
+    }
     let State { mut committed, mut pending, .. } = match copies.state(key) {
         state if is_over(&state) || state.committed >= write.version => return (Verdict::Prepared, false),
         state => state,

@@ -26,6 +26,7 @@
 //! # A write
 //!
 //! decided -> prepared at home, sent -> every needed member has acked in this epoch -> committed, answered.
+//! What needs no decision may begin prepared ([`Part::begin_prepared`]); from there on it is a write like any other.
 //! One needed member refused -> aborting -> every needed member has aborted -> dropped, answered.
 
 pub(crate) mod bugs;
@@ -303,6 +304,22 @@ impl<K, C> Message<K, C> {
             Message::Moved { ref view } => Message::Moved { view: view.clone() },
         }
     }
+}
+
+/// A prepare that is to be sent to a member, for the link of this generation and no later one, as it is in
+/// [`Message::Prepare`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Departure {
+    /// The member.
+    pub to: NodeId,
+    /// That of the link.
+    pub generation: u64,
+    /// Of the primary.
+    pub epoch: GroupEpoch,
+    /// Counts the prepares of the link.
+    pub serial: u64,
+    /// All up to this serial is done with.
+    pub settled: u64,
 }
 
 /// What became of operations.

@@ -5,7 +5,9 @@ use super::bugs::{self, Bug};
 use super::link::Link;
 use super::target::Target;
 use super::write::{Why, Write};
-use super::{Change, Copies, Effect, GroupEpoch, Member, Message, NodeId, Offer, Outcome, Part, Pending, Refusal};
+use super::{
+    Change, Copies, Departure, Effect, GroupEpoch, Member, Message, NodeId, Offer, Outcome, Part, Pending, Refusal,
+};
 use super::{Standing, Verdict, View};
 use crate::entry::Version;
 use crate::limits::{PART_BYTES_MAX, PART_OPS_MAX};
@@ -88,7 +90,41 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         self.end(at, &key);
     }
 
-    /// Up to where the member may commit, if it does not know; called when a link was silent for 1 ms.
+    /// Whether a write of so many bytes may begin at once, by [`Part::begin_prepared`]: nothing of its entry waits or
+    /// is under way, all members have the view, and none is syncing.
+    pub fn takes_at_once(&self, key: &K, size_bytes: u64) -> bool {
+        let is_ready = |member: &Member| self.links.get(&member.node).is_some_and(|link| link.is_ready);
+        let is_known = || self.writes.contains_key(key) || self.lines.contains_key(key);
+        let has_room = || self.ops < PART_OPS_MAX && !self.is_full(size_bytes);
+        let is_open = self.is_open && self.targets.is_empty() && self.view.is_enough();
+        is_open && self.view.members.iter().all(is_ready) && has_room() && !is_known()
+    }
+
+    /// A write that the caller has decided and prepared here, where [`Part::takes_at_once`]: a short way for what needs
+    /// no decision. Its prepares are told to `send` and not kept: a member that must be told once more is sent the
+    /// write's name, and if it has it not, the whole.
+    pub fn begin_prepared<S: Copies<K, C>>(
+        &mut self,
+        at: &mut S,
+        (key, pending, size_bytes): (&K, Pending, u64),
+        op: O,
+        mut send: impl FnMut(Departure),
+    ) {
+        self.ops += 1;
+        self.bytes += size_bytes;
+        let mut write = Write::prepared(pending, size_bytes, op);
+        for member in &self.view.members {
+            let Some(link) = self.links.get_mut(&member.node) else { continue };
+            let (serial, settled) = link.send();
+            write.send(member.node, serial);
+            let (to, generation) = (member.node, link.generation);
+            send(Departure { to, generation, epoch: self.view.epoch, serial, settled });
+        }
+        self.writes.insert(key.clone(), write);
+        self.end(at, key);
+    }
+
+    /// Up to where the member may commit, if it does not know; called when a link was silent for a few ms.
     pub fn settle(&mut self, peer: NodeId) {
         let Some(link) = self.links.get_mut(&peer).filter(|link| link.owes_settle()) else { return };
         let (epoch, settled) = (self.view.epoch, link.settle());
@@ -383,7 +419,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             return;
         }
         let Some(write) = self.writes.remove(key) else { return };
-        self.bytes -= write.size_bytes();
+        self.bytes -= write.size_bytes;
         for (peer, serial) in write.serials() {
             self.links.entry(peer).and_modify(|link| link.done(serial));
         }

@@ -1,12 +1,12 @@
-//! The requests a slot answered last, so that one that is asked again is answered from there and not done twice.
+//! The requests a group answered last, so that one that is asked again is answered from there and not done twice.
 //!
-//! It is kept at each member: with a prepare comes who asked and what the answer is; [`Window::begin`] when the write
-//! is prepared, [`Window::end`] when it is committed, [`Window::forget`] when it is dropped. So a retry finds its
-//! answer also after a take-over.
+//! It is kept at each member: with a prepare comes who asked and what the answer is, and [`Window::end`] is called when
+//! the write is committed. So a retry finds its answer also after a take-over. What is prepared and not committed the
+//! caller knows, as it has to keep that by write.
 //!
 //! What it has forgotten it tells by each client's own count: up to the highest of a client that it forgot, what it
 //! does not know may have been done. No clock of another node decides: how long a request was under way, nobody knows.
-//! Callers: the node, under the lock of the slot; `now_ms` is of its own steady clock.
+//! Callers: the node, at the group's part; `now_ms` is of its own steady clock.
 
 use crate::entry::Version;
 use crate::limits::{WINDOW_CLIENT_MS, WINDOW_CLIENTS_MAX, WINDOW_REQUESTS_MAX, WINDOW_RESULT_MAX_BYTES};
@@ -34,16 +34,13 @@ pub enum Known<'a> {
     Unknown,
 }
 
-/// The window of one slot.
+/// The window of one group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Window {
     /// By when they ended.
     done: VecDeque<Done>,
-    /// Their results, one after the other, from `results_from` on.
-    results: Vec<u8>,
-    results_from: usize,
-    /// Begun and not ended; bounded as operations are.
-    under_way: Vec<RequestId>,
+    /// Their results, one after the other.
+    results: VecDeque<u8>,
     /// The highest request of each client that ended and is forgotten, the client whose was forgotten last at the end.
     forgotten: VecDeque<Forgotten>,
     /// A client was forgotten itself: until then it may be anybody.
@@ -71,44 +68,32 @@ struct Forgotten {
 }
 
 impl Window {
-    /// What is known of a request that is asked again. `all_seen`: all that was done since it was asked first came by
-    /// here.
-    pub fn find(&self, id: RequestId, all_seen: bool, now_ms: u64) -> Known<'_> {
-        if self.under_way.contains(&id) {
-            return Known::UnderWay;
-        }
+    /// What is known of a request that is asked again and is not under way. `all_seen`: all that was done since it was
+    /// asked first came by here.
+    pub fn find(&mut self, id: RequestId, all_seen: bool, now_ms: u64) -> Known<'_> {
         let is_forgotten = |it: &Forgotten| it.id.client == id.client && it.id.sequence >= id.sequence;
-        match self.done.iter().rposition(|done| done.id == id).and_then(|at| Some((at, self.done.get(at)?))) {
-            Some((at, Done { version, bytes: Some(bytes), .. })) => {
-                let from = self.results_from + self.done.range(..at).map(Done::len).sum::<usize>();
-                let result = self.results.get(from..from + usize::from(*bytes));
-                result.map_or(Known::Unknown, |result| Known::Done(*version, result))
+        // From the latest on, as few wait long to be asked again.
+        let mut end = self.results.len();
+        for done in self.done.iter().rev() {
+            let from = end - done.len();
+            if done.id == id {
+                let results = self.results.make_contiguous();
+                return done.bytes.map_or(Known::Unknown, |_| Known::Done(done.version, &results[from..end]));
             }
-            Some((_, Done { bytes: None, .. })) => Known::Unknown,
-            None if !all_seen || now_ms < self.unsure_until_ms => Known::Unknown,
-            None if self.forgotten.iter().any(is_forgotten) => Known::Unknown,
-            None => Known::New,
+            end = from;
+        }
+        match () {
+            () if !all_seen || now_ms < self.unsure_until_ms => Known::Unknown,
+            () if self.forgotten.iter().any(is_forgotten) => Known::Unknown,
+            () => Known::New,
         }
     }
 
-    /// A request is being done: its write is prepared.
-    pub fn begin(&mut self, id: RequestId) {
-        if !self.under_way.contains(&id) {
-            self.under_way.push(id);
-        }
-    }
-
-    /// It will not be done: its write was dropped.
-    pub fn forget(&mut self, id: RequestId) {
-        self.under_way.retain(|other| *other != id);
-    }
-
-    /// It was done: its write is committed; `None` is a result that was too long to keep. The window keeps the last
-    /// `WINDOW_REQUESTS_MAX`.
+    /// A request was done: its write is committed; `None` is a result that was too long to keep. The window keeps the
+    /// last `WINDOW_REQUESTS_MAX`.
     pub fn end(&mut self, id: RequestId, version: Version, result: Option<&[u8]>, now_ms: u64) {
-        self.forget(id);
         let result = result.filter(|result| result.len() <= WINDOW_RESULT_MAX_BYTES);
-        self.results.extend_from_slice(result.unwrap_or_default());
+        self.results.extend(result.unwrap_or_default());
         self.done.push_back(Done { id, version, bytes: result.map(|result| result.len() as u16) });
         if self.done.len() > WINDOW_REQUESTS_MAX {
             self.forget_oldest(now_ms);
@@ -119,11 +104,7 @@ impl Window {
     pub fn forget_oldest(&mut self, now_ms: u64) -> bool {
         let Some(done) = self.done.pop_front() else { return false };
         let id = done.id;
-        self.results_from += done.len();
-        if self.results_from > self.results.len() / 2 {
-            self.results.drain(..self.results_from);
-            self.results_from = 0;
-        }
+        self.results.drain(..done.len());
         let at = self.forgotten.iter().position(|it| it.id.client == id.client);
         let before = at.and_then(|at| self.forgotten.remove(at));
         let sequence = before.map_or(id.sequence, |before| before.id.sequence.max(id.sequence));
@@ -150,17 +131,35 @@ mod tests {
         RequestId { client: 7, sequence }
     }
 
+    fn result(sequence: u64) -> Vec<u8> {
+        vec![sequence as u8; sequence as usize % 7]
+    }
+
     #[test]
-    fn a_retry_is_answered_and_one_under_way_is_told_so() {
+    fn a_retry_is_answered() {
         let mut window = Window::default();
         assert_eq!(window.find(id(1), true, 10), Known::New);
-        window.begin(id(1));
-        assert_eq!(window.find(id(1), true, 10), Known::UnderWay);
         window.end(id(1), 5, Some(b"6"), 20);
         assert_eq!(window.find(id(1), true, 10), Known::Done(5, b"6"));
-        window.begin(id(2));
-        window.forget(id(2));
         assert_eq!(window.find(id(2), true, 10), Known::New);
+    }
+
+    #[test]
+    fn each_request_keeps_its_own_result_while_others_are_forgotten() {
+        let mut window = Window::default();
+        for sequence in 1..=400 {
+            let result = result(sequence);
+            window.end(id(sequence), sequence, (sequence % 5 > 0).then_some(&*result), 100);
+            if sequence % 3 == 0 {
+                assert!(window.forget_oldest(100));
+            }
+            let first = sequence / 3 + 1;
+            for known in [first, (first + sequence) / 2, sequence] {
+                let result = self::result(known);
+                let expected = if known % 5 > 0 { Known::Done(known, &result) } else { Known::Unknown };
+                assert_eq!(window.find(id(known), true, 100), expected, "{known} after {sequence}");
+            }
+        }
     }
 
     #[test]

@@ -7,8 +7,10 @@ use std::collections::VecDeque;
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Write<C, O> {
     pub(super) pending: Pending,
-    /// What it changes; `None` after a take-over, where only the state it makes is known.
+    /// What it changes; `None` where only the state it makes is known: after a take-over, and of what began at once.
     pub(super) change: Option<C>,
+    /// Bytes that it takes on a link.
+    pub(super) size_bytes: u64,
     /// The operations it was decided for.
     pub(super) ops: Vec<O>,
     /// By node.
@@ -38,12 +40,13 @@ struct Told {
 
 impl<C: Change, O> Write<C, O> {
     pub(super) fn new(pending: Pending, change: Option<C>, ops: Vec<O>) -> Self {
-        Self { pending, change, ops, told: Vec::new(), aborting: None }
+        let size_bytes = change.as_ref().map_or(0, Change::size_bytes);
+        Self { pending, change, size_bytes, ops, told: Vec::new(), aborting: None }
     }
 
-    /// Bytes that it takes on a link.
-    pub(super) fn size_bytes(&self) -> u64 {
-        self.change.as_ref().map_or(0, Change::size_bytes)
+    /// Of one operation, whose caller has prepared it.
+    pub(super) fn prepared(pending: Pending, size_bytes: u64, op: O) -> Self {
+        Self { size_bytes, ..Self::new(pending, None, vec![op]) }
     }
 
     fn told(&mut self, peer: NodeId) -> &mut Told {

@@ -54,7 +54,7 @@ pub use petition::{VERB_WARDEN, answer_of, ask_of, encode_answer, encode_ask};
 pub use route::{Meant, Routes};
 
 use crate::checksum::crc32c;
-use crate::key::name_is_valid;
+use crate::key::{CollectionId, name_is_valid};
 
 /// The protocol version spoken here; the highest in hello and welcome.
 pub const PROTOCOL_VERSION: u16 = 1;
@@ -189,6 +189,22 @@ pub fn foresee(bytes: &[u8]) -> Option<&[u8]> {
     let (header, head) = bytes.split_first_chunk::<HEADER_BYTES>()?;
     let ([fields::NAME, low, high, rest @ ..], true) = (head, Header::may_be_on_default(header)) else { return None };
     rest.get(..usize::from(u16::from_le_bytes([*low, *high]))).filter(|name| name_is_valid(name))
+}
+
+/// What of a message that has just arrived may be fetched ahead: an object, by collection and name.
+pub type ForeseenObject<'a> = (CollectionId, &'a [u8]);
+
+/// As [`foresee`], of a message of a replica group: bytes of its frame, and the object it is about. `None`: it is no
+/// such frame.
+pub fn foresee_group(bytes: &[u8]) -> Option<(usize, Option<ForeseenObject<'_>>)> {
+    let header = parse_header(bytes).ok()??;
+    let (head, frame_bytes) = (bytes.get(header.bytes()..)?, header.frame_bytes());
+    if header.verb != VERB_GROUP {
+        return None;
+    }
+    let [fields::NAME, low, high, rest @ ..] = head else { return Some((frame_bytes, None)) };
+    let name = rest.get(..usize::from(u16::from_le_bytes([*low, *high]))).filter(|name| name_is_valid(name));
+    Some((frame_bytes, name.map(|name| (CollectionId(header.collection), name))))
 }
 
 /// Appends header, head and block checksums of a frame whose body of `body_bytes` the caller sends right behind, with

@@ -12,13 +12,13 @@ use herd_core::key::CollectionId;
 use herd_core::method::{Method, memcached};
 use herd_core::op::{Action, Op};
 use herd_core::place::{GroupId, NodeId};
+use herd_core::replica::window::RequestId;
 use herd_core::wire::{
     Asked, Between, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_MORE, FLAG_QUIET, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN,
     Verb, WireError, block_checks, encode_frame_head, encode_op, value_of,
 };
 use herd_core::{Error, ErrorKind};
 use herd_store::{Body, Collection, Given, Key, Store};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 /// How an operation is handed on.
@@ -56,8 +56,19 @@ impl Handing {
         op: &Op<'_, Arc<Body>>,
         how: How,
     ) -> Result<Self, Error> {
+        let id = cx.flights.next_id();
+        Self::of_request(&cx.shared.store, (collection, name), op, (how, id, cx.now.unix_ms))
+    }
+
+    /// Of an operation that a door has made, as this request.
+    pub(super) fn of_request(
+        store: &Store,
+        (collection, name): (&Collection, &[u8]),
+        op: &Op<'_, Arc<Body>>,
+        (how, id, now_ms): (How, RequestId, u64),
+    ) -> Result<Self, Error> {
         let asked = Asked {
-            id: cx.flights.next_id(),
+            id,
             first_epoch: 0,
             max_bytes: op.max_bytes,
             at_primary: false,
@@ -65,11 +76,11 @@ impl Handing {
             uncounted: how.uncounted,
         };
         let mut scratch = Vec::with_capacity(96);
-        let Some((mut header, fields)) = encode_op(op, name, &asked, cx.now.unix_ms, &mut scratch) else {
+        let Some((mut header, fields)) = encode_op(op, name, &asked, now_ms, &mut scratch) else {
             return Err(Error::new(ErrorKind::BadRequest, "this is handed on as it came"));
         };
         header.flags |= if how.with_value { 0 } else { FLAG_HEAD_ONLY };
-        let mut handing = Self::of(&cx.shared.store, collection, header, fields, value_of(op).map(Value::of))?;
+        let mut handing = Self::of(store, collection, header, fields, value_of(op).map(Value::of))?;
         handing.with_value = how.with_value;
         handing.changes = !op.action.only_reads() || op.token.is_some();
         Ok(handing)
@@ -242,13 +253,6 @@ impl Handing {
             return None;
         }
         self.request.with_op(cx.now.unix_ms, read).ok().flatten()
-    }
-
-    /// What tells its object from others, nearly.
-    pub(super) fn object_hash(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        (self.collection.id().0, self.name()).hash(&mut hasher);
-        hasher.finish()
     }
 
     pub(super) fn verb(&self) -> u8 {

@@ -82,7 +82,12 @@ impl Landed {
         let done = match told {
             Told::Again { may_be_done } => return Err(may_be_done),
             Told::Failed(error, before) => return Ok(Self { before, ..Self::failed(cx, error) }),
-            Told::Done(done) => done,
+            Told::Done(done) => *done,
+            // Where it is told of a put, nobody waits for more than its version.
+            Told::Put(version) => {
+                let became = Became { clock: cx.clock(), before: None, after: None };
+                crate::group::Done { version, became, answer: Answer::Nothing, object: None }
+            }
         };
         let object = match done.object {
             // With its value, whose checksum may be told.

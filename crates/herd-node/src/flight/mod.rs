@@ -19,12 +19,14 @@
 //! the wrong node is not passed by a later one. What changes an object and may have been done is never asked again;
 //! what was never sent, or only reads, is.
 //!
+//! * `at_once.rs`: puts that need no decision, and wait for the members of their group only.
 //! * `handing.rs`: what is handed on. `landed.rs`: what came back. `table.rs`: the flights of a loop.
 //! * `intake.rs`: long values that go to the node that decides while they come.
 //! * `pages.rs`: pages of names, of which each node has a part.
 //! * `passing.rs`: long values that go to their clients while they come.
 //! * `route.rs`: where a part goes, and what becomes of it there.
 
+mod at_once;
 mod handing;
 mod intake;
 mod landed;
@@ -35,6 +37,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use at_once::Plain;
 pub(crate) use handing::{Handing, How};
 pub(crate) use intake::{Intake, Sink, bad_block};
 pub(crate) use landed::{Cargo, Landed};

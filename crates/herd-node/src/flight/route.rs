@@ -127,7 +127,7 @@ impl Context {
 
     fn depart(&mut self, ticket: Ticket, later: Later, handings: Vec<Handing>, held: Held, limit_ms: u64) {
         let part = |handing: Handing| Part {
-            object: handing.object_hash(),
+            object: handing.key.fingerprint(),
             was_sent: handing.is_retry(),
             handing,
             state: State::InLine,
@@ -173,6 +173,7 @@ impl Context {
     pub(crate) fn flights_due(&mut self) {
         let now_ms = self.now_ms();
         for ticket in self.flights.late(now_ms) {
+            self.make_flight(ticket);
             let parts = self.flights.flight(ticket).map_or(0, |flight| flight.parts.len());
             for part in 0..parts as u32 {
                 self.too_late(FlightId { ticket, part });

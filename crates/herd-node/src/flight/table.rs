@@ -2,11 +2,13 @@
 //!
 //! A flight is known by the ticket of its reply. Nothing here asks or answers anybody.
 
+use super::at_once::Put;
 use super::landed::Landed;
 use super::passing::Passing;
 use super::{Handing, Later};
 use crate::held::Held;
 use herd_core::bugs::{Bug, has};
+use herd_core::entry::Version;
 use herd_core::replica::window::RequestId;
 use herd_core::wire::{Assembly, Header, LinkId, MapMark};
 use herd_net::Ticket;
@@ -90,6 +92,42 @@ pub(super) enum Coming {
     Bytes(Assembly),
 }
 
+/// What waits for its reply.
+pub(super) enum Entry {
+    /// Parts that others answer.
+    Flight(Box<Flight>),
+    /// A put that began at once.
+    Put(Box<Put>),
+}
+
+impl Entry {
+    fn later(&self) -> &Later {
+        match self {
+            Entry::Flight(flight) => &flight.later,
+            Entry::Put(put) => &put.later,
+        }
+    }
+
+    fn later_mut(&mut self) -> &mut Later {
+        match self {
+            Entry::Flight(flight) => &mut flight.later,
+            Entry::Put(put) => &mut put.later,
+        }
+    }
+
+    /// When it must have ended, and whether its end is not looked for any more.
+    fn end(&mut self) -> (u64, &mut bool) {
+        match self {
+            Entry::Flight(flight) => (flight.deadline_ms, &mut flight.is_late),
+            Entry::Put(put) => (put.deadline_ms, &mut put.is_late),
+        }
+    }
+
+    fn flight(&self) -> Option<&Flight> {
+        if let Entry::Flight(flight) = self { Some(flight) } else { None }
+    }
+}
+
 /// What became of a flight that was asked for.
 pub(crate) enum Taken {
     /// There is none of that ticket.
@@ -100,6 +138,8 @@ pub(crate) enum Taken {
     Passing,
     /// What its door kept, and what its parts came to.
     Landed(Later, Vec<Landed>),
+    /// A put that began at once was done: what its door kept, and its version.
+    Put(Later, Version),
 }
 
 /// The flights of a loop.
@@ -121,7 +161,7 @@ pub(crate) struct Flights {
 #[derive(Default)]
 struct OfConnection {
     /// By the number of their ticket.
-    flights: VecDeque<(u32, Box<Flight>)>,
+    flights: VecDeque<(u32, Entry)>,
     /// By object, in order: what changes it and is not over, and what stands behind.
     lines: Vec<(u64, FlightId)>,
 }
@@ -132,6 +172,11 @@ impl OfConnection {
             Some((first, _)) if *first == serial => Ok(0),
             _ => self.flights.binary_search_by_key(&serial, |(serial, _)| *serial),
         }
+    }
+
+    fn insert(&mut self, serial: u32, entry: Entry) {
+        let at = self.flights.partition_point(|(other, _)| *other < serial);
+        self.flights.insert(at, (serial, entry));
     }
 
     /// Takes a part out of its line; gives who goes then, as it comes first.
@@ -171,33 +216,44 @@ impl Flights {
     /// Those of a connection, and what was kept of them.
     pub(crate) fn kept(&self, conn: u64) -> impl Iterator<Item = (Ticket, &Later)> {
         let flights = self.conns.get(&conn).into_iter().flat_map(|of| &of.flights);
-        flights.map(move |(serial, flight)| (Ticket { conn, serial: *serial }, &flight.later))
+        flights.map(move |(serial, entry)| (Ticket { conn, serial: *serial }, entry.later()))
     }
 
     /// What was kept of that one.
     pub(crate) fn later(&self, ticket: Ticket) -> Option<&Later> {
-        self.flight(ticket).map(|flight| &flight.later)
+        self.entry(ticket).map(Entry::later)
     }
 
     /// As [`Flights::later`].
     pub(crate) fn later_mut(&mut self, ticket: Ticket) -> Option<&mut Later> {
-        self.flight_mut(ticket).map(|flight| &mut flight.later)
+        self.entry_mut(ticket).map(Entry::later_mut)
     }
 
     /// What was kept of those of a connection.
     pub(crate) fn kept_mut(&mut self, conn: u64) -> impl Iterator<Item = &mut Later> {
         let flights = self.conns.get_mut(&conn).into_iter().flat_map(|of| &mut of.flights);
-        flights.map(|(_, flight)| &mut flight.later)
+        flights.map(|(_, entry)| entry.later_mut())
     }
 
     pub(super) fn flight(&self, ticket: Ticket) -> Option<&Flight> {
+        self.entry(ticket).and_then(Entry::flight)
+    }
+
+    fn entry(&self, ticket: Ticket) -> Option<&Entry> {
         let of = self.conns.get(&ticket.conn)?;
-        of.place(ticket.serial).ok().map(|at| &*of.flights[at].1)
+        of.place(ticket.serial).ok().map(|at| &of.flights[at].1)
+    }
+
+    fn entry_mut(&mut self, ticket: Ticket) -> Option<&mut Entry> {
+        let of = self.conns.get_mut(&ticket.conn)?;
+        of.place(ticket.serial).ok().map(|at| &mut of.flights[at].1)
     }
 
     pub(super) fn flight_mut(&mut self, ticket: Ticket) -> Option<&mut Flight> {
-        let of = self.conns.get_mut(&ticket.conn)?;
-        of.place(ticket.serial).ok().map(|at| &mut *of.flights[at].1)
+        match self.entry_mut(ticket)? {
+            Entry::Flight(flight) => Some(flight),
+            Entry::Put(_) => None,
+        }
     }
 
     pub(super) fn part_of(&self, id: FlightId) -> Option<&Part> {
@@ -221,8 +277,48 @@ impl Flights {
             }
             self.todo.extend(goes.then_some(id));
         }
-        let at = of.flights.partition_point(|(serial, _)| *serial < ticket.serial);
-        of.flights.insert(at, (ticket.serial, flight));
+        of.insert(ticket.serial, Entry::Flight(flight));
+    }
+
+    /// Whether nothing of a connection stands in line for an object, or before it.
+    pub(super) fn is_free(&self, conn: u64, object: u64) -> bool {
+        self.conns.get(&conn).is_none_or(|of| !of.lines.iter().any(|(other, _)| *other == object))
+    }
+
+    /// Takes a put in that began at once, for an object that [is free](Flights::is_free): it is the first in its line.
+    pub(super) fn insert_put(&mut self, ticket: Ticket, put: Box<Put>) {
+        self.due_ms = self.due_ms.min(put.deadline_ms);
+        let of = self.conns.entry(ticket.conn).or_default();
+        of.lines.push((put.key.fingerprint(), FlightId { ticket, part: 0 }));
+        of.insert(ticket.serial, Entry::Put(put));
+    }
+
+    /// A put that began at once was done; false: there is none.
+    pub(super) fn land_put(&mut self, ticket: Ticket, version: Version) -> bool {
+        let Some(Entry::Put(put)) = self.entry_mut(ticket) else { return false };
+        put.version = Some(version);
+        let object = put.key.fingerprint();
+        self.leave_line(FlightId { ticket, part: 0 }, object);
+        true
+    }
+
+    /// A put that began at once, and is not done.
+    pub(super) fn put(&self, ticket: Ticket) -> Option<&Put> {
+        match self.entry(ticket)? {
+            Entry::Put(put) if put.version.is_none() => Some(put),
+            _ => None,
+        }
+    }
+
+    /// Has a flight of one part take the place of a put that began at once, in its line too.
+    pub(super) fn replace_put(&mut self, ticket: Ticket, flight: impl FnOnce(Put) -> Box<Flight>) {
+        let Some(of) = self.conns.get_mut(&ticket.conn) else { return };
+        let Ok(at) = of.place(ticket.serial) else { return };
+        match of.flights.remove(at) {
+            Some((_, Entry::Put(put))) => of.insert(ticket.serial, Entry::Flight(flight(*put))),
+            Some((_, other)) => of.insert(ticket.serial, other),
+            None => {}
+        }
     }
 
     /// A part is asked once more; the last try may have done it, or did nothing.
@@ -260,30 +356,43 @@ impl Flights {
 
     /// Takes a flight that is over.
     pub(crate) fn take(&mut self, ticket: Ticket) -> Taken {
-        match self.flight(ticket) {
+        match self.entry(ticket) {
+            None => return Taken::None,
+            Some(Entry::Put(put)) if put.version.is_none() => return Taken::Open,
+            Some(Entry::Flight(flight)) if flight.parts.iter().any(Part::is_passing) => return Taken::Passing,
+            Some(Entry::Flight(flight)) if flight.open > 0 => return Taken::Open,
+            Some(_) => {}
+        }
+        match self.remove(ticket) {
             None => Taken::None,
-            Some(flight) if flight.parts.iter().any(Part::is_passing) => Taken::Passing,
-            Some(flight) if flight.open > 0 => Taken::Open,
-            Some(_) => self.remove(ticket).map_or(Taken::None, |flight| {
+            Some(Entry::Put(put)) => Taken::Put(put.later, put.version.unwrap_or(0)),
+            Some(Entry::Flight(flight)) => {
                 let landed = flight.parts.into_iter().filter_map(|part| match part.state {
                     State::Landed(landed) => Some(*landed),
                     _ => None,
                 });
                 Taken::Landed(flight.later, landed.collect())
-            }),
+            }
         }
     }
 
-    fn remove(&mut self, ticket: Ticket) -> Option<Box<Flight>> {
+    fn remove(&mut self, ticket: Ticket) -> Option<Entry> {
         let of = self.conns.get_mut(&ticket.conn)?;
         let at = of.place(ticket.serial).ok()?;
-        of.flights.remove(at).map(|(_, flight)| flight)
+        of.flights.remove(at).map(|(_, entry)| entry)
     }
 
     /// Gives up a flight that nobody wants any more; gives the requests that are out for it.
     pub(super) fn give_up(&mut self, ticket: Ticket) -> Vec<(LinkId, u64)> {
         let mut out = Vec::new();
-        let Some(flight) = self.remove(ticket) else { return out };
+        let flight = match self.remove(ticket) {
+            None => return out,
+            Some(Entry::Flight(flight)) => flight,
+            Some(Entry::Put(put)) => {
+                self.leave_line(FlightId { ticket, part: 0 }, put.key.fingerprint());
+                return out;
+            }
+        };
         for (number, part) in flight.parts.into_iter().enumerate() {
             if part.is_lined && !matches!(part.state, State::Landed(_)) {
                 self.leave_line(FlightId { ticket, part: number as u32 }, part.object);
@@ -305,6 +414,13 @@ impl Flights {
         self.conns.remove(&conn);
     }
 
+    /// Puts that began at once.
+    #[cfg(test)]
+    pub(crate) fn puts_at_once(&self) -> usize {
+        let entries = self.conns.values().flat_map(|of| &of.flights);
+        entries.filter(|(_, entry)| matches!(entry, Entry::Put(_))).count()
+    }
+
     /// Whether nothing is kept of any flight.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
@@ -315,7 +431,7 @@ impl Flights {
     fn all(&self) -> impl Iterator<Item = (Ticket, &Flight)> {
         self.conns.iter().flat_map(|(conn, of)| {
             let ticket = |serial| Ticket { conn: *conn, serial };
-            of.flights.iter().map(move |(serial, flight)| (ticket(*serial), &**flight))
+            of.flights.iter().filter_map(move |(serial, entry)| Some((ticket(*serial), entry.flight()?)))
         })
     }
 
@@ -336,15 +452,21 @@ impl Flights {
         if now_ms < self.due_ms {
             return Vec::new();
         }
-        let is_late = |flight: &Flight| flight.deadline_ms <= now_ms && !flight.is_late;
-        let late = self.all().filter(|(_, flight)| is_late(flight));
-        let mut late: Vec<(u64, Ticket)> = late.map(|(ticket, flight)| (flight.deadline_ms, ticket)).collect();
-        late.sort_unstable();
-        for (_, ticket) in &late {
-            self.flight_mut(*ticket).into_iter().for_each(|flight| flight.is_late = true);
+        let mut late: Vec<(u64, Ticket)> = Vec::new();
+        self.due_ms = u64::MAX;
+        for (conn, of) in &mut self.conns {
+            for (serial, entry) in &mut of.flights {
+                match entry.end() {
+                    (_, &mut true) => {}
+                    (at_ms, is_late) if at_ms <= now_ms => {
+                        *is_late = true;
+                        late.push((at_ms, Ticket { conn: *conn, serial: *serial }));
+                    }
+                    (at_ms, _) => self.due_ms = self.due_ms.min(at_ms),
+                }
+            }
         }
-        let rest = self.all().filter(|(_, flight)| !flight.is_late).map(|(_, flight)| flight.deadline_ms);
-        self.due_ms = rest.min().unwrap_or(u64::MAX);
+        late.sort_unstable();
         late.into_iter().map(|(_, ticket)| ticket).collect()
     }
 

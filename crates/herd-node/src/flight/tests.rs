@@ -3,6 +3,7 @@
 use crate::link::tests::world::World;
 
 mod admin;
+mod at_once;
 mod chance;
 mod conditions;
 mod golden;

@@ -188,7 +188,7 @@ impl Object {
         PutOf {
             value: self.value.sent(id),
             flags: self.flags,
-            left_ms: (self.expires_ms != 0).then(|| self.expires_ms.saturating_sub(now_ms)),
+            left_ms: left_ms(self.expires_ms, now_ms),
             attributes: self.attributes.as_deref(),
             memcached: self.memcached,
             fence: self.fence,
@@ -255,6 +255,11 @@ impl Held {
             (value, _) => value,
         }
     }
+}
+
+/// How long an object has to live that expires then; `None`: for ever.
+pub(super) fn left_ms(expires_ms: u64, now_ms: u64) -> Option<u64> {
+    (expires_ms != 0).then(|| expires_ms.saturating_sub(now_ms))
 }
 
 /// What a primary is told of an error of this node's store.

@@ -2,9 +2,10 @@
 //!
 //! A key of an earlier generation than the collection has here is over: nothing of it is found or kept. One of a later
 //! generation flushes the collection, before its write is prepared or its copy kept. The requests that a write answers
-//! go into the window of their slot: begun when it is prepared, ended when it is committed.
+//! are kept beside it while it is pending, and go into the window of the group when it is committed.
 
 use super::change::{Becomes, Edit, Held, Key, Object, refusal_of};
+use super::operation::PUT_AT_ONCE;
 use crate::apply::Snapshot;
 use crate::context::Context;
 use crate::held as memory;
@@ -15,7 +16,8 @@ use herd_core::limits::{SLOTS, WINDOWS_PART};
 use herd_core::place::GroupId;
 use herd_core::replica::window::{Known, RequestId, Window};
 use herd_core::replica::{self, GroupEpoch, Pending, Refusal, State};
-use herd_store::{Collection, Entry, Given, NewObject, SlotCursor, Store};
+use herd_core::wire::Answers;
+use herd_store::{Collection, Entry, Given, NewObject, Seat, SlotCursor, Store};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -28,18 +30,47 @@ pub(crate) struct Kept {
     pub(super) group: GroupId,
     /// Its slots, rising.
     pub(super) slots: Vec<u16>,
-    windows: BTreeMap<u16, Window>,
-    /// Bytes of them, counted in the memory.
-    windows_bytes: u64,
+    window: Window,
+    /// Its bytes, counted in the memory.
     held: memory::Held,
     /// Since the view of this epoch all writes come by here; of those before, some may not have.
     since: GroupEpoch,
     /// Requests that stand in line or are under way here.
     pub(super) standing: BTreeSet<RequestId>,
-    /// What is pending, where it answers requests.
-    answering: BTreeMap<Key, (Version, Edit)>,
+    /// What is pending, by slot and version, where it answers requests.
+    answering: BTreeMap<(u16, Version), Answering>,
     /// The version that the write has that is about to begin.
     pub(super) version: Option<Version>,
+}
+
+/// A write that answers requests.
+enum Answering {
+    /// It makes this of its object.
+    Edit(Edit),
+    /// It is a put that began at once, for this request.
+    Put(RequestId),
+}
+
+impl Answering {
+    /// Whether it answers this request.
+    fn has(&self, id: RequestId) -> bool {
+        match self {
+            Answering::Edit(edit) => edit.answers().iter().any(|(of, _)| of == id),
+            Answering::Put(of) => *of == id,
+        }
+    }
+
+    /// The requests, encoded as [`Answers`].
+    fn bytes(&self) -> Vec<u8> {
+        match self {
+            Answering::Edit(edit) => edit.answers().bytes().to_vec(),
+            Answering::Put(id) => {
+                let mut answers = Vec::new();
+                Answers::push(&mut answers, *id, PUT_AT_ONCE);
+                answers
+            }
+        }
+    }
 }
 
 /// See the module.
@@ -54,8 +85,7 @@ impl Kept {
         Self {
             group,
             slots: Vec::new(),
-            windows: BTreeMap::new(),
-            windows_bytes: 0,
+            window: Window::default(),
             held: memory::Held::nothing(store),
             since: 0,
             standing: BTreeSet::new(),
@@ -66,8 +96,7 @@ impl Kept {
 
     /// All that was here is dropped; what comes by from now on is not all.
     pub(super) fn forget(&mut self) {
-        (self.since, self.windows_bytes) = (GroupEpoch::MAX, 0);
-        self.windows.clear();
+        (self.since, self.window) = (GroupEpoch::MAX, Window::default());
         self.answering.clear();
         // To hold nothing is never refused.
         self.held.set(0).ok();
@@ -89,36 +118,28 @@ impl Kept {
         self.answering.len()
     }
 
-    fn window(&mut self, slot: usize) -> &mut Window {
-        self.windows.entry(slot as u16).or_default()
-    }
-
-    /// What is known of a request in that slot, which nobody may have done before that epoch.
-    pub(super) fn known(
-        &mut self,
-        slot: usize,
-        id: RequestId,
-        first_epoch: Option<GroupEpoch>,
-        now_ms: u64,
-    ) -> Known<'_> {
+    /// What is known of a request, which nobody may have done before that epoch.
+    pub(super) fn known(&mut self, id: RequestId, first_epoch: Option<GroupEpoch>, now_ms: u64) -> Known<'_> {
+        if self.answering.values().any(|write| write.has(id)) {
+            return Known::UnderWay;
+        }
         let all_seen = first_epoch.is_none_or(|epoch| epoch >= self.since);
-        self.window(slot).find(id, all_seen, now_ms)
+        self.window.find(id, all_seen, now_ms)
     }
 
     /// A request comes, which nobody may have done before that epoch: whether it is new, and stands here from now on.
     /// Where the same stands here already, or may have been done, that is told when it is decided.
-    pub(super) fn stand(&mut self, slot: usize, id: RequestId, first_epoch: Option<GroupEpoch>, now_ms: u64) -> bool {
-        let is_new = first_epoch.is_none() || self.known(slot, id, first_epoch, now_ms) == Known::New;
+    pub(super) fn stand(&mut self, id: RequestId, first_epoch: Option<GroupEpoch>, now_ms: u64) -> bool {
+        let is_new = first_epoch.is_none() || self.known(id, first_epoch, now_ms) == Known::New;
         is_new && self.standing.insert(id)
     }
 
-    /// Keeps the windows within their part of the memory after one has grown.
-    fn bound(&mut self, slot: usize, before_bytes: u64, (now_ms, most_bytes): (u64, u64)) {
-        let Some(window) = self.windows.get_mut(&(slot as u16)) else { return };
-        let others = self.windows_bytes - before_bytes;
-        while window.bytes() > most_bytes && window.forget_oldest(now_ms) {}
-        while self.held.set(others + window.bytes()).is_err() && window.forget_oldest(now_ms) {}
-        self.windows_bytes = others + window.bytes();
+    /// Keeps the window within its part of the memory after it has grown.
+    fn bound(&mut self, now_ms: u64, memory_bytes: u64) {
+        let most_bytes = memory_bytes / WINDOWS_PART * self.slots.len() as u64 / SLOTS as u64;
+        while self.window.bytes() > most_bytes && self.window.forget_oldest(now_ms) {}
+        // In steps, so that few writes change what is held.
+        while self.held.set(self.window.bytes().next_multiple_of(4096)).is_err() && self.window.forget_oldest(now_ms) {}
     }
 
     fn has(&self, slot: usize) -> bool {
@@ -127,26 +148,23 @@ impl Kept {
 
     /// A write is prepared that answers requests.
     fn begin(&mut self, key: &Key, version: Version, edit: &Edit) {
-        let mut ids = edit.answers().iter().map(|(id, _)| id).peekable();
-        if ids.peek().is_some() {
-            let window = self.window(key.of.slot());
-            ids.for_each(|id| window.begin(id));
-            self.answering.insert(key.clone(), (version, edit.clone()));
+        if !edit.answers().bytes().is_empty() {
+            self.answering.insert((key.of.slot() as u16, version), Answering::Edit(edit.clone()));
         }
     }
 
     /// The write under way of this object has ended; `true`: it is committed.
-    fn end(&mut self, key: &Key, version: Version, is_done: bool, (now_ms, most_bytes): (u64, u64)) {
-        if self.answering.get(key).is_none_or(|(of, _)| *of != version) {
-            return;
+    fn end(&mut self, key: &Key, version: Version, is_done: bool, (now_ms, memory_bytes): (u64, u64)) {
+        let Some(answering) = self.answering.remove(&(key.of.slot() as u16, version)) else { return };
+        if is_done {
+            match answering {
+                Answering::Edit(edit) => {
+                    edit.answers().iter().for_each(|(id, result)| self.window.end(id, version, result, now_ms));
+                }
+                Answering::Put(id) => self.window.end(id, version, Some(PUT_AT_ONCE), now_ms),
+            }
+            self.bound(now_ms, memory_bytes);
         }
-        let Some((_, edit)) = self.answering.remove(key) else { return };
-        let window = self.window(key.of.slot());
-        let before_bytes = window.bytes();
-        for (id, result) in edit.answers().iter() {
-            if is_done { window.end(id, version, result, now_ms) } else { window.forget(id) }
-        }
-        self.bound(key.of.slot(), before_bytes, (now_ms, most_bytes));
     }
 }
 
@@ -181,13 +199,13 @@ impl<'c> Copies<'c> {
         self.look(key, |entry| entry.found_committed().as_ref().map(Snapshot::of)).flatten()
     }
 
-    /// Keeps an object in the store until `keep` has it in its place.
+    /// Has `keep` put an object in its place in the store; false: its key is over.
     fn keep(
         &self,
         (c, key): (&Collection, &Key),
         object: &Object,
         keep: impl FnOnce(&mut Entry<'_>, &NewObject<'_>) -> Result<(), Error>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<bool, Refusal> {
         let before = match (&object.value, &object.attributes) {
             (Held::Kept, _) | (_, None) => self.snapshot(key),
             _ => None,
@@ -206,7 +224,32 @@ impl<'c> Copies<'c> {
         let Object { flags, expires_ms, memcached, fence, .. } = *object;
         let new = NewObject { value: given, flags, expires_ms, attributes, memcached, fence };
         let mut entry = self.cx.shared.store.entry_of(c, &key.of, self.cx.now);
-        keep(&mut entry, &new).map_err(|error| refusal_of(&error))
+        if c.generation() != key.generation {
+            // It was flushed before the entry was locked.
+            return Ok(false);
+        }
+        keep(&mut entry, &new).map(|()| true).map_err(|error| refusal_of(&error))
+    }
+
+    /// Prepares a put that needs no decision, above this floor, for this request. `None`: it has to be decided,
+    /// or there is no room for it.
+    pub(super) fn prepare_put(
+        &mut self,
+        (c, key): (&Collection, &Key),
+        new: &NewObject<'_>,
+        floor: Version,
+        id: RequestId,
+    ) -> Option<Pending> {
+        let mut entry = self.cx.shared.store.entry_of(c, &key.of, self.cx.now);
+        let is_plain = entry.seat() == Seat::Led && entry.is_clean() && !entry.is_fenced();
+        if !is_plain || c.generation() != key.generation {
+            return None;
+        }
+        let write = Pending { version: entry.take_version(floor), base: entry.committed(), removes: false };
+        entry.prepare(write.version, write.base, new).ok()?;
+        drop(entry);
+        self.kept.answering.insert((key.of.slot() as u16, write.version), Answering::Put(id));
+        Some(write)
     }
 }
 
@@ -243,15 +286,41 @@ impl replica::Copies<Key, Edit> for Copies<'_> {
             Becomes::Refused(refusal) => return Err(*refusal),
             Becomes::Removed(fence) => {
                 let mut entry = self.cx.shared.store.entry_of(&c, &key.of, self.cx.now);
+                if c.generation() != key.generation {
+                    return Ok(());
+                }
                 let kept = entry.prepare_remove(write.version, write.base, *fence);
                 kept.map_err(|error| refusal_of(&error))?;
             }
             Becomes::Put(object) => {
-                self.keep((&c, key), object, |entry, new| entry.prepare(write.version, write.base, new))?;
+                if !self.keep((&c, key), object, |entry, new| entry.prepare(write.version, write.base, new))? {
+                    return Ok(());
+                }
             }
         }
         self.kept.begin(key, write.version, change);
         Ok(())
+    }
+
+    fn prepare_next(&mut self, key: &Key, write: Pending, change: &Edit) -> Option<Result<(), Refusal>> {
+        let Becomes::Put(object) = change.becomes() else { return None };
+        let (Held::Small(bytes, crc), Some(attributes)) = (&object.value, object.attributes.as_deref()) else {
+            return None;
+        };
+        let c = self.collection(key)?;
+        let Object { flags, expires_ms, memcached, fence, .. } = *object;
+        let value = Given::Small(bytes, Some(*crc));
+        let new = NewObject { value, flags, expires_ms, attributes, memcached, fence };
+        let mut entry = self.cx.shared.store.entry_of(&c, &key.of, self.cx.now);
+        if c.generation() != key.generation || !entry.is_clean() || entry.committed() != write.base {
+            return None;
+        }
+        let kept = entry.prepare(write.version, write.base, &new).map_err(|error| refusal_of(&error));
+        drop(entry);
+        if kept.is_ok() {
+            self.kept.begin(key, write.version, change);
+        }
+        Some(kept)
     }
 
     fn end(&mut self, key: &Key, version: Version, is_committed: bool) {
@@ -264,8 +333,8 @@ impl replica::Copies<Key, Edit> for Copies<'_> {
         if !c.as_ref().is_none_or(end) {
             return;
         }
-        let most_bytes = self.cx.shared.store.memory().0 / WINDOWS_PART / SLOTS as u64;
-        self.kept.end(key, version, is_committed, (self.cx.now_ms(), most_bytes));
+        let memory_bytes = self.cx.shared.config.memory_bytes;
+        self.kept.end(key, version, is_committed, (self.cx.now_ms(), memory_bytes));
         if let Some(c) = c.filter(|_| is_committed) {
             self.cx.changed(&c, &key.of.name);
         }
@@ -278,11 +347,10 @@ impl replica::Copies<Key, Edit> for Copies<'_> {
             Some((write, found, entry.left()))
         });
         let Some((write, found, left)) = pending.flatten() else { return self.whole_committed(key) };
-        let answering = self.kept.answering.get(key).filter(|(version, _)| *version == write.version);
-        match answering {
+        match self.kept.answering.get(&(key.of.slot() as u16, write.version)) {
             // A removal's token is not in the store before it is committed.
-            Some((_, edit)) if write.removes => edit.clone(),
-            Some((_, edit)) => Edit::whole(found.as_ref(), left, edit.answers().bytes().to_vec()),
+            Some(Answering::Edit(edit)) if write.removes => edit.clone(),
+            Some(answering) => Edit::whole(found.as_ref(), left, answering.bytes()),
             None => Edit::whole(found.as_ref(), left, Vec::new()),
         }
     }
@@ -315,7 +383,11 @@ impl replica::Copies<Key, Edit> for Copies<'_> {
         let Some(c) = self.reach(key)? else { return Ok(()) };
         match state.becomes() {
             Becomes::Refused(refusal) => return Err(*refusal),
-            Becomes::Put(object) => self.keep((&c, key), object, |entry, new| entry.copy(version, new))?,
+            Becomes::Put(object) => {
+                if !self.keep((&c, key), object, |entry, new| entry.copy(version, new))? {
+                    return Ok(());
+                }
+            }
             // Only what is there is copied.
             Becomes::Removed(_) => return Ok(()),
         }

@@ -145,9 +145,13 @@ impl Gates {
     }
 
     fn is_open_slot(&self, spread: u16, slot: usize) -> bool {
-        let slots = self.slots.get(usize::from(spread)).and_then(OnceLock::get);
-        let number = slots.and_then(|slots| slots.get(slot)).map(|number| number.load(SeqCst));
-        number.is_some_and(|number| self.is_open(GroupId { spread, number }))
+        self.group_of(spread, slot).is_some_and(|id| self.is_open(id))
+    }
+
+    /// The group of a slot, by the map that was taken last; `None` before there is one.
+    pub(super) fn group_of(&self, spread: u16, slot: usize) -> Option<GroupId> {
+        let slots = self.slots.get(usize::from(spread)).and_then(OnceLock::get)?;
+        slots.get(slot).map(|number| GroupId { spread, number: number.load(SeqCst) })
     }
 
     /// What the node is to a slot: where a part of its group is, or was, it goes on to decide, also alone, as writes

@@ -2,6 +2,7 @@
 //! is the primary of, and keeps what others decide.
 //!
 //! * `operation.rs`: operations that wait, and their decisions. `change.rs`: what members tell each other of an object.
+//! * `at_once.rs`: puts that need no decision.
 //! * `copies.rs`: the store behind the rules. `outbox.rs`: what is said to a member, long values ahead of it.
 //! * `mail.rs`: operations that another loop has, and what they came to.
 //! * `share.rs`: a part and what is around it; its effects. `gate.rs`: which groups this node decides for.
@@ -9,6 +10,7 @@
 //! Here is the table of a loop's parts, and what comes to them: views from the map, links that come and go, messages,
 //! operations, time. Group number modulo lanes is the loop of a part, and of the link to each member.
 
+mod at_once;
 mod change;
 mod copies;
 mod gate;
@@ -19,12 +21,11 @@ mod share;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use at_once::{AtOnce, may_put_at_once, put_at_once};
 pub(crate) use change::Key;
 pub(crate) use gate::Gates;
 pub(crate) use mail::Mail;
-#[cfg(test)]
-pub(crate) use operation::Done;
-pub(crate) use operation::{Operation, Origin, Told, read};
+pub(crate) use operation::{Done, Operation, Origin, Told, read};
 
 use crate::context::Context;
 use crate::link::Change;
@@ -107,12 +108,13 @@ pub(crate) fn ask(cx: &mut Context, key: Key, group: Option<GroupId>, op: Operat
 }
 
 /// Hands on what operations came to: to flights of this loop, and to the loops that asked the others.
-fn deliver(cx: &mut Context) {
+pub(crate) fn deliver(cx: &mut Context) {
     while let Some((origin, told)) = cx.parts.told.pop_front() {
         match origin {
             Origin::Nobody => {}
             Origin::Flight(on_loop, id) if on_loop == cx.number => cx.flight_told(id, told),
             // A loop that there is not has asked nothing.
+            Origin::Put(ticket) => cx.put_told(ticket, told),
             Origin::Flight(on_loop, _) => drop(cx.shared.post(on_loop, Letter::Told(origin, Box::new(told)))),
             #[cfg(test)]
             Origin::Test(number) => cx.parts.tests.push((number, told)),

@@ -25,6 +25,7 @@ use herd_core::replica::GroupEpoch;
 use herd_core::replica::window::{Known, RequestId};
 use herd_core::wire::{Answers, Became, Between, Fields};
 use herd_core::{Error, ErrorKind};
+use herd_net::Ticket;
 use herd_store::{Body, Collection, Seat};
 use std::sync::Arc;
 
@@ -56,6 +57,8 @@ enum What {
     Expire,
     /// What was there goes, since what was to take its place was refused, of which this is told.
     Instead(Error),
+    /// A put that began at once; whether what was there goes if it is refused.
+    Put(bool),
 }
 
 /// Who is told of the end of an operation.
@@ -65,6 +68,8 @@ pub(crate) enum Origin {
     Nobody,
     /// A part of a flight of this loop.
     Flight(usize, FlightId),
+    /// A put of this loop that began at once, by the ticket of its reply.
+    Put(Ticket),
     /// A test.
     #[cfg(test)]
     Test(u64),
@@ -73,7 +78,9 @@ pub(crate) enum Origin {
 /// What became of an operation.
 pub(crate) enum Told {
     /// It was done, or needed nothing to be done.
-    Done(Done),
+    Done(Box<Done>),
+    /// A put that began at once was done: its version.
+    Put(Version),
     /// It was not done; and what was there.
     Failed(Error, Option<Head>),
     /// Another node decides now: it is asked again, with the same id. It may have been done, or not even begun.
@@ -139,6 +146,12 @@ impl Operation {
         }
     }
 
+    /// A put that began at once, of this request.
+    pub(super) fn put(ticket: Ticket, id: RequestId, key: Key, else_remove: bool) -> Self {
+        let (origin, what) = (Origin::Put(ticket), What::Put(else_remove));
+        Self { what, origin, id: Some(id), is_new: false, key: Some(key), ..Self::expire() }
+    }
+
     /// It is to have begun by then.
     pub(crate) fn until(self, until_ms: u64) -> Self {
         Self { until_ms, ..self }
@@ -166,15 +179,19 @@ impl Operation {
         matches!(self.what, What::Instead(_))
     }
 
-    /// What it is told now that its write is done.
-    pub(super) fn take_told(&mut self) -> Told {
-        self.told.take().unwrap_or_else(|| Told::failed(unknown()))
+    /// What it is told now that its write is done, which has this version.
+    pub(super) fn take_told(&mut self, version: Version) -> Told {
+        match self.what {
+            What::Put(_) => Told::Put(version),
+            _ => self.told.take().unwrap_or_else(|| Told::failed(unknown())),
+        }
     }
 
     /// What it becomes once it is refused: where its client meant what was there to be gone, the object goes.
     pub(super) fn instead(self, error: Error) -> Result<Self, Box<(Self, Error)>> {
         let removes = match &self.what {
             What::Request(request) => request.with_op(0, |op, _| op.else_remove).unwrap_or(false),
+            What::Put(else_remove) => *else_remove,
             What::Expire | What::Instead(_) => false,
         };
         if removes { Ok(Self { what: What::Instead(error), told: None, ..self }) } else { Err(Box::new((self, error))) }
@@ -244,7 +261,12 @@ impl Operation {
                 if is_due && state.version.is_none() {
                     state.version = Some(place.take_version());
                 }
-                self.told = Some(Told::Done(done(place, was, state, Answer::Nothing)));
+                self.told = Some(Told::Done(Box::new(done(place, was, state, Answer::Nothing))));
+                true
+            }
+            // It was decided before, and stands in no line.
+            What::Put(_) => {
+                self.told = Some(Told::Again { may_be_done: false });
                 true
             }
             What::Instead(error) => {
@@ -311,7 +333,7 @@ fn decide_one(
     };
     let Decided { change, answer } = decided;
     if matches!(change, Change::None) {
-        return Some(Told::Done(done(place, was, state, answer)));
+        return Some(Told::Done(Box::new(done(place, was, state, answer))));
     }
     let version = place.take_version();
     let next = state.after(change, value, version, place);
@@ -323,7 +345,7 @@ fn decide_one(
         return None;
     }
     *state = State { answers, ..next };
-    Some(Told::Done(done))
+    Some(Told::Done(Box::new(done)))
 }
 
 #[cold]
@@ -334,14 +356,14 @@ fn unknown() -> Error {
 /// The answer of a request that was asked before; `None`: it is new.
 fn retried(place: &mut Place<'_, '_>, id: RequestId, first_epoch: Option<GroupEpoch>) -> Option<Told> {
     let (clock, now_ms) = (place.copies.cx.clock(), place.copies.cx.now_ms());
-    match place.copies.kept.known(place.key.of.slot(), id, first_epoch, now_ms) {
+    match place.copies.kept.known(id, first_epoch, now_ms) {
         Known::New => None,
         // Of an object under way nothing is decided; so it is one of another object.
         Known::UnderWay | Known::Unknown => Some(Told::failed(unknown())),
-        Known::Done(_, result) => {
-            let done = done_of(result, clock);
+        Known::Done(version, result) => {
+            let done = done_of(version, result, clock);
             add(&place.copies.cx.metrics().answered_again, 1);
-            Some(done.map_or_else(|| Told::failed(unknown()), Told::Done))
+            Some(done.map_or_else(|| Told::failed(unknown()), |done| Told::Done(Box::new(done))))
         }
     }
 }
@@ -470,7 +492,8 @@ pub(crate) fn read(
     let told = match decide(op, &there, &at) {
         Ok(Decided { change: Change::None, answer }) => {
             let (version, clock) = (was.map_or(0, |head| head.version), cx.clock());
-            Told::Done(Done { version, became: Became { clock, before: was, after: was }, answer, object })
+            let became = Became { clock, before: was, after: was };
+            Told::Done(Box::new(Done { version, became, answer, object }))
         }
         Ok(_) => return None,
         Err(error) => Told::Failed(error, was),
@@ -485,6 +508,10 @@ pub(crate) fn read(
     }
     Some(told)
 }
+
+/// What a retry of a put that began at once is answered with: that it was done. Its version is known, and its client is
+/// told no more.
+pub(super) const PUT_AT_ONCE: &[u8] = &[2];
 
 /// What a retry is answered with; longer than may be kept where the object itself was shown.
 fn result_of(op: &Op<'_, Arc<Body>>, done: &Done) -> Vec<u8> {
@@ -507,9 +534,13 @@ fn result_of(op: &Op<'_, Arc<Body>>, done: &Done) -> Vec<u8> {
     out
 }
 
-fn done_of(result: &[u8], clock: Clock) -> Option<Done> {
+fn done_of(version: Version, result: &[u8], clock: Clock) -> Option<Done> {
     let (answer, rest) = match result.split_first()? {
         (0, rest) => (Answer::Nothing, rest),
+        _ if result == PUT_AT_ONCE => {
+            let became = Became { clock, before: None, after: None };
+            return Some(Done { version, became, answer: Answer::Nothing, object: None });
+        }
         (_, rest) => {
             let (len, rest) = rest.split_first_chunk::<2>()?;
             let (bytes, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes(*len)))?;

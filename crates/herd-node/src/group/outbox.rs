@@ -40,6 +40,11 @@ impl Outbox {
         }
     }
 
+    /// Whether all is said.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// So many bytes of a value have come.
     pub(super) fn taken(&mut self, cx: &mut Context, id: u64, bytes: u64) {
         if id == self.id && bytes <= self.sent {

@@ -1,24 +1,27 @@
 //! A part of a group, and what is around it on its loop: what it keeps, what it says to each member, and what comes
 //! with time. Its effects are carried out here, in order, before anything else comes to it.
 
-use super::change::{Becomes, Edit, Key};
-use super::copies::{Copies, Kept};
+use super::at_once::AtOnce;
+use super::change::{Becomes, Edit, Key, left_ms};
+use super::copies::{Copies, Kept, floor};
 use super::mail::too_many;
-use super::operation::{Operation, Origin, Told, decide_all};
+use super::operation::{Operation, Origin, PUT_AT_ONCE, Told, decide_all};
 use super::outbox::{Inbox, Outbox};
 use crate::context::Context;
 use crate::metrics::add;
 use herd_core::bugs::{Bug, has};
+use herd_core::entry::{Memcached, Version};
 use herd_core::limits::{
     FLIGHT_AGAIN_MS, GROUP_LATE_MAX_MS, GROUP_LATE_MIN_MS, GROUP_LINK_PATIENCE_MS, GROUP_SETTLE_MS, GROUP_SWEEP_MS,
     GROUP_TURN_ENTRIES, PART_OPS_MAX,
 };
 use herd_core::place::{GroupId, NodeId};
 use herd_core::replica::Copies as _;
-use herd_core::replica::{Effect, Member, Message, Offer, Outcome, Part, Pending, Refusal, Standing, Verdict, View};
-use herd_core::wire::{self, Ahead, Delta, LinkId, Said};
+use herd_core::replica::{Departure, Effect, Member, Message, Offer, Outcome, Part, Pending, Refusal};
+use herd_core::replica::{Standing, Verdict, View};
+use herd_core::wire::{self, Ahead, Answers, Delta, GroupMessage, LinkId, PutOf, Said, Sent, ValueOf};
 use herd_core::{Error, ErrorKind, quote};
-use herd_store::SlotCursor;
+use herd_store::{NewObject, SlotCursor};
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -48,6 +51,10 @@ pub(super) struct Share {
     late_ms: Option<u64>,
     /// Room for what the part wants done.
     effects: Vec<Effect<Key, Edit, Operation>>,
+    /// Room for prepares that are to be sent.
+    departures: Vec<Departure>,
+    /// Room for the answers that they bring.
+    answers: Vec<u8>,
     /// What operations came to, and who is told.
     told: Vec<(Origin, Told)>,
     /// Writes that wait for members, as the metrics have it.
@@ -104,6 +111,8 @@ impl Share {
             again_ms: None,
             late_ms: None,
             effects: Vec::new(),
+            departures: Vec::new(),
+            answers: Vec::new(),
             told: Vec::new(),
             pending: 0,
         }
@@ -179,9 +188,59 @@ impl Share {
             self.late_ms = Some(self.late_ms.map_or(op.until_ms, |late_ms| late_ms.min(op.until_ms)));
         }
         if let Some(id) = op.id.filter(|_| !op.is_new) {
-            op.is_new = self.kept.stand(key.of.slot(), id, op.first_epoch, cx.now_ms());
+            op.is_new = self.kept.stand(id, op.first_epoch, cx.now_ms());
         }
         self.waiting.push_back(op.of(key));
+    }
+
+    /// Begins a put at once, if it needs no decision and nothing stands in its way: it is prepared here, and its
+    /// prepares are sent. False: nothing was begun.
+    pub(super) fn put_at_once(&mut self, cx: &mut Context, put: &AtOnce<'_>) -> bool {
+        let key = Key { of: put.key.clone(), generation: put.collection.generation() };
+        let mut answers = std::mem::take(&mut self.answers);
+        answers.clear();
+        Answers::push(&mut answers, put.id, PUT_AT_ONCE);
+        let size_bytes = (put.value.len() + answers.len()) as u64;
+        let is_laden = |(node, out): (&NodeId, &Outbox)| !out.is_empty() || cx.links.is_laden(*node, out.generation);
+        if !self.waiting.is_empty() || !self.part.takes_at_once(&key, size_bytes) || self.out.iter().any(is_laden) {
+            return false;
+        }
+        let new = NewObject {
+            value: herd_store::Given::Small(put.value, Some(put.check)),
+            flags: put.flags,
+            expires_ms: put.expires_ms,
+            attributes: &[],
+            memcached: Memcached::default(),
+            fence: None,
+        };
+        let mut copies = Copies { cx, kept: &mut self.kept };
+        let floor = floor(self.part.view().since);
+        let Some(write) = copies.prepare_put((put.collection, &key), &new, floor, put.id) else { return false };
+        cx.shared.gates.note_act(self.id, self.part.view().epoch);
+        let op = Operation::put(put.ticket, put.id, key.clone(), put.else_remove);
+        let mut departures = std::mem::take(&mut self.departures);
+        let mut copies = Copies { cx, kept: &mut self.kept };
+        self.part.begin_prepared(&mut copies, (&key, write, size_bytes), op, |departure| departures.push(departure));
+        for Departure { to, generation, epoch, serial, settled } in departures.drain(..) {
+            let object = PutOf {
+                value: ValueOf::Whole(Sent::Inline(put.value, put.check)),
+                flags: put.flags,
+                left_ms: left_ms(put.expires_ms, cx.now.unix_ms),
+                attributes: Some(&[]),
+                memcached: new.memcached,
+                fence: None,
+            };
+            let told = if has(Bug::WindowAtHome) { None } else { Answers::of(&answers) };
+            let delta = Delta { becomes: wire::Becomes::Put(object), answers: told.unwrap_or_default() };
+            let offer = Offer::Change(delta);
+            let message = Message::Prepare { epoch, serial, settled, key: key.sent(), write, offer };
+            let message = GroupMessage { group: self.id, message };
+            cx.links.tell(to, generation, |epoch, out| {
+                message.encode(out, epoch).expect("a small value fits a frame");
+            });
+        }
+        (self.departures, self.answers) = (departures, answers);
+        true
     }
 
     /// Asks the part the next that waits, unless too much is on its way to a member already: all that one which takes
@@ -409,7 +468,7 @@ impl Share {
         };
         self.part.begin(&mut copies, key, ops, decision.change);
         copies.kept.version = None;
-        told.into_iter().for_each(|op| self.tell(op));
+        told.into_iter().for_each(|op| self.tell(op, 0));
     }
 
     /// Operations on what a flush has ended are asked again, of what came after it.
@@ -426,14 +485,14 @@ impl Share {
 
     fn answer(&mut self, cx: &Context, op: Operation, outcome: Outcome) {
         match outcome {
-            Outcome::Done(_) => self.tell(op),
+            Outcome::Done(version) => self.tell(op, version),
             _ => self.fail(cx, op, outcome),
         }
     }
 
     /// The write that an operation shared is done, or it needs none.
-    fn tell(&mut self, mut op: Operation) {
-        let told = op.take_told();
+    fn tell(&mut self, mut op: Operation, version: Version) {
+        let told = op.take_told(version);
         self.end(&op, told);
     }
 

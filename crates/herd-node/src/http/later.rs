@@ -210,7 +210,7 @@ impl Session {
                 self.pass_on(cx, ticket, out);
                 return Some(true);
             }
-            Flown::Open | Flown::Landed(..) => return Some(false),
+            Flown::Open | Flown::Landed(..) | Flown::Put(..) => return Some(false),
         };
         if self.break_off(cx, ticket, out) {
             return Some(true);

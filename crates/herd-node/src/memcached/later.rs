@@ -8,9 +8,9 @@ use super::lines::answer_error;
 use super::text::{self, Given};
 use super::{Session, State, meta, write_value};
 use crate::context::{Context, Output};
-use crate::flight::{Handing, How, Landed, Later as Kept, Taken};
+use crate::flight::{Handing, How, Landed, Later as Kept, Plain, Taken};
 use crate::metrics::VerbName;
-use herd_core::door::memcached::{self as proto, Command, Get, GetHow, KeyStep, KeyStream, reply};
+use herd_core::door::memcached::{self as proto, Command, Get, GetHow, KeyStep, KeyStream, Store, StoreVerb, reply};
 use herd_core::limits::{FLIGHT_KEYS_MAX, FLIGHT_MS};
 use herd_core::method::memcached::Method;
 use herd_core::op::{Action, Op};
@@ -23,6 +23,8 @@ use std::sync::Arc;
 pub(crate) enum Later {
     /// Its line.
     Line(Box<[u8]>),
+    /// That it is a plain `set`; whether it wants no answer.
+    Set(bool),
     /// Keys of a line; whether its end follows them.
     Keys(GetHow, Vec<Box<[u8]>>, bool),
     /// What all other nodes are asked for.
@@ -97,6 +99,15 @@ impl Session {
         given: Given<'_>,
         out: &mut Output<'_>,
     ) {
+        if let Command::Store(store @ Store { verb: StoreVerb::Set, .. }) = command {
+            let op = text::store_op(cx, store, given.clone());
+            let collection = &cx.shared.default.clone();
+            let plain = Plain { collection, name: store.key, op: &op, is_ordered: true, limit_ms: FLIGHT_MS };
+            if let Some(ticket) = cx.put_at_once(out, &plain, || Kept::Memcached(Later::Set(store.quiet))) {
+                self.conn = Some(ticket.conn);
+                return;
+            }
+        }
         let later = Kept::Memcached(Later::Line(line.into()));
         let begun =
             handing(cx, command, given).and_then(|handing| cx.hand_on(out, true, later, vec![handing], FLIGHT_MS));
@@ -215,11 +226,23 @@ impl Session {
     pub(crate) fn resume(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) -> bool {
         let (later, landed) = match cx.take_flight(ticket) {
             Taken::Landed(Kept::Memcached(later), landed) => (later, landed),
+            Taken::Put(Kept::Memcached(Later::Set(quiet)), _) => {
+                out.pass();
+                super::admin::say(reply::STORED, quiet, out);
+                return true;
+            }
+            Taken::Put(..) => return false,
             Taken::None | Taken::Open | Taken::Passing | Taken::Landed(..) => return false,
         };
         out.pass();
         match later {
             Later::Unasked => {}
+            Later::Set(quiet) => {
+                let set = Store { verb: StoreVerb::Set, key: b"", flags: 0, exptime: 0, bytes: 0, cas: 0, quiet };
+                if let Some(landed) = landed.first() {
+                    answer(cx, &Command::Store(set), landed, out);
+                }
+            }
             Later::Gathered(what) => herd::answer(cx, what, &landed, out),
             Later::BadChunk(quiet) => super::admin::say(reply::BAD_CHUNK, quiet, out),
             Later::Line(line) => {

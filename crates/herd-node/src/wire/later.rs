@@ -6,14 +6,16 @@ use super::verbs::{Place, Taken as Read, answer_get};
 use super::write::{answer_done, done};
 use super::{Session, count_as, refuse, write_frame};
 use crate::context::{Context, Output, not_found};
-use crate::flight::{Handing, Landed, Later as Kept, Taken, Where};
+use crate::flight::{Handing, Landed, Later as Kept, Plain, Taken, Where};
 use crate::metrics::VerbName;
 use herd_core::entry::Value;
 use herd_core::limits::{FLIGHT_MS, LINK_SILENCE_MS, WAIT_MAX_MS};
+use herd_core::op::Op;
 use herd_core::wire::{FLAG_HEAD_ONLY, Fields, Header, Status, Verb};
 use herd_core::{Error, ErrorKind};
 use herd_net::Ticket;
-use herd_store::{Collection, Given};
+use herd_store::{Body, Collection, Given};
+use std::sync::Arc;
 
 /// What is kept of a request that was handed on.
 pub(crate) struct Later {
@@ -96,6 +98,25 @@ impl Session {
         Ok(())
     }
 
+    /// Begins a put at once, of a client of this node; false: it is handed on like anything else.
+    pub(super) fn put_at_once(
+        &mut self,
+        cx: &mut Context,
+        (collection, header): (&Collection, &Header),
+        name: &[u8],
+        op: &Op<'_, Arc<Body>>,
+        out: &mut Output<'_>,
+    ) -> Result<bool, Error> {
+        if self.peer.is_some() {
+            return Ok(false);
+        }
+        self.check_open(cx)?;
+        let plain = Plain { collection, name, op, is_ordered: false, limit_ms: limit_ms(header) };
+        let ticket = cx.put_at_once(out, &plain, || Kept::Wire(Box::new(Later::of(header, collection, name))));
+        self.conn = ticket.map(|ticket| ticket.conn).or(self.conn);
+        Ok(ticket.is_some())
+    }
+
     /// Writes the reply of this ticket if its answer is there; `None`: nothing was handed on under it. False: it was,
     /// and there is no answer yet.
     pub(super) fn landed(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) -> Option<bool> {
@@ -110,7 +131,12 @@ impl Session {
                 return Some(true);
             }
             Taken::Landed(Kept::Wire(later), landed) => (later, landed),
-            Taken::Landed(..) => return Some(false),
+            Taken::Put(Kept::Wire(later), version) => {
+                let of = (&later.collection, &*later.name);
+                answer_done(cx, of, &later.request, Ok(version), out);
+                return Some(true);
+            }
+            Taken::Landed(..) | Taken::Put(..) => return Some(false),
         };
         let request = later.request;
         self.end_intake(ticket);

@@ -51,6 +51,9 @@ impl Session {
             Ok(done) => answer_done(cx, (place.get(cx), name), header, done.map(|(version, _)| version), out),
             Err(Elsewhere) => {
                 let (collection, max_bytes) = (place.get(cx).clone(), op.max_bytes);
+                if self.put_at_once(cx, (&collection, header), name, &op, out)? {
+                    return Ok(());
+                }
                 self.elsewhere(cx, &collection, header, fields, value, max_bytes, out)?;
             }
         }

@@ -31,7 +31,7 @@ pub(super) fn all_seen() -> BTreeMap<&'static str, u32> {
 pub(super) fn walk(seed: u64, events: usize) -> Result<(), String> {
     let backups: Vec<_> = (2..=5).map(|id| (id, Standing::Backup, 1)).collect();
     let mut world = World::new(NODES, view(1, 1, 1, &backups, 2));
-    (world.grants, world.tells_all) = (true, true);
+    (world.grants, world.tells_all, world.at_once) = (true, true, seed.is_multiple_of(2));
     let mut run = Run { world, chance: Chance(seed), ops: 0, trace: Vec::new() };
     for _ in 0..events {
         match run.chance.below(12) {

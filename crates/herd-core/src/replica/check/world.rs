@@ -4,7 +4,8 @@ use super::shared::Shared;
 use super::store::{Key, Store, Val, key_of};
 use super::walk::seen;
 use crate::entry::Version;
-use crate::replica::{Copies, Effect, Member, Message, NodeId, Outcome, Part, Standing, Verdict, View, Want};
+use crate::replica::{Change, Copies, Departure, Effect, Member, Message, NodeId, Offer, Outcome, Part, Pending};
+use crate::replica::{Standing, Verdict, View, Want};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU32;
 
@@ -113,6 +114,8 @@ pub(super) struct World {
     pub(super) asks: BTreeMap<NodeId, Vec<Op>>,
     /// Asked one by one, at any time.
     pub(super) later: VecDeque<Op>,
+    /// Whether puts begin at once where they may.
+    pub(super) at_once: bool,
     open_ops: u32,
     begun: BTreeMap<(Key, Version), Begun>,
     acked: BTreeMap<Key, Version>,
@@ -161,6 +164,7 @@ impl World {
             wants: BTreeSet::new(),
             asks: BTreeMap::new(),
             later: VecDeque::new(),
+            at_once: false,
             open_ops: 0,
             begun: BTreeMap::new(),
             acked: BTreeMap::new(),
@@ -325,7 +329,38 @@ impl World {
 
     pub(super) fn ask(&mut self, id: NodeId, op: Op) {
         self.open_ops += 1;
+        if self.at_once && op.kind == Kind::Put && self.put_at_once(id, op) {
+            return;
+        }
         self.with(id, |node| node.part.ask(key_of(op.key, node.store.generation), op));
+    }
+
+    /// A put begins at once, if it may.
+    fn put_at_once(&mut self, id: NodeId, op: Op) -> bool {
+        let Some(node) = self.nodes.get(&id) else { return false };
+        let (key, change) = (key_of(op.key, node.store.generation), Val::Whole([op.id; 2]));
+        if !node.part.takes_at_once(&key, change.size_bytes()) {
+            return false;
+        }
+        let (mut sent, mut begun) = (Vec::new(), None);
+        self.with(id, |node| {
+            let version = node.store.next_version(&key, node.part.view().since);
+            let write = Pending { version, base: node.store.state(&key).committed, removes: false };
+            if node.store.prepare(&key, write, &change).is_err() {
+                return;
+            }
+            begun = Some(write);
+            let of = (&key, write, change.size_bytes());
+            node.part.begin_prepared(&mut node.store, of, op, |departure| sent.push(departure));
+        });
+        let Some(write) = begun else { return false };
+        seen("begun at once");
+        self.begun.insert((key, write.version), Begun { ids: vec![op.id], removes: false, is_void: false });
+        for Departure { to, generation, epoch, serial, settled } in sent {
+            let offer = Offer::Change(change);
+            self.post(id, to, generation, Message::Prepare { epoch, serial, settled, key, write, offer });
+        }
+        true
     }
 
     /// The node and all it kept are gone; what it sent may still arrive.

