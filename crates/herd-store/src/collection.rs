@@ -10,7 +10,7 @@ use crate::sync::atomic::{
     AtomicBool, AtomicI64, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
-use crate::sync::{Rank, RwLock};
+use crate::sync::{Mutex, Rank, RwLock};
 use herd_core::collection::{Class, Spec};
 use herd_core::key::{self, CollectionId, HashKey, ObjectId};
 use herd_core::limits::{COLLECTIONS_KEPT_MAX, COLLECTIONS_MAX};
@@ -40,8 +40,11 @@ pub(crate) struct State {
     generation: AtomicU64,
     /// The last generation of any collection, so that no two share one.
     generations: Arc<AtomicU64>,
-    /// One more than the generation of the map that it is of; 0: no map has told of it yet.
+    /// One more than the generation of the map that it goes over to; 0: no map has told of it yet. It rises before
+    /// what there was is gone, and `reached` after.
     followed: AtomicU64,
+    reached: AtomicU64,
+    following: Mutex<()>,
     /// When to begin the next generation, ms since 1970; 0: never.
     flush_at_ms: AtomicU64,
     /// Set once, when it is destroyed.
@@ -107,6 +110,8 @@ impl State {
             generation: AtomicU64::new(generation),
             generations: shared.generations.clone(),
             followed: AtomicU64::new(0),
+            reached: AtomicU64::new(0),
+            following: Mutex::new(Rank::Follow, ()),
             flush_at_ms: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             destroyed: AtomicBool::new(false),
@@ -121,20 +126,27 @@ impl State {
         self.id.spread_group()
     }
 
-    /// The generation of the map that is known.
+    /// The generation of the map that it has gone over to: nothing of an earlier one is found any more.
     pub(crate) fn followed_generation(&self) -> u32 {
         // One that a map gave fits.
-        u32::try_from(self.followed.load(Relaxed).saturating_sub(1)).unwrap_or(u32::MAX)
+        u32::try_from(self.reached.load(Acquire).saturating_sub(1)).unwrap_or(u32::MAX)
     }
 
     /// Goes over to a generation of the map, if it is another: all objects of an earlier one go. The first that is told
     /// is that of what is there.
     fn follow(&self, generation: u32) {
         let next = u64::from(generation) + 1;
-        let before = self.followed.fetch_max(next, Relaxed);
-        if before != 0 && before < next {
+        // Who comes second waits: what it is to write under this generation must not go with the one before.
+        let _alone = self.following.lock();
+        let before = self.followed.load(Relaxed);
+        if before >= next {
+            return;
+        }
+        self.followed.store(next, Relaxed);
+        if before != 0 {
             self.flush(None);
         }
+        self.reached.store(next, Release);
     }
 
     /// The generation at `now_ms`; begins a new one if a flush is due.
@@ -286,6 +298,12 @@ impl Collection {
     /// Its generation as the map counts them; 0 before a map has told of it.
     pub fn generation(&self) -> u32 {
         self.0.followed_generation()
+    }
+
+    /// Whether an entry that is locked is of this generation of the map, or of one before: then what is written to it
+    /// is gone with what it is of. False: it may be of a later one.
+    pub fn is_still(&self, generation: u32) -> bool {
+        self.0.followed.load(Relaxed) <= u64::from(generation) + 1
     }
 
     /// Goes over to a generation of the map that somebody else has heard of, if it is later than the one that is known:

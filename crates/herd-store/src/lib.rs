@@ -11,6 +11,7 @@
 //! |---|---|---|
 //! | shard | index, logs, bodies and slots of a part of the names | an operation on an entry, or a page of upkeep |
 //! | registry | the list of collections | finding one; no shard is ever waited for with it |
+//! | follow | one collection while it goes over to another generation of the map | a flush |
 //! | names | the sorted names of one ordered collection | one insertion, removal, or stretch of a listing |
 //! | pool | which pages and pieces are free | taking or giving one |
 //!

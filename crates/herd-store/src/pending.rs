@@ -183,15 +183,15 @@ impl Entry<'_> {
     ///
     /// Errors: `Busy` where a write is pending, else those of a put. Nothing is kept then.
     pub fn prepare(&mut self, version: Version, base: Version, new: &NewObject<'_>) -> Result<(), Error> {
-        let done = self.try_prepare(version, new);
-        match done {
-            Ok(()) => self.note(Pending { version, base, removes: false }, None),
-            Err(_) => self.refused(new),
+        let done = self.try_prepare(version, base, new);
+        if done.is_err() {
+            self.refused(new);
         }
         done
     }
 
-    fn try_prepare(&mut self, version: Version, new: &NewObject<'_>) -> Result<(), Error> {
+    /// As [`Entry::prepare`], by who tries another way where it is refused: that is not counted.
+    pub fn try_prepare(&mut self, version: Version, base: Version, new: &NewObject<'_>) -> Result<(), Error> {
         self.check_free()?;
         self.check_name()?;
         let mut draft = self.draft(version, new);
@@ -199,7 +199,7 @@ impl Entry<'_> {
         let claimed = self.claim_quota(weight)?;
         let done = self.store_pending(&mut draft, &new.value, weight);
         self.c.unclaim(claimed);
-        done
+        done.map(|()| self.note(Pending { version, base, removes: false }, None))
     }
 
     /// Writes a pending record, in place of none.

@@ -21,6 +21,8 @@ pub(crate) enum Rank {
     Shard,
     /// The list of collections.
     Registry,
+    /// One collection while it goes over to another generation of the map.
+    Follow,
     /// The sorted names of one collection.
     Names,
     /// The free pages of the arena.

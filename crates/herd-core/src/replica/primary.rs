@@ -350,7 +350,9 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
     /// The write under way of an entry, if there is one, with the whole state it makes.
     pub(super) fn send_whole<S: Copies<K, C>>(&mut self, at: &mut S, to: NodeId, key: &K) {
         let Some(write) = self.writes.get(key).filter(|write| write.aborting.is_none()) else { return };
-        if at.state(key).is_over && !bugs::has(Bug::WholeOfNothing) {
+        let here = at.state(key);
+        let is_gone = here.is_over || here.pending.is_none_or(|pending| pending.version != write.pending.version);
+        if is_gone && !bugs::has(Bug::WholeOfNothing) {
             return self.abort(at, to, key, Why::Over);
         }
         let (pending, state) = (write.pending, at.whole(key));

@@ -86,12 +86,12 @@ impl Context {
         let mut held = Held::nothing(&self.shared.store);
         held.set((size_of::<Put>() + plain.name.len() + value.len()) as u64).ok()?;
         let (id, check) = (self.flights.next_id(), check.unwrap_or_else(|| crc32c(value)));
+        let (began_ms, began_epoch) = (self.now_ms(), self.shared.map_mark().epoch);
         let else_remove = op.else_remove;
         let put = AtOnce { collection, key: &key, value, check, flags, expires_ms, else_remove, id, ticket };
         if !group::put_at_once(self, &put) {
             return None;
         }
-        let (began_ms, began_epoch) = (self.now_ms(), self.shared.map_mark().epoch);
         let put = Put {
             later: later(),
             collection: collection.clone(),

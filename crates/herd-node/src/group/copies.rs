@@ -191,7 +191,8 @@ impl<'c> Copies<'c> {
     /// Looks at an object; `None` where its key is not of the present generation.
     pub(super) fn look<R>(&self, key: &Key, look: impl FnOnce(Entry<'_>) -> R) -> Option<R> {
         let c = self.collection(key)?;
-        Some(look(self.cx.shared.store.entry_of(&c, &key.of, self.cx.now)))
+        let entry = self.cx.shared.store.entry_of(&c, &key.of, self.cx.now);
+        c.is_still(key.generation).then(|| look(entry))
     }
 
     /// The object as it is committed, whether its time is over or not.
@@ -211,7 +212,12 @@ impl<'c> Copies<'c> {
             _ => None,
         };
         let value = match &object.value {
-            Held::Kept => Held::of(before.as_ref().ok_or(Refusal::Full)?),
+            Held::Kept => match &before {
+                Some(before) => Held::of(before),
+                // It was flushed meanwhile, or there is nothing to keep.
+                None if !c.is_still(key.generation) => return Ok(false),
+                None => return Err(Refusal::Full),
+            },
             value => value.clone(),
         };
         let given = match &value {
@@ -224,7 +230,7 @@ impl<'c> Copies<'c> {
         let Object { flags, expires_ms, memcached, fence, .. } = *object;
         let new = NewObject { value: given, flags, expires_ms, attributes, memcached, fence };
         let mut entry = self.cx.shared.store.entry_of(c, &key.of, self.cx.now);
-        if c.generation() != key.generation {
+        if !c.is_still(key.generation) {
             // It was flushed before the entry was locked.
             return Ok(false);
         }
@@ -242,11 +248,11 @@ impl<'c> Copies<'c> {
     ) -> Option<Pending> {
         let mut entry = self.cx.shared.store.entry_of(c, &key.of, self.cx.now);
         let is_plain = entry.seat() == Seat::Led && entry.is_clean() && !entry.is_fenced();
-        if !is_plain || c.generation() != key.generation {
+        if !is_plain || !c.is_still(key.generation) {
             return None;
         }
         let write = Pending { version: entry.take_version(floor), base: entry.committed(), removes: false };
-        entry.prepare(write.version, write.base, new).ok()?;
+        entry.try_prepare(write.version, write.base, new).ok()?;
         drop(entry);
         self.kept.answering.insert((key.of.slot() as u16, write.version), Answering::Put(id));
         Some(write)
@@ -263,6 +269,9 @@ impl replica::Copies<Key, Edit> for Copies<'_> {
             return State { is_over: c.generation() > key.generation, ..State::default() };
         }
         let entry = store.entry_of(&c, &key.of, self.cx.now);
+        if !c.is_still(key.generation) {
+            return State { is_over: true, ..State::default() };
+        }
         State { committed: entry.committed(), pending: entry.pending(), is_over: false }
     }
 
@@ -286,7 +295,7 @@ impl replica::Copies<Key, Edit> for Copies<'_> {
             Becomes::Refused(refusal) => return Err(*refusal),
             Becomes::Removed(fence) => {
                 let mut entry = self.cx.shared.store.entry_of(&c, &key.of, self.cx.now);
-                if c.generation() != key.generation {
+                if !c.is_still(key.generation) {
                     return Ok(());
                 }
                 let kept = entry.prepare_remove(write.version, write.base, *fence);
@@ -312,7 +321,7 @@ impl replica::Copies<Key, Edit> for Copies<'_> {
         let value = Given::Small(bytes, Some(*crc));
         let new = NewObject { value, flags, expires_ms, attributes, memcached, fence };
         let mut entry = self.cx.shared.store.entry_of(&c, &key.of, self.cx.now);
-        if c.generation() != key.generation || !entry.is_clean() || entry.committed() != write.base {
+        if !c.is_still(key.generation) || !entry.is_clean() || entry.committed() != write.base {
             return None;
         }
         let kept = entry.prepare(write.version, write.base, &new).map_err(|error| refusal_of(&error));
@@ -330,7 +339,7 @@ impl replica::Copies<Key, Edit> for Copies<'_> {
             if is_committed { entry.commit(version) } else { entry.abort(version) }
         };
         // Of a key that is over the store has nothing any more; what its write answers is here still.
-        if !c.as_ref().is_none_or(end) {
+        if !c.as_ref().is_none_or(|c| end(c) || !c.is_still(key.generation)) {
             return;
         }
         let memory_bytes = self.cx.shared.config.memory_bytes;

@@ -181,10 +181,10 @@ impl Operation {
 
     /// What it is told now that its write is done, which has this version.
     pub(super) fn take_told(&mut self, version: Version) -> Told {
-        match self.what {
+        self.told.take().unwrap_or_else(|| match self.what {
             What::Put(_) => Told::Put(version),
-            _ => self.told.take().unwrap_or_else(|| Told::failed(unknown())),
-        }
+            _ => Told::failed(unknown()),
+        })
     }
 
     /// What it becomes once it is refused: where its client meant what was there to be gone, the object goes.

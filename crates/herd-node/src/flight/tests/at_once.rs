@@ -5,6 +5,7 @@ use crate::tests::{frame, frames_of, request};
 use herd_core::limits::{FLIGHT_MS, LINK_SILENCE_MS};
 use herd_core::wire::{Fields, Header, Status, Verb};
 use herd_store::Seat;
+use std::sync::Arc;
 
 /// A key that this node decides on, which begins so.
 fn key_led_by(world: &mut World, number: u32, begin: &str) -> String {
@@ -76,6 +77,41 @@ fn a_client_that_goes_leaves_nothing_behind_and_its_put_is_done() {
     world.pass(LINK_SILENCE_MS);
     let other = world.connect(2, 1 << 20);
     assert_eq!(say(&mut world, other, &format!("get {key}\r\n")), format!("VALUE {key} 0 1\r\na\r\nEND\r\n"));
+}
+
+/// The link breaks before the member has the put, and at the primary the collection is flushed: the put is dropped
+/// everywhere, and done once more under the present generation.
+#[test]
+fn one_that_a_flush_drops_is_done_anew() {
+    let mut world = World::keeping(2, 2);
+    let (client, key) = (world.connect(1, 1 << 20), key_led_by(&mut world, 1, "k"));
+    assert_eq!(say(&mut world, client, &format!("set {key} 0 0 1\r\na\r\n")), "STORED\r\n");
+    world.cut = true;
+    assert_eq!(say(&mut world, client, &format!("set {key} 0 0 1\r\nb\r\n")), "");
+    assert_eq!(begun(&mut world, 1), 1);
+    let map = world.machine(1).map.clone().expect("it has one");
+    let map = Arc::new(map.next(|draft| draft.collections[0].generation += 1).expect("a valid map"));
+    world.machine(2).adopts = false;
+    world.machine(1).push(&map, true);
+    world.settle();
+    for cable in (0..world.cables.len()).rev() {
+        let (ends, cable) = world.unplug(cable);
+        for (end, peer) in ends.into_iter().zip(cable.into_ends()) {
+            peer.reset();
+            world.note(end, &peer);
+        }
+    }
+    world.cut = false;
+    world.pass(LINK_SILENCE_MS);
+    world.machine(2).adopts = true;
+    world.pass(LINK_SILENCE_MS);
+    assert_eq!(say(&mut world, client, ""), "STORED\r\n");
+    for number in 1..=2 {
+        let other = world.connect(number, 1 << 20);
+        let there = format!("VALUE {key} 0 1\r\nb\r\nEND\r\n");
+        assert_eq!(say(&mut world, other, &format!("get {key}\r\n")), there, "at {number}");
+        assert_settled(&mut world, number);
+    }
 }
 
 #[test]
