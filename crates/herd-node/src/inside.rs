@@ -5,6 +5,7 @@ use crate::link::Hub;
 use crate::service::NodeService;
 use crate::{Config, Environment, shared};
 use herd_core::Error;
+use herd_core::entry::Version;
 use herd_core::limits::{BLOCK_BYTES, SLOTS};
 use herd_core::place::{GroupId, Life, Map};
 use herd_core::replica::GroupEpoch;
@@ -129,6 +130,13 @@ impl Inside {
             Copy { name: (&*name).into(), version, value, pending }
         };
         items.into_iter().map(copy).collect()
+    }
+
+    /// What it has pending of collection `default`: names and versions.
+    pub fn pendings(&self) -> Vec<(Arc<[u8]>, Version)> {
+        let (spread, now) = (self.shared.default.id().spread_group(), Now::default());
+        let pendings = self.shared.store.pendings(spread, |_| true, now).into_iter();
+        pendings.map(|(key, pending)| (key.name, pending.version)).collect()
     }
 
     /// Objects that were evicted so far, of collection `default`.

@@ -9,6 +9,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+/// As the node's own: a run allocates much.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const USAGE: &str = "usage: herd-sim one|herd [--seed N | --seeds A..B] [--seconds S] [--jobs N]
        herd-sim herd .. [--nodes N] [--copies N] [--ops N] [--without N,N,..]    a run as it is cut";
 

@@ -306,6 +306,12 @@ impl Collection {
         self.0.followed.load(Relaxed) <= u64::from(generation) + 1
     }
 
+    /// Waits for the end of a flush that is under way: from then on [`Collection::generation`] tells what it began. Who
+    /// calls has no entry locked.
+    pub fn wait_for_flush(&self) {
+        drop(self.0.following.lock());
+    }
+
     /// Goes over to a generation of the map that somebody else has heard of, if it is later than the one that is known:
     /// all objects of an earlier one go.
     pub fn reach(&self, generation: u32) {

@@ -22,14 +22,14 @@ pub struct RequestId {
 }
 
 /// What is known of a request that is asked again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known<'a> {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Known {
     /// It was never begun here, or was dropped: it may be done.
     New,
     /// It is being done: who asks waits for its end.
     UnderWay,
     /// It was done, and this was the answer.
-    Done(Version, &'a [u8]),
+    Done(Version, Vec<u8>),
     /// It may have been done, and nothing tells how it ended: it is never done again.
     Unknown,
 }
@@ -70,15 +70,15 @@ struct Forgotten {
 impl Window {
     /// What is known of a request that is asked again and is not under way. `all_seen`: all that was done since it was
     /// asked first came by here.
-    pub fn find(&mut self, id: RequestId, all_seen: bool, now_ms: u64) -> Known<'_> {
+    pub fn find(&self, id: RequestId, all_seen: bool, now_ms: u64) -> Known {
         let is_forgotten = |it: &Forgotten| it.id.client == id.client && it.id.sequence >= id.sequence;
         // From the latest on, as few wait long to be asked again.
         let mut end = self.results.len();
         for done in self.done.iter().rev() {
             let from = end - done.len();
             if done.id == id {
-                let results = self.results.make_contiguous();
-                return done.bytes.map_or(Known::Unknown, |_| Known::Done(done.version, &results[from..end]));
+                let result = || self.results.range(from..end).copied().collect();
+                return done.bytes.map_or(Known::Unknown, |_| Known::Done(done.version, result()));
             }
             end = from;
         }
@@ -93,7 +93,10 @@ impl Window {
     /// last `WINDOW_REQUESTS_MAX`.
     pub fn end(&mut self, id: RequestId, version: Version, result: Option<&[u8]>, now_ms: u64) {
         let result = result.filter(|result| result.len() <= WINDOW_RESULT_MAX_BYTES);
-        self.results.extend(result.unwrap_or_default());
+        let bytes = result.unwrap_or_default();
+        grow(&mut self.results, bytes.len());
+        grow(&mut self.done, 1);
+        self.results.extend(bytes);
         self.done.push_back(Done { id, version, bytes: result.map(|result| result.len() as u16) });
         if self.done.len() > WINDOW_REQUESTS_MAX {
             self.forget_oldest(now_ms);
@@ -105,6 +108,8 @@ impl Window {
         let Some(done) = self.done.pop_front() else { return false };
         let id = done.id;
         self.results.drain(..done.len());
+        shrink(&mut self.done);
+        shrink(&mut self.results);
         let at = self.forgotten.iter().position(|it| it.id.client == id.client);
         let before = at.and_then(|at| self.forgotten.remove(at));
         let sequence = before.map_or(id.sequence, |before| before.id.sequence.max(id.sequence));
@@ -116,10 +121,30 @@ impl Window {
         true
     }
 
-    /// Memory it takes, about.
+    /// Memory that is reserved for it: at most an eighth above [`Window::bytes`], or half of that again while it shrinks.
+    pub fn room_bytes(&self) -> u64 {
+        let entries = self.done.capacity() * size_of::<Done>() + self.forgotten.capacity() * size_of::<Forgotten>();
+        (self.results.capacity() + entries) as u64
+    }
+
+    /// Memory of what it keeps.
     pub fn bytes(&self) -> u64 {
         let entries = self.done.len() * size_of::<Done>() + self.forgotten.len() * size_of::<Forgotten>();
         (self.results.len() + entries) as u64
+    }
+}
+
+/// Makes room for more, in steps of an eighth: doubled, half of a long list would lie idle.
+fn grow<T>(list: &mut VecDeque<T>, more: usize) {
+    if list.len() + more > list.capacity() {
+        list.reserve_exact(more.max(list.len() / 8).max(64));
+    }
+}
+
+/// Gives room back where half of it lies idle.
+fn shrink<T>(list: &mut VecDeque<T>) {
+    if list.capacity() > 2 * list.len() + 256 {
+        list.shrink_to(list.len() + list.len() / 8);
     }
 }
 
@@ -140,8 +165,20 @@ mod tests {
         let mut window = Window::default();
         assert_eq!(window.find(id(1), true, 10), Known::New);
         window.end(id(1), 5, Some(b"6"), 20);
-        assert_eq!(window.find(id(1), true, 10), Known::Done(5, b"6"));
+        assert_eq!(window.find(id(1), true, 10), Known::Done(5, b"6".to_vec()));
         assert_eq!(window.find(id(2), true, 10), Known::New);
+    }
+
+    #[test]
+    fn what_is_reserved_is_little_more_than_what_is_kept_and_goes_with_it() {
+        let mut window = Window::default();
+        for sequence in 0..10_000 {
+            window.end(id(sequence), sequence, Some(b"a result"), 100);
+            let (bytes, room_bytes) = (window.bytes(), window.room_bytes());
+            assert!(room_bytes <= bytes + bytes / 7 + 4_096, "{room_bytes} for {bytes}");
+        }
+        while window.forget_oldest(100) {}
+        assert!(window.room_bytes() < 32 * 1024, "{}", window.room_bytes());
     }
 
     #[test]
@@ -156,7 +193,7 @@ mod tests {
             let first = sequence / 3 + 1;
             for known in [first, (first + sequence) / 2, sequence] {
                 let result = self::result(known);
-                let expected = if known % 5 > 0 { Known::Done(known, &result) } else { Known::Unknown };
+                let expected = if known % 5 > 0 { Known::Done(known, result) } else { Known::Unknown };
                 assert_eq!(window.find(id(known), true, 100), expected, "{known} after {sequence}");
             }
         }
@@ -172,7 +209,7 @@ mod tests {
         assert_eq!(window.find(id(9), true, 100), Known::Unknown, "as may this one have been");
         assert_eq!(window.find(id(11), true, 100), Known::New, "its client asked it later");
         assert_eq!(window.find(RequestId { client: 8, sequence: 9 }, true, 100), Known::New, "as did this one");
-        assert_eq!(window.find(id(12), true, 100), Known::Done(2, b""));
+        assert_eq!(window.find(id(12), true, 100), Known::Done(2, Vec::new()));
     }
 
     #[test]
@@ -196,7 +233,7 @@ mod tests {
         window.end(id(1), 5, Some(&[0; WINDOW_RESULT_MAX_BYTES]), 1);
         window.end(id(2), 6, Some(&[0; WINDOW_RESULT_MAX_BYTES + 1]), 2);
         let first = window.find(id(1), true, 0);
-        assert!(matches!(first, Known::Done(5, result) if result.len() == WINDOW_RESULT_MAX_BYTES));
+        assert!(matches!(&first, Known::Done(5, result) if result.len() == WINDOW_RESULT_MAX_BYTES));
         assert_eq!(window.find(id(2), true, 0), Known::Unknown);
     }
 
@@ -205,6 +242,6 @@ mod tests {
         let mut window = Window::default();
         window.end(id(1), 5, Some(b""), 1);
         assert_eq!(window.find(id(2), false, 0), Known::Unknown);
-        assert_eq!(window.find(id(1), false, 0), Known::Done(5, b""));
+        assert_eq!(window.find(id(1), false, 0), Known::Done(5, Vec::new()));
     }
 }

@@ -36,7 +36,6 @@ pub(super) struct Put {
     pub(super) is_late: bool,
     /// It was done.
     pub(super) version: Option<Version>,
-    held: Held,
 }
 
 impl Put {
@@ -83,12 +82,11 @@ impl Context {
         if !self.flights.is_free(ticket.conn, key.fingerprint()) {
             return None;
         }
-        let mut held = Held::nothing(&self.shared.store);
-        held.set((size_of::<Put>() + plain.name.len() + value.len()) as u64).ok()?;
         let (id, check) = (self.flights.next_id(), check.unwrap_or_else(|| crc32c(value)));
         let (began_ms, began_epoch) = (self.now_ms(), self.shared.map_mark().epoch);
         let else_remove = op.else_remove;
-        let put = AtOnce { collection, key: &key, value, check, flags, expires_ms, else_remove, id, ticket };
+        let held_bytes = size_of::<Put>() as u64;
+        let put = AtOnce { collection, key: &key, value, check, flags, expires_ms, else_remove, id, ticket, held_bytes };
         if !group::put_at_once(self, &put) {
             return None;
         }
@@ -107,7 +105,6 @@ impl Context {
             deadline_ms: began_ms.saturating_add(plain.limit_ms),
             is_late: false,
             version: None,
-            held,
         };
         self.flights.insert_put(ticket, Box::new(put));
         if plain.is_ordered {
@@ -145,8 +142,11 @@ impl Context {
             None => return,
         };
         let Ok(handing) = handing else { return };
+        // What it held went with its operation. It can't be refused any more, so it is there even if nobody counts it.
+        let mut held = Held::nothing(&self.shared.store);
+        held.set(handing.bytes()).ok();
         self.flights.replace_put(ticket, |put| {
-            let Put { later, began_ms, began_epoch, deadline_ms, is_late, held, key, .. } = put;
+            let Put { later, began_ms, began_epoch, deadline_ms, is_late, key, .. } = put;
             let part = Part {
                 object: key.fingerprint(),
                 handing,

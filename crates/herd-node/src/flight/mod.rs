@@ -57,3 +57,10 @@ pub(crate) enum Later {
     /// Herd's wire.
     Wire(Box<wire::Later>),
 }
+
+impl Later {
+    /// Whether its door answers in the order in which it was asked.
+    fn is_ordered(&self) -> bool {
+        !matches!(self, Later::Wire(_))
+    }
+}

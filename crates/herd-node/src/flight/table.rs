@@ -162,8 +162,17 @@ pub(crate) struct Flights {
 struct OfConnection {
     /// By the number of their ticket.
     flights: VecDeque<(u32, Entry)>,
-    /// By object, in order: what changes it and is not over, and what stands behind.
-    lines: Vec<(u64, FlightId)>,
+    /// What is not over, in order, that changes an object or is ordered with what does.
+    lines: Vec<Place>,
+}
+
+/// A part's place in the line of its object. What changes the object is on its way alone, what reads it side by side.
+struct Place {
+    object: u64,
+    id: FlightId,
+    changes: bool,
+    /// It was sent on its way.
+    goes: bool,
 }
 
 impl OfConnection {
@@ -179,13 +188,26 @@ impl OfConnection {
         self.flights.insert(at, (serial, entry));
     }
 
-    /// Takes a part out of its line; gives who goes then, as it comes first.
-    fn leave_line(&mut self, id: FlightId, object: u64) -> Option<FlightId> {
-        let at = self.lines.iter().position(|(_, other)| *other == id)?;
-        let was_first = !self.lines[..at].iter().any(|(of, _)| *of == object);
+    /// Whether what comes last may go at once.
+    fn may_go(&self, object: u64, changes: bool) -> bool {
+        !self.lines.iter().any(|place| place.object == object && (changes || place.changes || !place.goes))
+    }
+
+    /// Takes a part out of its line; those that come first then go.
+    fn leave_line(&mut self, id: FlightId, object: u64, mut go: impl FnMut(FlightId)) {
+        let Some(at) = self.lines.iter().position(|place| place.id == id) else { return };
         self.lines.remove(at);
-        let next = self.lines[at..].iter().find(|(of, _)| *of == object);
-        next.filter(|_| was_first).map(|(_, next)| *next)
+        for (before, place) in self.lines.iter_mut().filter(|place| place.object == object).enumerate() {
+            if place.changes && before > 0 {
+                return;
+            }
+            if !std::mem::replace(&mut place.goes, true) {
+                go(place.id);
+            }
+            if place.changes {
+                return;
+            }
+        }
     }
 }
 
@@ -268,12 +290,16 @@ impl Flights {
     pub(super) fn insert(&mut self, ticket: Ticket, mut flight: Box<Flight>) {
         self.due_ms = self.due_ms.min(flight.deadline_ms);
         let of = self.conns.entry(ticket.conn).or_default();
+        let is_ordered = flight.later.is_ordered();
         for (number, part) in flight.parts.iter_mut().enumerate() {
-            let id = FlightId { ticket, part: number as u32 };
-            let goes = has(Bug::Overtaken) || !of.lines.iter().any(|(object, _)| *object == part.object);
-            part.is_lined = part.handing.changes || !goes;
+            let (id, object, changes) = (FlightId { ticket, part: number as u32 }, part.object, part.handing.changes);
+            let goes = has(Bug::Overtaken) || of.may_go(object, changes);
+            // A read may be asked again, and must not find then what was asked after it. One that waits for a change is
+            // not waited for.
+            let is_ordered = is_ordered && part.handing.wait_ms(0).is_none();
+            part.is_lined = changes || is_ordered || !goes;
             if part.is_lined {
-                of.lines.push((part.object, id));
+                of.lines.push(Place { object, id, changes, goes });
             }
             self.todo.extend(goes.then_some(id));
         }
@@ -282,14 +308,15 @@ impl Flights {
 
     /// Whether nothing of a connection stands in line for an object, or before it.
     pub(super) fn is_free(&self, conn: u64, object: u64) -> bool {
-        self.conns.get(&conn).is_none_or(|of| !of.lines.iter().any(|(other, _)| *other == object))
+        self.conns.get(&conn).is_none_or(|of| !of.lines.iter().any(|place| place.object == object))
     }
 
     /// Takes a put in that began at once, for an object that [is free](Flights::is_free): it is the first in its line.
     pub(super) fn insert_put(&mut self, ticket: Ticket, put: Box<Put>) {
         self.due_ms = self.due_ms.min(put.deadline_ms);
         let of = self.conns.entry(ticket.conn).or_default();
-        of.lines.push((put.key.fingerprint(), FlightId { ticket, part: 0 }));
+        let (object, id) = (put.key.fingerprint(), FlightId { ticket, part: 0 });
+        of.lines.push(Place { object, id, changes: true, goes: true });
         of.insert(ticket.serial, Entry::Put(put));
     }
 
@@ -348,10 +375,11 @@ impl Flights {
         is_over
     }
 
-    /// Takes a part out of its line; who comes first then goes.
+    /// As [`OfConnection::leave_line`].
     fn leave_line(&mut self, id: FlightId, object: u64) {
-        let next = self.conns.get_mut(&id.ticket.conn).and_then(|of| of.leave_line(id, object));
-        self.todo.extend(next);
+        if let Some(of) = self.conns.get_mut(&id.ticket.conn) {
+            of.leave_line(id, object, |next| self.todo.push_back(next));
+        }
     }
 
     /// Takes a flight that is over.

@@ -8,7 +8,7 @@
 //! their key, what other nodes or loops hand on, and while a member is syncing, has no link, or takes its messages
 //! slowly.
 
-use super::{Gates, look_at_map, loop_of, with};
+use super::{Gates, Operation, look_at_map, loop_of, with};
 use crate::context::Context;
 use herd_core::replica::window::RequestId;
 use herd_net::Ticket;
@@ -34,7 +34,13 @@ pub(crate) struct AtOnce<'a> {
     pub(crate) id: RequestId,
     /// That of its reply.
     pub(crate) ticket: Ticket,
+    /// Memory of what is kept for that.
+    pub(crate) held_bytes: u64,
 }
+
+/// What a put that began at once takes here besides its name and value until all members have it, about: the operation,
+/// its write, where it stands in the line of its object, and what it answers.
+pub(super) const AT_ONCE_BYTES: usize = 2 * size_of::<Operation>() + 512;
 
 /// Whether puts of this object may begin at once: this node decides on it, in a group whose part lives on this loop.
 pub(crate) fn may_put_at_once(cx: &Context, key: &Key) -> bool {

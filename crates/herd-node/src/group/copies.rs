@@ -119,7 +119,7 @@ impl Kept {
     }
 
     /// What is known of a request, which nobody may have done before that epoch.
-    pub(super) fn known(&mut self, id: RequestId, first_epoch: Option<GroupEpoch>, now_ms: u64) -> Known<'_> {
+    pub(super) fn known(&self, id: RequestId, first_epoch: Option<GroupEpoch>, now_ms: u64) -> Known {
         if self.answering.values().any(|write| write.has(id)) {
             return Known::UnderWay;
         }
@@ -138,8 +138,7 @@ impl Kept {
     fn bound(&mut self, now_ms: u64, memory_bytes: u64) {
         let most_bytes = memory_bytes / WINDOWS_PART * self.slots.len() as u64 / SLOTS as u64;
         while self.window.bytes() > most_bytes && self.window.forget_oldest(now_ms) {}
-        // In steps, so that few writes change what is held.
-        while self.held.set(self.window.bytes().next_multiple_of(4096)).is_err() && self.window.forget_oldest(now_ms) {}
+        while self.held.set(self.window.room_bytes()).is_err() && self.window.forget_oldest(now_ms) {}
     }
 
     fn has(&self, slot: usize) -> bool {
@@ -290,20 +289,21 @@ impl replica::Copies<Key, Edit> for Copies<'_> {
     }
 
     fn prepare(&mut self, key: &Key, write: Pending, change: &Edit) -> Result<(), Refusal> {
-        let Some(c) = self.reach(key)? else { return Ok(()) };
+        let Some(c) = self.reach(key)? else { return self.pass_over(write, change) };
         match change.becomes() {
             Becomes::Refused(refusal) => return Err(*refusal),
             Becomes::Removed(fence) => {
                 let mut entry = self.cx.shared.store.entry_of(&c, &key.of, self.cx.now);
                 if !c.is_still(key.generation) {
-                    return Ok(());
+                    drop(entry);
+                    return self.pass_over(write, change);
                 }
                 let kept = entry.prepare_remove(write.version, write.base, *fence);
                 kept.map_err(|error| refusal_of(&error))?;
             }
             Becomes::Put(object) => {
                 if !self.keep((&c, key), object, |entry, new| entry.prepare(write.version, write.base, new))? {
-                    return Ok(());
+                    return self.pass_over(write, change);
                 }
             }
         }
@@ -411,6 +411,15 @@ pub(super) fn floor(since: GroupEpoch) -> Version {
 }
 
 impl Copies<'_> {
+    /// A flush has ended what is to be prepared, so nothing of it is kept. But it may be done at the primary, before it
+    /// hears of the flush: who asks once more is not to do it again.
+    fn pass_over(&mut self, write: Pending, change: &Edit) -> Result<(), Refusal> {
+        let (now_ms, memory_bytes) = (self.cx.now_ms(), self.cx.shared.config.memory_bytes);
+        change.answers().iter().for_each(|(id, _)| self.kept.window.end(id, write.version, None, now_ms));
+        self.kept.bound(now_ms, memory_bytes);
+        Ok(())
+    }
+
     /// The key of an object that the store told of.
     pub(super) fn key_of(&self, of: herd_store::Key) -> Option<Key> {
         let c = self.cx.shared.store.collection_by_id(of.collection)?;

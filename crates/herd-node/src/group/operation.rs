@@ -152,6 +152,11 @@ impl Operation {
         Self { what, origin, id: Some(id), is_new: false, key: Some(key), ..Self::expire() }
     }
 
+    /// It keeps this memory for as long as it is there.
+    pub(super) fn holding(self, room: Room) -> Self {
+        Self { room: Some(room), ..self }
+    }
+
     /// It is to have begun by then.
     pub(crate) fn until(self, until_ms: u64) -> Self {
         Self { until_ms, ..self }
@@ -218,20 +223,21 @@ struct Place<'a, 'c> {
     since: GroupEpoch,
 }
 
-/// Decides operations on an object, one after the other; its primary decides `since` then.
+/// Decides operations on an object, one after the other; its primary decides `since` then. `Err`: they name a generation
+/// that a flush has ended, or is about to end, of which nothing can be said.
 pub(super) fn decide_all(
     copies: &mut Copies<'_>,
     (c, key): (&Collection, &Key),
     since: GroupEpoch,
     ops: Vec<Operation>,
-) -> Decision {
+) -> Result<Decision, Vec<Operation>> {
     let there = copies.look(key, |entry| {
         let is_tip = has(Bug::DecidedBeside) && entry.pending().is_some();
         let found = if is_tip { entry.found_pending() } else { entry.found_committed() };
         let found = found.as_ref().map(Snapshot::of);
         (found, entry.left(), entry.is_due(), entry.id())
     });
-    let (found, left, is_due, id) = there.unwrap_or_default();
+    let Some((found, left, is_due, id)) = there else { return Err(ops) };
     let before = found.map(Arc::new);
     let mut state = State { object: before.clone(), left, version: None, answers: Vec::new() };
     if is_due {
@@ -249,7 +255,7 @@ pub(super) fn decide_all(
     }
     decision.version = state.version;
     decision.change = state.version.map(|_| state.edit(before.as_deref()));
-    decision
+    Ok(decision)
 }
 
 impl Operation {
@@ -361,7 +367,7 @@ fn retried(place: &mut Place<'_, '_>, id: RequestId, first_epoch: Option<GroupEp
         // Of an object under way nothing is decided; so it is one of another object.
         Known::UnderWay | Known::Unknown => Some(Told::failed(unknown())),
         Known::Done(version, result) => {
-            let done = done_of(version, result, clock);
+            let done = done_of(version, &result, clock);
             add(&place.copies.cx.metrics().answered_again, 1);
             Some(done.map_or_else(|| Told::failed(unknown()), |done| Told::Done(Box::new(done))))
         }

@@ -1,10 +1,10 @@
 //! A part of a group, and what is around it on its loop: what it keeps, what it says to each member, and what comes
 //! with time. Its effects are carried out here, in order, before anything else comes to it.
 
-use super::at_once::AtOnce;
+use super::at_once::{AT_ONCE_BYTES, AtOnce};
 use super::change::{Becomes, Edit, Key, left_ms};
 use super::copies::{Copies, Kept, floor};
-use super::mail::too_many;
+use super::mail::{Room, too_many};
 use super::operation::{Operation, Origin, PUT_AT_ONCE, Told, decide_all};
 use super::outbox::{Inbox, Outbox};
 use crate::context::Context;
@@ -21,7 +21,7 @@ use herd_core::replica::{Departure, Effect, Member, Message, Offer, Outcome, Par
 use herd_core::replica::{Standing, Verdict, View};
 use herd_core::wire::{self, Ahead, Answers, Delta, GroupMessage, LinkId, PutOf, Said, Sent, ValueOf};
 use herd_core::{Error, ErrorKind, quote};
-use herd_store::{NewObject, SlotCursor};
+use herd_store::{Collection, NewObject, SlotCursor};
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -205,6 +205,8 @@ impl Share {
         if !self.waiting.is_empty() || !self.part.takes_at_once(&key, size_bytes) || self.out.iter().any(is_laden) {
             return false;
         }
+        let held_bytes = put.held_bytes + (AT_ONCE_BYTES + 2 * (put.key.name.len() + put.value.len())) as u64;
+        let Ok(room) = Room::take(&cx.shared, held_bytes) else { return false };
         let new = NewObject {
             value: herd_store::Given::Small(put.value, Some(put.check)),
             flags: put.flags,
@@ -217,7 +219,7 @@ impl Share {
         let floor = floor(self.part.view().since);
         let Some(write) = copies.prepare_put((put.collection, &key), &new, floor, put.id) else { return false };
         cx.shared.gates.note_act(self.id, self.part.view().epoch);
-        let op = Operation::put(put.ticket, put.id, key.clone(), put.else_remove);
+        let op = Operation::put(put.ticket, put.id, key.clone(), put.else_remove).holding(room);
         let mut departures = std::mem::take(&mut self.departures);
         let mut copies = Copies { cx, kept: &mut self.kept };
         self.part.begin_prepared(&mut copies, (&key, write, size_bytes), op, |departure| departures.push(departure));
@@ -444,11 +446,19 @@ impl Share {
         }
         cx.shared.gates.note_act(self.id, self.part.view().epoch);
         let c = cx.shared.store.collection_by_id(key.of.collection);
-        let Some(c) = c.filter(|c| c.generation() <= key.generation) else {
-            self.part.begin(&mut copies, key.clone(), Vec::new(), None);
-            return self.ask_anew(cx, &key, ops);
+        let decided = match &c {
+            Some(c) => decide_all(&mut copies, (c, &key), self.part.view().since, ops),
+            None => Err(ops),
         };
-        let mut decision = decide_all(&mut copies, (&c, &key), self.part.view().since, ops);
+        let mut decision = match decided {
+            Ok(decision) => decision,
+            Err(ops) => {
+                // A flush may be under way: the generation that it begins is told when it is over.
+                c.iter().for_each(Collection::wait_for_flush);
+                self.part.begin(&mut copies, key.clone(), Vec::new(), None);
+                return self.ask_anew(cx, &key, ops);
+            }
+        };
         if has(Bug::AroundGroup) && decision.ops.iter().any(Operation::is_instead) {
             let write = Pending { version: decision.version.take().unwrap_or(0), base: 0, removes: true };
             let change = decision.change.take().filter(|change| copies.prepare(&key, write, change).is_ok());

@@ -116,6 +116,10 @@ impl Session {
                 let asked = admin::debug_time(cx, time, out);
                 self.conn = asked.map(|ticket| ticket.conn).or(self.conn);
             }
+            Ok(Command::FlushAll { delay: ..=0, .. }) if cx.flights.of_connection(out.conn()) > 0 => {
+                // What it asked for before is to go too: that ends first.
+                return Step { used: 0, next: Next::Again };
+            }
             Ok(Command::Quit) => return Step { used: len, next: Next::Close },
             Ok(command) => {
                 if lines::other(cx, &command, out).is_err() {

@@ -408,8 +408,8 @@ impl Asked {
     fn answer(self, tokens: &mut BTreeMap<u64, Token>) -> Result<Heard, String> {
         let (ask, bytes) = (&self.ask, self.bytes);
         let reply = self.reply.ok_or("a body without a reply")?;
-        let short: String = format!("{ask:?}").chars().take(100).collect();
-        let said = || format!("status {} '{}' to {short}", reply.code, reply.text);
+        let short = || format!("{ask:?}").chars().take(100).collect::<String>();
+        let said = || format!("status {} '{}' to {}", reply.code, reply.text, short());
         let status = Status::from_code(reply.code).ok_or_else(said)?;
         let text = String::from_utf8_lossy(&bytes);
         let may_differ = matches!(ask, Ask::Unlock { .. } | Ask::Put { .. } | Ask::Guarded { .. });

@@ -6,12 +6,16 @@ use crate::random::Random;
 /// Operations of a run that is not cut short.
 pub(super) const OPS: usize = 520;
 /// Numbers of the faults of each run.
-pub(super) const FAULT_NUMBERS: std::ops::Range<usize> = 0..24;
+pub(super) const FAULT_NUMBERS: std::ops::Range<usize> = 0..30;
 /// And of them, those that make others lead, besides what else there is.
 const DEPOSED_MORE: std::ops::Range<usize> = 16..19;
 /// Those in which the old link's bytes come beside the new one, and in which a member refuses.
 const LATE: std::ops::Range<usize> = 19..22;
 const REFUSED: std::ops::Range<usize> = 22..24;
+/// Those in which a node that lives is taken out of its groups.
+const EXPELLED: std::ops::Range<usize> = 24..27;
+/// And those in which it soon leads again.
+const RETURNS: std::ops::Range<usize> = 27..30;
 /// Values above this are asked for and given in frames.
 const LARGE_BYTES: u64 = 200_000;
 
@@ -38,6 +42,11 @@ pub(super) enum Fault {
     Epoch(usize),
     /// Others lead what a node led, which lives, and hears of it before them.
     Depose(usize),
+    /// A node that lives is taken out of its groups, and is brought back to them later.
+    Expel(usize),
+    /// When a member has told that it holds a write and another one has not heard of it yet, that other one leads what
+    /// the write's primary led, which hears nothing, and a little later that leads again.
+    Return(usize),
     /// A node has no memory left. When it refuses a write, others lead what the write's primary led, which can't tell
     /// its other members of the refusal for so long, ms.
     Refuse(usize, u64),
@@ -116,6 +125,7 @@ impl Plan {
         });
         Self::depose_more(&mut faults, &mut Random::new(seed ^ 0xDE_9053), (nodes, copies), &cut.without);
         Self::fail_more(&mut faults, &mut Random::new(seed ^ 0x1A_7E11), (nodes, copies), &cut.without);
+        Self::expel_more(&mut faults, &mut Random::new(seed ^ 0xE8_9E11), (nodes, copies), &cut.without);
         let keys = 2 + random.below(4) as usize;
         let value_bytes = [60, 2_000, 20_000, LARGE_BYTES, 600_000][random.below(5) as usize];
         let look_ns = random.below(20_000);
@@ -154,6 +164,21 @@ impl Plan {
             } else {
                 Fault::Refuse(one, ms)
             };
+            faults.extend(Some((at, fault)).filter(|_| !without.contains(&number)));
+        }
+        faults.sort_by_key(|(at, _)| *at);
+    }
+
+    /// Some more in which nodes that live lose their place in a group, or the lead of it for a moment.
+    fn expel_more(
+        faults: &mut Vec<(usize, Fault)>,
+        random: &mut Random,
+        (nodes, copies): (usize, u8),
+        without: &[usize],
+    ) {
+        for number in EXPELLED.chain(RETURNS).filter(|_| copies > 1) {
+            let (at, one) = (20 + random.below(OPS as u64 - 60) as usize, random.below(nodes as u64) as usize);
+            let fault = if EXPELLED.contains(&number) { Fault::Expel(one) } else { Fault::Return(one) };
             faults.extend(Some((at, fault)).filter(|_| !without.contains(&number)));
         }
         faults.sort_by_key(|(at, _)| *at);

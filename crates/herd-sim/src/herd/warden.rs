@@ -42,10 +42,10 @@ pub(super) fn bring_back(draft: &mut Draft, node: NodeId, plan: &Map) {
     }
 }
 
-/// Gives the lead of each group that the node leads to one of its backups; it stays as a backup.
-pub(super) fn depose(draft: &mut Draft, node: NodeId, lives: impl Fn(NodeId) -> bool) {
+/// Gives the lead of each group that the node leads to one of its backups that may; it stays as a backup.
+pub(super) fn depose(draft: &mut Draft, node: NodeId, may: impl Fn(NodeId) -> bool) {
     for group in groups(draft).filter(|group| group.primary == Some(node)) {
-        let backup = |member: &Member| member.standing == Standing::Backup && lives(member.node);
+        let backup = |member: &Member| member.standing == Standing::Backup && may(member.node);
         let Some(at) = group.others.iter().position(backup) else { continue };
         group.primary = Some(group.others.remove(at).node);
         group.others.push(Member { node, standing: Standing::Backup, since: 0 });

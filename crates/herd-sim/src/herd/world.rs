@@ -7,7 +7,7 @@ use super::client::{Client, History, name};
 use super::machine::{Machine, Make, first_map, node};
 use super::plan::{Cut, Fault, Plan};
 use super::warden;
-use herd_core::place::{Draft, GroupId, Map, NodeId};
+use herd_core::place::{Draft, GroupId, Map, NodeId, Standing};
 use herd_core::replica::Want;
 use herd_net::{Cable, Peer, Pipes, Service, System};
 use herd_node::Unsettled;
@@ -32,11 +32,13 @@ const SMALL_FREE_BYTES: u64 = 256 << 10;
 const WARDEN_MS: u64 = 3_000;
 
 /// What happens seldom, as it is counted: a run tells nothing of what never happens in it.
-pub(super) const RARE: [&str; 9] =
-    [CRASHED, REFUSED, TAKEN_OVER, UNDER_WAY, ANSWERED_AGAIN, UNREAD, LATE, REFUSING, INSIDE];
+pub(super) const RARE: [&str; 11] =
+    [CRASHED, REFUSED, TAKEN_OVER, EXPELLED, RETURNED, UNDER_WAY, ANSWERED_AGAIN, UNREAD, LATE, REFUSING, INSIDE];
 const CRASHED: &str = "crashes with writes pending there";
 const REFUSED: &str = "writes and copies refused by a member";
 const TAKEN_OVER: &str = "take-overs from the living, with writes pending there";
+const EXPELLED: &str = "members taken out that live, with writes pending there";
+const RETURNED: &str = "leads lost for a moment, with a write at one member and not at the other";
 const UNDER_WAY: &str = "maps with a body under way";
 const ANSWERED_AGAIN: &str = "retries answered from the window";
 const UNREAD: &str = "links broken with unread bytes";
@@ -82,6 +84,10 @@ enum Trap {
     Refuse(usize, u64, u64, u64),
     /// The time has come, ns, to have others lead what a node leads.
     Depose(usize, u64),
+    /// A write that the node decided, in that life of it, is at one member and not at another.
+    Return(usize, u64),
+    /// The time has come, ns, to have the second lead what the first leads.
+    LeadAgain(usize, usize, u64),
 }
 
 /// A cable, the machines at its ends, and until when it carries nothing, ns.
@@ -441,6 +447,8 @@ impl<S: Service> World<S> {
                 self.next_map(|draft| draft.nodes[at].memory_bytes += 1);
             }
             Fault::Depose(at) => self.depose(at),
+            Fault::Expel(at) => self.expel(at),
+            Fault::Return(at) => self.traps.push(Trap::Return(at, self.lives[at])),
             Fault::Late(a, b, ms) => self.traps.push(Trap::Late(a.max(b), a.min(b), ms)),
             Fault::Refuse(at, ms) => {
                 let Some(machine) = &self.machines[at] else { return };
@@ -457,7 +465,10 @@ impl<S: Service> World<S> {
                 Trap::Late(from, to, ms) => self.be_late(from, to, ms),
                 Trap::Refuse(at, life, before, ms) => self.refuse(at, life, before, ms),
                 Trap::Depose(at, due_ns) if due_ns <= self.now_ns() => self.depose(at),
-                Trap::Depose(..) => self.traps.push(trap),
+                Trap::Return(at, life) if self.lives[at] == life => self.lead_for_a_moment(at),
+                Trap::Return(..) => {}
+                Trap::LeadAgain(at, next, due_ns) if due_ns <= self.now_ns() => self.depose_for(at, next),
+                Trap::Depose(..) | Trap::LeadAgain(..) => self.traps.push(trap),
             }
         }
     }
@@ -493,12 +504,11 @@ impl<S: Service> World<S> {
     /// Whether a write that the machine decided waits for the other.
     fn waits_for(&self, at: usize, other: usize) -> bool {
         let (Some(machine), spread) = (&self.machines[at], &self.map.spreads[0]) else { return false };
-        let waits = |copy: &herd_node::Copy| {
-            let group = spread.group_of(machine.inside.slot(&copy.name));
-            let is_led = group.primary == Some(node(at)) && group.members().any(|member| member == node(other));
-            copy.pending.is_some() && is_led
+        let waits = |name: &[u8]| {
+            let group = spread.group_of(machine.inside.slot(name));
+            group.primary == Some(node(at)) && group.members().any(|member| member == node(other))
         };
-        at != other && machine.inside.copies().iter().any(waits)
+        at != other && machine.inside.pendings().iter().any(|(name, _)| waits(name))
     }
 
     /// Whether each machine runs.
@@ -507,14 +517,66 @@ impl<S: Service> World<S> {
         move |node| living[node.0.get() as usize - 1]
     }
 
-    /// Others lead what a node led. It hears of it first, as no lease has to run out then.
+    /// Another leads what a node led, and after a moment that leads again, if a write that it decided is at one member
+    /// and not at the other. It hears nothing from them meanwhile, nor they from it.
+    fn lead_for_a_moment(&mut self, at: usize) {
+        let Some((member, next)) = self.half_prepared(at) else {
+            return self.traps.push(Trap::Return(at, self.lives[at]));
+        };
+        self.count(RETURNED);
+        let now_ns = self.now_ns();
+        let (back_ns, heard_ns) = (50 + self.plan.random.below(500), 400 + self.plan.random.below(1_000));
+        self.path(at, member).silent_ns = now_ns + heard_ns * 1_000_000;
+        self.path(at, next).silent_ns = now_ns + heard_ns * 1_000_000;
+        self.depose_for(at, next);
+        self.traps.push(Trap::LeadAgain(next, at, now_ns + back_ns * 1_000_000));
+    }
+
+    /// Of a write that this machine decided and that is under way: a member that holds it, and a backup that does not.
+    fn half_prepared(&self, at: usize) -> Option<(usize, usize)> {
+        let (mine, spread) = (self.machines[at].as_ref()?, &self.map.spreads[0]);
+        let holds = |other: usize, name: &[u8], version: u64| {
+            let pendings = self.machines[other].as_ref().map(|machine| machine.inside.pendings());
+            pendings.is_some_and(|pendings| pendings.iter().any(|it| *it.0 == *name && it.1 == version))
+        };
+        mine.inside.pendings().iter().find_map(|(name, version)| {
+            let group = spread.group_of(mine.inside.slot(name));
+            if group.primary != Some(node(at)) {
+                return None;
+            }
+            let backups = group.others.iter().filter(|member| member.standing == Standing::Backup);
+            let (have, have_not): (Vec<usize>, Vec<usize>) = backups
+                .map(|member| member.node.0.get() as usize - 1)
+                .filter(|other| self.machines[*other].is_some() && self.paused[*other].0 <= self.now_ns())
+                .partition(|other| holds(*other, name, *version));
+            Some((*have.first()?, *have_not.first()?))
+        })
+    }
+
+    /// The next one leads what a node led, where it may; both hear of it at once.
+    fn depose_for(&mut self, at: usize, next: usize) {
+        let living = self.living();
+        self.depose_to(at, move |other| other == node(next) && living(other));
+        let map = self.map.clone();
+        if let Some(machine) = &mut self.machines[next] {
+            machine.take(&map);
+        }
+    }
+
+    /// Others lead what a node led.
     fn depose(&mut self, at: usize) {
+        let living = self.living();
+        self.depose_to(at, living);
+    }
+
+    /// Those that may lead what a node led. It hears of it first, as no lease has to run out then.
+    fn depose_to(&mut self, at: usize, may: impl Fn(NodeId) -> bool) {
         let leads = |map: &Map| map.groups_of(node(at)).filter(|(_, group)| group.primary == Some(node(at))).count();
-        let (living, before) = (self.living(), leads(&self.map));
+        let before = leads(&self.map);
         if self.machines[at].is_none() || self.paused[at].0 > self.now_ns() {
             return;
         }
-        self.next_map(|draft| warden::depose(draft, node(at), living));
+        self.next_map(|draft| warden::depose(draft, node(at), may));
         if leads(&self.map) < before {
             self.count("take-overs from the living");
             self.count_pendings(at, TAKEN_OVER);
@@ -524,9 +586,25 @@ impl<S: Service> World<S> {
         }
     }
 
+    /// A node that lives is in no group any more. It hears of it first, as above, and is brought back later.
+    fn expel(&mut self, at: usize) {
+        let may_hear = self.machines[at].is_some() && self.paused[at].0 <= self.now_ns();
+        let living = self.living();
+        if !may_hear || !warden::may_go(&self.map, node(at), |other| other != node(at) && living(other)) {
+            return;
+        }
+        self.count("members taken out that live");
+        self.count_pendings(at, EXPELLED);
+        self.next_map(|draft| warden::remove(draft, node(at), &living));
+        if let Some(machine) = &mut self.machines[at] {
+            machine.take(&self.map);
+        }
+        self.later(Task::BringBack(at, self.lives[at]));
+    }
+
     /// Counts that a machine has writes pending, if so.
     fn count_pendings(&mut self, at: usize, what: &'static str) {
-        let pending = |machine: &Machine<S>| machine.inside.copies().iter().any(|copy| copy.pending.is_some());
+        let pending = |machine: &Machine<S>| !machine.inside.pendings().is_empty();
         if self.machines[at].as_ref().is_some_and(pending) {
             self.count(what);
         }

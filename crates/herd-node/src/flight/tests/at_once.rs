@@ -114,6 +114,22 @@ fn one_that_a_flush_drops_is_done_anew() {
     }
 }
 
+/// What is asked before a flush on a connection goes with it, however long its line is.
+#[test]
+fn a_flush_stands_behind_all_that_its_connection_asked_before() {
+    let mut world = World::keeping(2, 2);
+    let (client, key) = (world.connect(1, 1 << 20), key_led_by(&mut world, 1, "k"));
+    world.cut = true;
+    let sets: String = (0..20).map(|n| format!("set {key} 0 0 2 noreply\r\n{n:02}\r\n")).collect();
+    assert_eq!(say(&mut world, client, &format!("{sets}flush_all\r\nget {key}\r\n")), "");
+    world.cut = false;
+    world.pass(50);
+    // There is no warden here: it is told when the warden would have been asked.
+    let said = say(&mut world, client, "");
+    assert!(said.starts_with("SERVER_ERROR this node is in no herd"), "{said}");
+    assert!(said.ends_with(&format!("VALUE {key} 0 2\r\n19\r\nEND\r\n")), "{said}");
+}
+
 #[test]
 fn one_that_no_member_answers_ends_in_time_as_of_unknown_outcome() {
     let mut world = World::keeping(2, 2);
