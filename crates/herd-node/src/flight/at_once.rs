@@ -86,7 +86,8 @@ impl Context {
         let (began_ms, began_epoch) = (self.now_ms(), self.shared.map_mark().epoch);
         let else_remove = op.else_remove;
         let held_bytes = size_of::<Put>() as u64;
-        let put = AtOnce { collection, key: &key, value, check, flags, expires_ms, else_remove, id, ticket, held_bytes };
+        let put =
+            AtOnce { collection, key: &key, value, check, flags, expires_ms, else_remove, id, ticket, held_bytes };
         if !group::put_at_once(self, &put) {
             return None;
         }

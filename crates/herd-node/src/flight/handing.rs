@@ -39,6 +39,8 @@ pub(crate) struct Handing {
     first_epoch: u32,
     /// Its value, where that is still to come.
     stream: Option<Box<Stream>>,
+    /// There was no room for its value: what it was to replace goes, and this is the answer.
+    refusal: Option<Error>,
     /// It may change the object.
     pub(crate) changes: bool,
     /// The object's value comes with the answer, and not what a method answers.
@@ -164,6 +166,7 @@ impl Handing {
             request: Arc::new(request),
             first_epoch: 0,
             stream: None,
+            refusal: None,
             changes: false,
             with_value: false,
             to: Some(node),
@@ -201,6 +204,7 @@ impl Handing {
             request: Arc::new(request),
             first_epoch,
             stream: None,
+            refusal: None,
             changes: true,
             with_value: false,
             to: None,
@@ -233,7 +237,21 @@ impl Handing {
         if self.stream.is_some() {
             return Err(Error::new(ErrorKind::Unreachable, "the value is still to come"));
         }
-        Operation::new(self.request.clone(), self.first_epoch, origin)
+        let operation = Operation::new(self.request.clone(), self.first_epoch, origin)?;
+        match &self.refusal {
+            Some(error) => operation.instead(error.clone()).map_err(|refused| refused.1),
+            None => Ok(operation),
+        }
+    }
+
+    /// There was no room for the value of this put, whose client meant what was there to be gone.
+    pub(crate) fn refused(self, error: Error) -> Self {
+        Self { refusal: Some(error), ..self }
+    }
+
+    /// The answer to a put for whose value there was no room.
+    pub(super) fn refusal(&self) -> Option<&Error> {
+        self.refusal.as_ref()
     }
 
     /// Answers it from what is committed here of a replica group that this node decides for; `None`: it changes
@@ -346,6 +364,11 @@ impl Handing {
     pub(super) fn run(&self, cx: &Context) -> Result<Landed, Elsewhere> {
         if self.request.header.newer_than().is_some() {
             return Ok(Landed::here(cx, self.name()));
+        }
+        if let Some(error) = &self.refusal {
+            // There may be none, or it may be guarded by a lock: then it stays.
+            apply(cx, &self.collection, self.name(), &Op::new(Action::Remove, 0), |_| ())?;
+            return Ok(Landed::failed(cx, error.clone()));
         }
         let done = self.request.with_op(cx.now.unix_ms, |op, asked| {
             apply(cx, &self.collection, self.name(), op, |mut outcome| {

@@ -308,7 +308,13 @@ impl Context {
                 // It has just gone again.
                 Err(_) => self.stay(id, None),
             },
-            Where::Node(node) => self.ask(id, node),
+            Where::Node(node) => match part.handing.refusal().cloned() {
+                None => self.ask(id, node),
+                Some(error) => {
+                    let landed = Landed::failed(self, error);
+                    self.land(id, landed);
+                }
+            },
             Where::Group(group) => {
                 self.flights.part(id).into_iter().for_each(|part| part.state = State::InGroup);
                 self.decide_in_group(id, group);
@@ -413,6 +419,7 @@ impl Context {
                     self.supply(id.ticket);
                 }
             }
+            Err(NoLink::Down) if !part.was_sent && self.links.is_gone(node, now_ms, FLIGHT_LINK_MS) => self.lose(id),
             Err(NoLink::Down | NoLink::Busy) => self.stay(id, None),
         }
     }

@@ -193,7 +193,7 @@ impl Operation {
     }
 
     /// What it becomes once it is refused: where its client meant what was there to be gone, the object goes.
-    pub(super) fn instead(self, error: Error) -> Result<Self, Box<(Self, Error)>> {
+    pub(crate) fn instead(self, error: Error) -> Result<Self, Box<(Self, Error)>> {
         let removes = match &self.what {
             What::Request(request) => request.with_op(0, |op, _| op.else_remove).unwrap_or(false),
             What::Put(else_remove) => *else_remove,

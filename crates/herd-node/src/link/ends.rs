@@ -30,6 +30,8 @@ pub(crate) struct Ends {
     links: Links,
     pub(super) ends: BTreeMap<Target, End>,
     pub(super) peers: Peers,
+    /// Since when links are gone that were there.
+    gone_ms: BTreeMap<Target, u64>,
     /// When [`super::alarm`] has something to do, unless there is a new map.
     due_ms: u64,
     /// Ends with something to say.
@@ -169,6 +171,7 @@ impl Ends {
             links: Links::default(),
             ends: BTreeMap::new(),
             peers: Peers::new(number, loops),
+            gone_ms: BTreeMap::new(),
             due_ms: u64::MAX,
             ready: Vec::new(),
             changes: Vec::new(),
@@ -245,6 +248,12 @@ impl Ends {
     /// Whether this loop has a link by which it asks a node.
     pub(crate) fn is_up(&self, node: NodeId) -> bool {
         self.ends.contains_key(&Target { node, link: lanes::link_of(self.number, self.loops) })
+    }
+
+    /// Whether this loop's link to a node was there and has been gone for so long: it is not waited for.
+    pub(crate) fn is_gone(&self, node: NodeId, now_ms: u64, for_ms: u64) -> bool {
+        let gone_ms = self.gone_ms.get(&Target { node, link: lanes::link_of(self.number, self.loops) });
+        gone_ms.is_some_and(|gone_ms| now_ms >= gone_ms + for_ms)
     }
 
     /// So many bytes more of the answer to a request may come.
@@ -388,6 +397,7 @@ impl Ends {
         end.beat(self.mark(), now_ms);
         self.due_ms = self.due_ms.min(end.beats.due_ms());
         self.ends.insert(of(id), end);
+        self.gone_ms.remove(&of(id));
         self.changes.push(Change::Up(id, peer.loops));
         self.hub().into_iter().for_each(|hub| hub.linked(id.node, true));
         self.peers.up(of(id), peer.loops, now_ms);
@@ -402,6 +412,7 @@ impl Ends {
         }
         self.links.close(id);
         let Some(end) = self.ends.remove(&of(id)) else { return Vec::new() };
+        self.gone_ms.insert(of(id), now_ms);
         self.changes.push(Change::Down(id));
         self.hub().into_iter().for_each(|hub| hub.linked(id.node, false));
         self.peers.lost(of(id), now_ms);

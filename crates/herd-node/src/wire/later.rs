@@ -2,7 +2,7 @@
 
 use super::list::Asked;
 use super::send::{FirstFields, Outgoing, send_small};
-use super::verbs::{Place, Taken as Read, answer_get};
+use super::verbs::{self, Place, Taken as Read, answer_get};
 use super::write::{answer_done, done};
 use super::{Session, count_as, refuse, write_frame};
 use crate::context::{Context, Output, not_found};
@@ -11,7 +11,7 @@ use crate::metrics::VerbName;
 use herd_core::entry::Value;
 use herd_core::limits::{FLIGHT_MS, LINK_SILENCE_MS, WAIT_MAX_MS};
 use herd_core::op::Op;
-use herd_core::wire::{FLAG_HEAD_ONLY, Fields, Header, Status, Verb};
+use herd_core::wire::{FLAG_HEAD_ONLY, Fields, Handed, Header, Status, Verb};
 use herd_core::{Error, ErrorKind};
 use herd_net::Ticket;
 use herd_store::{Body, Collection, Given};
@@ -96,6 +96,32 @@ impl Session {
         let ticket = cx.hand_on(out, false, Kept::Wire(Box::new(later)), vec![handing], limit_ms(header))?;
         self.conn = Some(ticket.conn);
         Ok(())
+    }
+
+    /// A put that another node hands on has no room here. If its client meant what was there to be gone, that goes
+    /// before the refusal is told; false: nothing is to go. A retry may have been done, and removes nothing.
+    pub(super) fn refuse_handed(
+        &mut self,
+        cx: &mut Context,
+        header: &Header,
+        fields: &Fields<'_>,
+        error: &Error,
+        out: &mut Output<'_>,
+    ) -> bool {
+        let lacks_room = matches!(error.kind, ErrorKind::Full | ErrorKind::Quota | ErrorKind::TooLarge);
+        let handed = Handed::decode(header, fields).ok().flatten().filter(|_| lacks_room && self.peer.is_some());
+        let removes = handed.is_some_and(|it| it.asked.else_remove && it.asked.first_epoch == 0);
+        let Some(collection) = verbs::collection(cx, header, fields).ok().filter(|_| removes) else { return false };
+        let name = fields.name.unwrap_or_default();
+        if !matches!(cx.whereabouts(&collection, name), Where::Here | Where::Group(_)) {
+            return false;
+        }
+        let none = Given::Small(b"", None);
+        let Ok(handing) = Handing::of_asked(&cx.shared.store, &collection, header, fields, none) else { return false };
+        let later = Kept::Wire(Box::new(Later::of(header, &collection, name)));
+        let handed_on = cx.hand_on(out, false, later, vec![handing.refused(error.clone())], limit_ms(header));
+        self.conn = handed_on.as_ref().ok().map(|ticket| ticket.conn).or(self.conn);
+        handed_on.is_ok()
     }
 
     /// Begins a put at once, of a client of this node; false: it is handed on like anything else.

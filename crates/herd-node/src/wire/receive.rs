@@ -226,9 +226,8 @@ impl Session {
                 }
                 self.open().incoming.insert(header.id, incoming);
             }
-            Err(error) => {
-                refuse(cx, VerbName::Put, header, 0, &error, out);
-            }
+            Err(error) if self.refuse_handed(cx, header, fields, &error, out) => {}
+            Err(error) => refuse(cx, VerbName::Put, header, 0, &error, out),
         }
         self.enter_body(cx, head, out)
     }

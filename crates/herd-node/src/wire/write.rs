@@ -68,7 +68,13 @@ impl Session {
             Ok(Some(body)) => body,
             // Its reply is that of its flight.
             Ok(None) => return,
-            Err(error) => return answer_done(cx, (&collection, &name), &request, Err((error, 0)), out),
+            Err(error) => {
+                let fields = handed.as_ref().and_then(|head| Fields::decode(head).ok());
+                if fields.is_some_and(|fields| self.refuse_handed(cx, &request, &fields, &error, out)) {
+                    return;
+                }
+                return answer_done(cx, (&collection, &name), &request, Err((error, 0)), out);
+            }
         };
         cx.count_in(VerbName::Put, body.len());
         let mut bytes = Vec::new();

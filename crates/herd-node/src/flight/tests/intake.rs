@@ -86,6 +86,30 @@ fn assert_over(world: &mut World) {
     }
 }
 
+/// As by the node itself: memcached's clients take the old value for gone where a `set` was refused.
+#[test]
+fn a_set_that_the_node_that_decides_has_no_room_for_leaves_no_old_value() {
+    for copies in [1, 2] {
+        let mut world = if copies == 1 { two(256 << 20, 24 << 20) } else { World::keeping(2, 2) };
+        let (name, client, own) = (name_of(&mut world), world.connect(1, 1 << 20), world.connect(2, 1 << 20));
+        for length in [30_000, 300_000] {
+            let small = format!("set {name} 0 0 3\r\nold\r\n");
+            assert_eq!(world.say(client, small.as_bytes()), b"STORED\r\n");
+            let shared = world.machine(2).shared.clone();
+            let admit = |_| shared.store.admit_passing(&shared.default, b"taken", Some(BLOCK_BYTES as u64)).ok();
+            let taken: Vec<_> = (0..).map_while(admit).collect();
+            let set = format!("set {name} 0 0 {length}\r\n{}\r\n", "x".repeat(length));
+            let left = world.feed(client, set.as_bytes(), |_| ());
+            assert!(left.is_empty());
+            let said = world.say(client, b"");
+            assert!(said.starts_with(b"SERVER_ERROR out of memory"), "{copies}, {length}: {}", text(&said));
+            let get = format!("get {name}\r\n");
+            assert_eq!(text(&world.say(own, get.as_bytes())), "END\r\n", "{copies} copies, {length} bytes");
+            drop(taken);
+        }
+    }
+}
+
 #[test]
 fn a_value_larger_than_the_node_is_put_through_it_by_http() {
     let mut world = small_first();
