@@ -84,7 +84,7 @@ impl Handing {
         header.flags |= if how.with_value { 0 } else { FLAG_HEAD_ONLY };
         let mut handing = Self::of(store, collection, header, fields, value_of(op).map(Value::of))?;
         handing.with_value = how.with_value;
-        handing.changes = !op.action.only_reads() || op.token.is_some();
+        handing.changes = !op.action.only_reads() && !is_look(&op.action) || op.token.is_some();
         Ok(handing)
     }
 
@@ -379,5 +379,14 @@ impl Handing {
             })
         });
         done.unwrap_or_else(|error| Ok(Landed::failed(cx, error)))
+    }
+}
+
+/// Whether it is an `mg` that asks for no change. It may win the token of a stale item all the same; asked again it finds
+/// that given away, and with its answer the token would have been lost too.
+fn is_look(action: &Action<'_, Arc<Body>>) -> bool {
+    match action {
+        Action::Execute(Method::Memcached(memcached::Method::Get(meta))) => !b"NTR".iter().any(|flag| meta.has(*flag)),
+        _ => false,
     }
 }

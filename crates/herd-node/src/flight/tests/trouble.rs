@@ -64,13 +64,13 @@ fn a_read_that_is_asked_again_does_not_find_what_was_asked_after_it() {
     let theirs = key_of(&mut world, 2);
     assert_eq!(say(&mut world, clients[0], &format!("set {theirs} 0 0 1\r\n1\r\n")), "STORED\r\n");
     world.cut = true;
-    let lines = format!("get {theirs}\r\nget {theirs}\r\nincr {theirs} 1\r\nget {theirs}\r\n");
+    let lines = format!("get {theirs}\r\nmg {theirs} v\r\nincr {theirs} 1\r\nget {theirs}\r\n");
     assert_eq!(say(&mut world, clients[0], &lines), "");
     world.pass(LINK_SILENCE_MS + 2 * TICK_MS);
     world.cut = false;
     world.pass(2 * LINK_SILENCE_MS);
     let value = |n| format!("VALUE {theirs} 0 1\r\n{n}\r\nEND\r\n");
-    assert_eq!(hear(&mut world, clients[0]), [&*value(1), &*value(1), "2\r\n", &*value(2)].concat());
+    assert_eq!(hear(&mut world, clients[0]), [&*value(1), "VA 1\r\n1\r\n", "2\r\n", &*value(2)].concat());
     assert_settled(&mut world, 1);
 }
 
