@@ -108,6 +108,20 @@ impl Figures {
     }
 }
 
+/// Objects of collection `default`, as they are once what is pending is committed: a member has just acknowledged it, and
+/// hears some ms later that it is. Else a client would not find its own put in the sum of all nodes.
+fn objects(cx: &Context, committed: u64) -> u64 {
+    let default = cx.shared.default.id();
+    let pendings = cx.shared.store.pendings(default.spread_group(), |_| true, cx.now);
+    pendings.iter().filter(|(key, _)| key.collection == default).fold(committed, |objects, (_, write)| {
+        match (write.base, write.removes) {
+            (0, false) => objects + 1,
+            (1.., true) => objects.saturating_sub(1),
+            _ => objects,
+        }
+    })
+}
+
 /// The figures of this node.
 pub(super) fn figures(cx: &Context) -> Figures {
     let shared = &cx.shared;
@@ -116,7 +130,7 @@ pub(super) fn figures(cx: &Context) -> Figures {
         |verb| -> u64 { shared.metrics.iter().map(|m| m.of(DoorName::Memcached, verb).requests.load(Relaxed)).sum() };
     let (gets, puts, touches) = (requests(VerbName::Get), requests(VerbName::Put), requests(VerbName::Touch));
     Figures([
-        counts.objects,
+        objects(cx, counts.objects),
         counts.bytes,
         counts.puts,
         counts.hits,

@@ -64,3 +64,16 @@ fn what_was_read_tells_so_wherever_it_is() {
         }
     }
 }
+
+/// A member that has acknowledged a put hears later that it is committed: till then it counts all the same.
+#[test]
+fn what_was_just_put_is_in_the_sum() {
+    let mut world = World::keeping(3, 3);
+    let client = world.connect(2, 1 << 20);
+    for n in 1..=9 {
+        assert_eq!(say(&mut world, client, &format!("set k{n} 0 0 1\r\nx\r\n")), "STORED\r\n");
+        assert_eq!(figure(&mut world, client, "slabs", "1:used_chunks"), Some(n));
+    }
+    assert_eq!(say(&mut world, client, "delete k1\r\n"), "DELETED\r\n");
+    assert_eq!(figure(&mut world, client, "slabs", "1:used_chunks"), Some(8));
+}
