@@ -143,6 +143,9 @@ impl Context {
     fn look_at_waiting(&mut self, tickets: &mut Vec<Ticket>) {
         let now_ms = self.now_ms();
         if let Some(Err(error)) = self.gate.slot.as_ref().and_then(Slot::take) {
+            // Who can't be reached now is not waited for: whoever said so has tried.
+            let until_ms = if error.kind == ErrorKind::Unreachable { now_ms } else { self.gate.until_ms };
+            self.gate.until_ms = until_ms;
             (self.gate.slot, self.gate.refused) = (None, Some((error, now_ms)));
         }
         let is_late = now_ms >= self.gate.until_ms;

@@ -17,7 +17,7 @@
 //! table, so a plan with few moves can come beside this one: it gives a slot to a group that has members in common
 //! with the old one.
 
-use super::map::{Draft, Group, GroupId, Grows, Kind, Member, Node, NodeId, NodeState, Spread, Standing};
+use super::map::{Draft, Group, Grows, Kind, Member, Node, NodeId, NodeState, Spread, Standing};
 use super::{GROUPS_PER_NODE, NEIGHBOURS};
 use crate::limits::{SLOTS, SPREADS_MAX};
 use siphasher::sip::SipHasher13;
@@ -62,19 +62,32 @@ impl Draft {
         self.spreads.iter_mut().for_each(|spread| spread.plan(nodes));
     }
 
-    /// Groups that hold nothing any more, as `node`, which has just joined, was the last that had what they held: they
-    /// keep anew as many copies as they are to. Before this nobody led them who lives, so nobody answers for them by an
-    /// older map. Where a whole spread group holds nothing it is planned anew.
-    pub fn renew(&mut self, lost: &[GroupId], node: NodeId) {
-        for spread in &mut self.spreads {
-            let of = lost.iter().filter(|id| id.spread == spread.id).map(|id| usize::from(id.number));
-            let of: Vec<usize> = of.collect();
-            if !of.is_empty() && spread.groups.iter().all(|group| group.eligible.is_empty()) {
-                spread.plan(&self.nodes);
-            } else {
-                of.into_iter().for_each(|number| spread.renew(number, node, &self.nodes));
+    /// Groups that hold nothing any more, as all nodes that had what they held were started anew: the nodes that are
+    /// there keep anew as many copies as there are to be. Before this nobody led them who lives, so nobody answers for
+    /// them by an older map. Where a whole spread group holds nothing it is planned anew; where fewer nodes are there
+    /// than a write needs, they wait for more.
+    pub fn reopen(&mut self, there: &[Node]) {
+        for spread in self.spreads.iter_mut().filter(|spread| spread.may_reopen(there)) {
+            if spread.groups.iter().all(is_lost) {
+                spread.plan(there);
+                continue;
+            }
+            for number in 0..spread.groups.len() {
+                if is_lost(&spread.groups[number]) {
+                    spread.renew(number, there);
+                }
             }
         }
+    }
+
+    /// Whether there are such groups.
+    pub fn has_lost_groups(&self) -> bool {
+        self.spreads.iter().any(|spread| spread.groups.iter().any(is_lost))
+    }
+
+    /// Whether there are such groups that need no more nodes than these.
+    pub fn may_reopen(&self, there: &[Node]) -> bool {
+        self.spreads.iter().any(|spread| spread.may_reopen(there))
     }
 
     /// Where placement falls short of what is promised; empty: nowhere.
@@ -157,10 +170,17 @@ impl Spread {
 }
 
 impl Spread {
-    /// `first` leads a group that holds nothing; its other members are those that are up, each time one of a host and a
-    /// rack that is not among them, as far as there are such, and of those who is in the fewest groups.
-    fn renew(&mut self, number: usize, first: NodeId, nodes: &[Node]) {
-        let mut members: Vec<&Node> = up(nodes).filter(|node| node.id == first).collect();
+    fn may_reopen(&self, there: &[Node]) -> bool {
+        up(there).count() >= usize::from(self.needed) && self.groups.iter().any(is_lost)
+    }
+
+    /// Who leads the fewest groups for its memory leads a group that holds nothing: after a node was started anew, that
+    /// one. The other members are each time one of a host and a rack that is not among them, as far as there are such,
+    /// and of those who is in the fewest groups.
+    fn renew(&mut self, number: usize, nodes: &[Node]) {
+        let led = |node: &Node| self.groups.iter().filter(|group| group.primary == Some(node.id)).count() as u128;
+        let first = up(nodes).min_by_key(|node| ((led(node) << u64::BITS) / weight(node), node.id));
+        let mut members: Vec<&Node> = first.into_iter().collect();
         let groups = |node: &Node| self.groups.iter().filter(|group| group.members().any(|id| id == node.id)).count();
         while members.len() < usize::from(self.copies) {
             let rest = up(nodes).filter(|node| members.iter().all(|member| member.id != node.id));
@@ -178,6 +198,11 @@ impl Spread {
             self.groups[number] = Group { lost, ..group(&places, &members) };
         }
     }
+}
+
+/// Whether nobody has what a group held.
+fn is_lost(group: &Group) -> bool {
+    group.eligible.is_empty()
 }
 
 fn up(nodes: &[Node]) -> impl Iterator<Item = &Node> {

@@ -161,8 +161,17 @@ pub enum Refusal {
     NotWarden(Option<String>),
     /// Nodes, by name, that do not tell that they have the herd's map; empty: they have it by now.
     Missing(Vec<String>),
-    /// It is done, but for these nodes, by name, which do not tell that they have the map that says so.
-    NotTold(Vec<String>),
+    /// Nodes, by name, that can't be reached, and must have the herd's map before its first object comes.
+    Away(Vec<String>),
+    /// It is done, but for some nodes, which do not tell that they have the map that says so.
+    NotTold {
+        /// What is done.
+        done: &'static str,
+        /// These nodes, by name.
+        names: Vec<String>,
+        /// How many nodes the herd has.
+        nodes: usize,
+    },
     /// Too much waits already.
     Busy,
     /// The control store did not take it; nothing was done.
@@ -204,10 +213,19 @@ impl fmt::Display for Refusal {
                 let names = listed(names);
                 write!(f, "the herd's map has not come to all nodes yet ({names}): see that they run, and try again")
             }
-            Refusal::NotTold(names) => {
-                let names = listed(names);
-                let back = "they do it when they are back";
-                write!(f, "it is done, but the outcome is unknown at nodes that can't be reached ({names}): {back}")
+            Refusal::Away(names) => {
+                let (is, names) = (if names.len() == 1 { "it is" } else { "they are" }, listed(names));
+                let why = "all nodes must be there when the herd's first object comes";
+                write!(f, "{names} can't be reached, and {why}: see that {is}, and try again")
+            }
+            Refusal::NotTold { done, names, nodes } => {
+                let back = match names.len() {
+                    1 => "does it when it is back",
+                    _ => "do it when they are back",
+                };
+                let at = nodes.saturating_sub(names.len());
+                let there = "until then the outcome is unknown there";
+                write!(f, "{done} at {at} of {nodes} nodes; {} can't be reached and {back}; {there}", listed(names))
             }
             Refusal::Busy => f.write_str("too many changes of the herd are waiting: try again"),
             Refusal::Store(text) => f.write_str(text),
@@ -236,8 +254,10 @@ impl From<Refusal> for Error {
         let kind = match refusal {
             Refusal::Collection(error) => return error,
             Refusal::Busy => ErrorKind::Busy,
-            Refusal::Unknown | Refusal::NotTold(_) => ErrorKind::OutcomeUnknown,
-            Refusal::NotWarden(_) | Refusal::Missing(_) | Refusal::Store(_) => ErrorKind::Unreachable,
+            Refusal::Unknown | Refusal::NotTold { .. } => ErrorKind::OutcomeUnknown,
+            Refusal::NotWarden(_) | Refusal::Missing(_) | Refusal::Away(_) | Refusal::Store(_) => {
+                ErrorKind::Unreachable
+            }
             Refusal::NoNumber(_) | Refusal::TooManyNodes | Refusal::Map(_) => ErrorKind::Full,
             Refusal::OtherHerd { .. }
             | Refusal::OldProtocol { .. }
@@ -250,7 +270,7 @@ impl From<Refusal> for Error {
     }
 }
 
-fn listed(names: &[String]) -> String {
+pub(super) fn listed(names: &[String]) -> String {
     names.iter().map(|name| quote(name.as_bytes()).to_string()).collect::<Vec<_>>().join(", ")
 }
 

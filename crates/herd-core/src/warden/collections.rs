@@ -1,7 +1,8 @@
 //! Collections: made, removed, emptied. Each change is one of the map's revision; a new way to keep copies makes a
 //! spread group, which is one of its epoch.
 
-use super::ask::{Create, Refusal};
+use super::ask::{Create, Refusal, listed};
+use super::reach::Heard;
 use super::state::{Rules, State};
 use crate::collection::{Class, Spec};
 use crate::error::{Error, ErrorKind, quote};
@@ -57,7 +58,7 @@ impl State {
             return Err(Refusal::NoNumber("collections"));
         }
         let mut draft = Draft::clone(&self.map);
-        let spread = spread_for(&mut draft, create)?;
+        let spread = spread_for(&mut draft, create, rules.heard)?;
         let id = CollectionId::new(spread, serial);
         let collection = Collection { id, name: create.name.clone(), spec: create.spec.clone(), generation: 1 };
         let at = draft.collections.partition_point(|it| it.id < id);
@@ -112,8 +113,8 @@ impl State {
     }
 }
 
-/// The spread group that a new collection is to lie in, made if there is none.
-fn spread_for(draft: &mut Draft, create: &Create) -> Result<u16, Error> {
+/// The spread group that a new collection is to lie in, made over the nodes that are there if there is none.
+fn spread_for(draft: &mut Draft, create: &Create, heard: Heard<'_>) -> Result<u16, Error> {
     let keeping = keeping(draft, create)?;
     if let Some(asked) = create.spread {
         let fits = |spread: &&Spread| spread.kind == keeping.kind && spread.needed >= keeping.needed;
@@ -125,11 +126,38 @@ fn spread_for(draft: &mut Draft, create: &Create) -> Result<u16, Error> {
     if let Some(spread) = draft.spreads.iter().find(|spread| keeping.fits(spread)) {
         return Ok(spread.id);
     }
+    enough_are_there(draft, create, keeping, heard)?;
     let text = || format!("the herd has {SPREADS_MAX} spread groups, the most it can: choose one with --spread");
     let id = draft.add_spread(keeping.kind, keeping.copies, Grows::No);
     let id = id.ok_or_else(|| Error::new(ErrorKind::Full, text()))?;
-    draft.spreads.iter_mut().filter(|spread| spread.id == id).for_each(|spread| spread.needed = keeping.needed);
+    let there = heard.there(&draft.nodes);
+    for spread in draft.spreads.iter_mut().filter(|spread| spread.id == id) {
+        spread.needed = keeping.needed;
+        spread.plan(&there);
+    }
     Ok(id)
+}
+
+/// Groups that are made stay on the nodes they are made on: an error where fewer are there than copies were asked for,
+/// though the herd has them.
+fn enough_are_there(draft: &Draft, create: &Create, keeping: Keeping, heard: Heard<'_>) -> Result<(), Error> {
+    let silent: Vec<String> = heard.silent(&draft.nodes).into_iter().map(|node| node.name.clone()).collect();
+    let there = heard.there(&draft.nodes).len();
+    let all = there + silent.len();
+    let wanted = usize::from(create.copies.unwrap_or(keeping.needed)).min(all);
+    if there >= wanted {
+        return Ok(());
+    }
+    let what = match create.copies {
+        Some(copies) => format!("to keep {copies} copies needs"),
+        None => format!("class {} needs", create.spec.class),
+    };
+    let (count, names) = (silent.len(), listed(&silent));
+    let text = format!(
+        "{what} {wanted} nodes, and of the {all} of this herd {count} can't be reached ({names}): start them, then create \
+         the collection"
+    );
+    Err(Error::new(ErrorKind::Unreachable, text))
 }
 
 /// How a collection is to be kept, if that can be had.

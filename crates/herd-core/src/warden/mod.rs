@@ -21,16 +21,20 @@
 //! * Numbers of nodes, lives and collections are given once.
 //! * Groups are planned anew with each join while the herd holds no object. A primary that is to hold the first one
 //!   asks ([`Ask::Hold`]), and is told when every node that is up has the map: then no plan of before is obeyed
-//!   anywhere.
+//!   anywhere. Where one of them is gone that is told at once: it may live, and answer for objects by an older plan.
 //! * That objects of a collection are gone is answered when every node that is up has the map that says so; after
 //!   [`WARDEN_GONE_MS`] the answer names those that have not. That there is a new one is answered then too, but after
 //!   [`WARDEN_SEEN_MS`] at last: it is there by then, whoever has not heard of it.
+//! * A group that holds nothing, as all nodes that had what it held were started anew, is opened anew over the nodes
+//!   that are heard: at once if that are all, or from [`WARDEN_HEARS_MS`](crate::limits::WARDEN_HEARS_MS) after it came
+//!   into office on. So it is led by nobody whose life is over and who has not been back to say so.
 //! * A store that holds less than nodes were told is not gone on from: its numbers would be given a second time.
 //!
 //! * [`ask`]: requests, answers, refusals.
 //! * `state`, `collections`: what a request makes of the herd.
 //! * [`Order`]: what it gives.
 //! * `told`: what nodes tell of their maps, and who waits for that.
+//! * `reach`: which nodes are heard.
 //! * `layout`: keys and values in the store.
 //!
 //! Callers: the node of the warden, simulations.
@@ -41,6 +45,7 @@ mod flight;
 mod hex;
 mod layout;
 mod order;
+mod reach;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -58,6 +63,7 @@ use crate::limits::{
 use crate::place::{HerdId, Map, NodeId};
 use flight::Flight;
 use layout::{Kept, Stamp};
+use reach::Reach;
 use state::{Rules, State};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -132,6 +138,8 @@ pub struct Warden {
     waits: Vec<Wait>,
     /// The life, and epoch and revision of the map, that nodes told of.
     have: BTreeMap<NodeId, (u64, u32, u64)>,
+    /// The nodes that it hears.
+    reach: Reach,
     /// The latest map epoch that a node told of.
     told: u32,
     /// Writes begun so far.
@@ -160,6 +168,7 @@ impl Warden {
             holds: Vec::new(),
             waits: Vec::new(),
             have: BTreeMap::new(),
+            reach: Reach::default(),
             told: 0,
             flights: 0,
             retired: None,
@@ -177,6 +186,7 @@ impl Warden {
             self.seek();
         }
         self.give_up();
+        self.tend();
         self.taken()
     }
 
@@ -357,6 +367,7 @@ impl Warden {
         let map = kept.state.map.next(|draft| draft.term = term);
         kept.state.map = Arc::new(map.expect("no check looks at the term"));
         (self.phase, self.down) = (Phase::Idle, None);
+        self.reach.begins(self.now_ms);
         match self.flight.take() {
             Some(flight) if flight.made(&kept) => self.land(kept, flight.answers),
             Some(flight) if flight.follows(&kept) && flight.term == term => {
@@ -412,12 +423,12 @@ impl Warden {
                     self.holds.push((ticket, self.now_ms + WARDEN_PATIENCE_MS));
                     continue;
                 }
-                let rules = Rules { term: self.term(), lasts: self.config.lasts };
-                answers.push((ticket, state.apply(&ask, &rules)));
+                answers.push((ticket, state.apply(&ask, &self.rules())));
                 asks.push((ticket, ask));
             }
             if asks.is_empty() {
                 self.kept = Some(kept);
+                self.refuse_holds();
                 continue;
             }
             let stamp = self.next_stamp();
@@ -425,6 +436,25 @@ impl Warden {
             self.kept = Some(kept);
             self.fly(flight);
         }
+    }
+
+    fn rules(&self) -> Rules<'_> {
+        Rules { term: self.term(), lasts: self.config.lasts, heard: self.reach.at(self.now_ms) }
+    }
+
+    /// Opens groups that hold nothing any more, when the nodes for it are there.
+    fn tend(&mut self) {
+        let is_idle = matches!(self.phase, Phase::Idle);
+        let waits = |kept: &mut Kept| is_idle && kept.state.map.has_lost_groups();
+        let Some(kept) = self.kept.take_if(waits) else { return };
+        let mut state = kept.state.clone();
+        let opened = state.reopen(&self.rules());
+        let flight = opened.then(|| {
+            let stamp = self.next_stamp();
+            Flight::new(Some(&kept), state, stamp, Vec::new(), Vec::new())
+        });
+        self.kept = Some(kept);
+        flight.into_iter().for_each(|flight| self.fly(flight));
     }
 
     /// What no other write has, ever: a term is one process's.
@@ -480,10 +510,14 @@ impl Warden {
     fn land(&mut self, kept: Kept, answers: Vec<(Ticket, Result<Answer, Refusal>)>) {
         self.config.birth = None;
         (self.phase, self.down) = (Phase::Idle, None);
+        self.reach.begins(self.now_ms);
         let map = (kept.state.map.epoch, kept.state.map.revision);
         self.kept = Some(kept);
         self.push();
         for (ticket, answer) in answers {
+            if let Ok(Answer::Joined(joined)) = &answer {
+                self.reach.joined(joined.node);
+            }
             match answer {
                 Ok(answer @ (Answer::Flushed { .. } | Answer::Destroyed)) => {
                     let until_ms = self.now_ms + WARDEN_GONE_MS;

@@ -2,11 +2,12 @@
 
 use super::Birth;
 use super::ask::{Answer, Ask, Identity, Join, Joined, Refusal};
+use super::reach::Heard;
 use crate::collection::{Class, Spec};
 use crate::control::Term;
 use crate::key::CollectionId;
 use crate::limits::NODES_MAX;
-use crate::place::{Collection, Draft, GroupId, Grows, Kind, Map, MapError, Node, NodeId, NodeState};
+use crate::place::{Collection, Draft, Grows, Kind, Map, MapError, Node, NodeId, NodeState};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -40,11 +41,13 @@ pub(super) struct State {
 
 /// What else decides about a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rules {
+pub(super) struct Rules<'a> {
     /// The warden's term.
     pub(super) term: Term,
     /// Whether the store outlives the process.
     pub(super) lasts: bool,
+    /// The nodes that are there.
+    pub(super) heard: Heard<'a>,
 }
 
 impl State {
@@ -135,18 +138,22 @@ impl State {
         let node = node(join, id, incarnation);
         let mut held = self.held;
         let map = self.changed(rules, |draft| {
-            let mut lost = Vec::new();
-            if held {
-                (held, lost) = forget(draft, id);
-            }
+            held = held && forget(draft, id);
             draft.join(node, held);
-            if held {
-                draft.renew(&lost, id);
+            if let Some(there) = rules.heard.all_there(&draft.nodes, Some(id)) {
+                draft.reopen(&there);
             }
         })?;
         (self.map, self.held, self.next_node) = (map, held, next_node);
         self.members.insert(id, Member { identity: join.identity, process: join.process });
         Ok(self.joined(id, incarnation))
+    }
+
+    /// Opens the groups that hold nothing any more and wait for nodes, if these are there. Whether there were any.
+    pub(super) fn reopen(&mut self, rules: &Rules) -> bool {
+        let there = rules.heard.all_there(&self.map.nodes, None).filter(|there| self.map.may_reopen(there));
+        let opened = there.and_then(|there| self.changed(rules, |draft| draft.reopen(&there)).ok());
+        opened.map(|map| self.map = map).is_some()
     }
 
     /// An error if the node can't be one of this herd. `own`: its number, if it was one before.
@@ -190,14 +197,13 @@ fn node(join: &Join, id: NodeId, incarnation: u64) -> Node {
 }
 
 /// Takes a node whose memory is gone out of all groups. Whether anybody is left who holds what was acknowledged; if
-/// not, the loss is a fact, and the herd holds nothing. And the groups of which it is a fact, each of which says so
-/// from then on.
-fn forget(draft: &mut Draft, node: NodeId) -> (bool, Vec<GroupId>) {
-    let (mut held, mut lost) = (false, Vec::new());
+/// not, the loss is a fact, and the herd holds nothing. Each group of which it is a fact says so from then on.
+fn forget(draft: &mut Draft, node: NodeId) -> bool {
+    let mut held = false;
     // That of the map that comes of it: a node in another life changes it.
     let epoch = draft.epoch + 1;
     for spread in &mut draft.spreads {
-        for (number, group) in (0..).zip(&mut spread.groups) {
+        for group in &mut spread.groups {
             let was_eligible = group.eligible.contains(&node);
             group.primary = group.primary.filter(|primary| *primary != node);
             group.others.retain(|member| member.node != node);
@@ -205,9 +211,8 @@ fn forget(draft: &mut Draft, node: NodeId) -> (bool, Vec<GroupId>) {
             held |= !group.eligible.is_empty();
             if was_eligible && group.eligible.is_empty() {
                 group.lost = if spread.kind == Kind::Kept { epoch } else { 0 };
-                lost.push(GroupId { spread: spread.id, number });
             }
         }
     }
-    (held, lost)
+    held
 }

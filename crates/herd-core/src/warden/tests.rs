@@ -3,6 +3,7 @@
 mod asked;
 mod layout;
 mod race;
+mod reach;
 mod trouble;
 
 use super::{Answer, Ask, Birth, Call, Config, Create, Identity, Join, Joined, Order, Refusal, Reply, Ticket, Warden};
@@ -163,6 +164,13 @@ impl Bench {
     fn have(&mut self, node: NodeId, incarnation: u64, epoch: u32, revision: u64) {
         let orders = self.warden.have(node, incarnation, epoch, revision);
         self.carry_out(orders);
+    }
+
+    /// The warden's node has links to these.
+    fn links(&mut self, numbers: &[u32]) {
+        let id = |number: &u32| NodeId(std::num::NonZeroU32::new(*number).expect("from 1"));
+        self.warden.links(numbers.iter().map(id).collect());
+        self.tick(0);
     }
 
     fn map(&self) -> Arc<Map> {

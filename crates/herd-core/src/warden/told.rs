@@ -5,6 +5,7 @@ use super::order::Order;
 use super::state::State;
 use super::{Phase, Ticket, Warden};
 use crate::place::{Map, NodeId, NodeState};
+use std::sync::Arc;
 
 /// A request that waits for nodes to have a map.
 #[derive(Debug)]
@@ -68,14 +69,34 @@ impl Warden {
         let now_ms = self.now_ms;
         for wait in self.waits.extract_if(.., |wait| wait.until_ms <= now_ms).collect::<Vec<_>>() {
             let without = self.map().map_or(Vec::new(), |map| self.without(map, wait.map));
-            let answer = if wait.is_sure { Ok(wait.answer) } else { Err(Refusal::NotTold(self.names(without))) };
+            let answer = if wait.is_sure { Ok(wait.answer) } else { Err(self.not_told(&wait.answer, without)) };
             self.answer(wait.ticket, answer);
         }
+        self.refuse_holds();
         let holds: Vec<_> = self.holds.extract_if(.., |(_, until_ms)| *until_ms <= now_ms).collect();
         if !holds.is_empty() {
             let refusal = Refusal::Missing(self.names(self.missing()));
             holds.into_iter().for_each(|(ticket, _)| self.answer(ticket, Err(refusal.clone())));
         }
+    }
+
+    /// Before the first object all nodes must have the map; who waits for one that is gone is told so at once.
+    pub(super) fn refuse_holds(&mut self) {
+        let Some(map) = self.map().filter(|_| !self.holds.is_empty()) else { return };
+        let missing = self.missing();
+        let gone = self.reach.at(self.now_ms).gone(map).into_iter().filter(|node| missing.contains(node));
+        let gone = self.names(gone.collect());
+        if !gone.is_empty() {
+            let holds = std::mem::take(&mut self.holds);
+            holds.into_iter().for_each(|(ticket, _)| self.answer(ticket, Err(Refusal::Away(gone.clone()))));
+        }
+    }
+
+    /// It is done, but not at these.
+    fn not_told(&self, answer: &Answer, without: Vec<NodeId>) -> Refusal {
+        let done = if matches!(answer, Answer::Destroyed) { "removed" } else { "flushed" };
+        let up = |map: &Arc<Map>| map.nodes.iter().filter(|node| node.state == NodeState::Up).count();
+        Refusal::NotTold { done, names: self.names(without), nodes: self.map().map_or(0, up) }
     }
 
     fn names(&self, nodes: Vec<NodeId>) -> Vec<String> {

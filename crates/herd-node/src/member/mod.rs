@@ -121,6 +121,7 @@ impl Member {
             self.receive(shared, &came);
         }
         if let Some(handle) = &self.warden {
+            handle.links(self.hub.get().map(|hub| hub.links().into_keys().collect()).unwrap_or_default());
             self.map().into_iter().for_each(|map| self.tell_own(&map));
             for (node, (incarnation, epoch, revision)) in &mail.haves {
                 handle.have(*node, *incarnation, *epoch, *revision);

@@ -87,6 +87,7 @@ impl Driver {
     fn run(mut self) {
         self.tick();
         while let Some(work) = self.inbox.wait(Duration::from_millis(WARDEN_TICK_MS)) {
+            work.linked.into_iter().for_each(|linked| self.warden.links(linked));
             self.tick();
             let told = work.haves.into_iter();
             let mut orders: Vec<Order> = told

@@ -1,11 +1,11 @@
-//! What other threads have for the warden's: requests, and what nodes told of their maps; and who waits for an answer.
+//! What other threads have for the warden's: requests, what nodes told of their maps, which have links; and who waits for an answer.
 //!
 //! Bounded: as many requests as the warden itself lets wait, and one word of each node.
 
 use herd_core::limits::{NODES_MAX, WARDEN_ASKS_MAX};
 use herd_core::place::{Map, NodeId};
 use herd_core::warden::{Answer, Ask, Refusal, Ticket};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -56,6 +56,11 @@ impl Handle {
         }
     }
 
+    /// The nodes to which this one has links: told again and again.
+    pub fn links(&self, linked: BTreeSet<NodeId>) {
+        self.0.lock().linked = Some(linked);
+    }
+
     /// The map that was pushed last, and whether the herd may hold objects.
     pub fn map(&self) -> Option<(Arc<Map>, bool)> {
         self.0.lock().map.clone()
@@ -76,6 +81,8 @@ struct State {
     /// What nodes told last, and whether it was something new.
     told: BTreeMap<NodeId, (u64, u32, u64)>,
     told_news: bool,
+    /// Nodes that have links to this one, where that was told since.
+    linked: Option<BTreeSet<NodeId>>,
     /// Of all requests that were not answered.
     replies: BTreeMap<Ticket, Reply>,
     tickets: Ticket,
@@ -88,6 +95,7 @@ struct State {
 pub(super) struct Work {
     pub(super) asks: VecDeque<(Ticket, Ask)>,
     pub(super) haves: Vec<Have>,
+    pub(super) linked: Option<BTreeSet<NodeId>>,
 }
 
 impl Inbox {
@@ -105,7 +113,7 @@ impl Inbox {
         }
         state.told_news = false;
         let haves = std::mem::take(&mut state.haves).into_iter().collect();
-        Some(Work { asks: std::mem::take(&mut state.asks), haves })
+        Some(Work { asks: std::mem::take(&mut state.asks), haves, linked: state.linked.take() })
     }
 
     pub(super) fn is_stopping(&self) -> bool {

@@ -172,3 +172,30 @@ fn a_herd_that_was_ended_goes_on_with_its_collections_and_takes_writes_in_each()
     let losses = status["losses"].as_array().map_or(0, Vec::len);
     assert!(losses > 0, "what was there is gone, and that is told: {status}");
 }
+
+/// Groups of before the third node are those of two: when all was started anew they open over nodes that live.
+#[test]
+fn a_herd_that_grew_between_two_starts_takes_writes_in_each_collection() {
+    let state = tempfile::tempdir().expect("a directory");
+    let dir = state.path().join("data");
+    let data = dir.to_str().expect("it is text");
+    let _ends = Ends(state.path(), &["--data", data]);
+    let ok = |addr: &str, args: &[&str]| {
+        let output = run(state.path(), &[args, &["--node", addr]].concat());
+        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+        output.stdout
+    };
+    let addr = up(state.path(), &["--data", data, "--nodes", "2", "--replicas", "1"]).remove(0);
+    ok(&addr, &["collection", "create", "photos", "--replicas", "2"]);
+    ok(&addr, &["collection", "create", "pics", "--class", "ram:2"]);
+    ok(&addr, &["put", "x", "Cargo.toml"]);
+    for _ in 0..3 {
+        assert!(run(state.path(), &["down", "--data", data]).status.success());
+        let addr = up(state.path(), &["--data", data, "--nodes", "3"]).remove(0);
+        let status: Value = serde_json::from_slice(&ok(&addr, &["status", "--json"])).expect("it is JSON");
+        assert_eq!(status["groups_stopped"], 0, "{status}");
+        for key in ["x", "photos/x", "pics/x"] {
+            ok(&addr, &["put", key, "Cargo.toml"]);
+        }
+    }
+}

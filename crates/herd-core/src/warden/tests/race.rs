@@ -162,6 +162,9 @@ impl World {
 
     fn have(&mut self, seat: usize) {
         let Some(map) = self.seats[seat].warden.map().cloned() else { return };
+        let linked = self.askers.iter().filter_map(|asker| asker.joined.as_ref());
+        let linked = linked.map(|joined| joined.node).collect();
+        self.seats[seat].warden.links(linked);
         for asker in 0..NODES {
             if let Some(joined) = self.askers[asker].joined.clone() {
                 let orders = self.seats[seat].warden.have(joined.node, joined.incarnation, map.epoch, map.revision);
@@ -230,7 +233,7 @@ impl World {
         let asking = &mut self.askers[asker];
         match (ask, answer) {
             (_, Err(Refusal::NotWarden(_) | Refusal::Busy | Refusal::Store(_)))
-            | (Ask::Hold, Err(Refusal::Missing(_))) => {}
+            | (Ask::Hold, Err(Refusal::Missing(_) | Refusal::Away(_))) => {}
             (Ask::Join(join), Ok(Answer::Joined(joined))) => {
                 let process = *self.lives.entry((joined.node, joined.incarnation)).or_insert(join.process);
                 assert_eq!(process, join.process, "a life is one process's");
@@ -252,7 +255,10 @@ impl World {
                 assert_ne!(asking.exists, Some(false), "what is not there can't be removed");
                 asking.exists = Some(false);
             }
-            (Ask::Create(_) | Ask::Flush { .. } | Ask::Destroy { .. }, Err(Refusal::Unknown | Refusal::NotTold(_))) => {
+            (
+                Ask::Create(_) | Ask::Flush { .. } | Ask::Destroy { .. },
+                Err(Refusal::Unknown | Refusal::NotTold { .. }),
+            ) => {
                 self.unknown += 1;
                 (asking.exists, asking.generation) = (None, None);
             }
@@ -261,8 +267,10 @@ impl World {
                 assert_ne!(asking.exists, Some(true), "what is there is found");
                 asking.exists = Some(false);
             }
-            // Before the first node.
-            (Ask::Create(_), Err(Refusal::Collection(error))) => assert_eq!(error.kind, ErrorKind::BadRequest),
+            // Before the first node, or a link to it.
+            (Ask::Create(_), Err(Refusal::Collection(error))) => {
+                assert!(matches!(error.kind, ErrorKind::BadRequest | ErrorKind::Unreachable), "{error}");
+            }
             (ask, answer) => panic!("{ask:?} was answered {answer:?}"),
         }
     }
@@ -324,7 +332,7 @@ impl World {
                 for (old, new) in spread.groups.iter().zip(&new.groups) {
                     let left: Vec<NodeId> = old.members().filter(lives).collect();
                     let members: Vec<NodeId> = new.members().collect();
-                    let lost = !old.eligible.is_empty() && !old.eligible.iter().any(lives);
+                    let lost = !old.eligible.iter().any(lives);
                     let again = lost && members == new.eligible && new.primary_since > before.epoch;
                     assert!(members == left || again, "epoch {}: {old:?} {new:?}", after.epoch);
                 }

@@ -30,9 +30,26 @@ fn that_objects_are_gone_is_told_when_all_nodes_know() {
     bench.tick(WARDEN_GONE_MS - 1);
     assert_eq!(bench.answer(gone), None);
     bench.tick(1);
-    assert_eq!(bench.answer(gone), Some(Err(Refusal::NotTold(vec!["node-2".into()]))));
+    assert_eq!(
+        bench.answer(gone),
+        Some(Err(Refusal::NotTold { done: "flushed", names: vec!["node-2".into()], nodes: 2 }))
+    );
     bench.have(map.nodes[1].id, 1, map.epoch, map.revision + 1);
     assert!(bench.warden.missing().is_empty());
+}
+
+#[test]
+fn what_is_done_but_for_some_nodes_is_said_so() {
+    let told = |names: &[&str]| {
+        let names = names.iter().map(|name| name.to_string()).collect();
+        Refusal::NotTold { done: "removed", names, nodes: 5 }.to_string()
+    };
+    let one = "removed at 4 of 5 nodes; n4 can't be reached and does it when it is back; until then the outcome is \
+               unknown there";
+    assert_eq!(told(&["n4"]), one);
+    assert!(
+        told(&["n4", "n5"]).starts_with("removed at 3 of 5 nodes; n4, n5 can't be reached and do it when they are")
+    );
 }
 
 #[test]

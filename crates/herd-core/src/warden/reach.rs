@@ -1,0 +1,89 @@
+//! Which nodes the warden hears: who joined by it and was not lost since, and who has a link to its node.
+
+use super::Warden;
+use crate::limits::WARDEN_HEARS_MS;
+use crate::place::{Map, Node, NodeId, NodeState};
+use std::collections::BTreeSet;
+
+/// Who is there.
+#[derive(Debug, Default)]
+pub(super) struct Reach {
+    heard: BTreeSet<NodeId>,
+    /// As it was told last.
+    linked: BTreeSet<NodeId>,
+    /// From when on who was not heard is gone; `None`: this warden was never in office.
+    sure_ms: Option<u64>,
+}
+
+impl Reach {
+    /// In office: nodes that live are linked soon, and those that start join.
+    pub(super) fn begins(&mut self, now_ms: u64) {
+        self.sure_ms.get_or_insert(now_ms + WARDEN_HEARS_MS);
+    }
+
+    /// A node joined. Its links, if there are any, may be those of its life before: that these end tells nothing of it.
+    pub(super) fn joined(&mut self, node: NodeId) {
+        self.heard.insert(node);
+        self.linked.remove(&node);
+    }
+
+    /// These have links.
+    fn links(&mut self, linked: BTreeSet<NodeId>) {
+        self.heard.retain(|node| linked.contains(node) || !self.linked.contains(node));
+        self.heard.extend(&linked);
+        self.linked = linked;
+    }
+
+    /// What this comes to at a time.
+    pub(super) fn at(&self, now_ms: u64) -> Heard<'_> {
+        Heard { nodes: &self.heard, sure: self.sure_ms.is_some_and(|sure_ms| sure_ms <= now_ms) }
+    }
+}
+
+/// The nodes that are heard, at a time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Heard<'a> {
+    nodes: &'a BTreeSet<NodeId>,
+    /// The others are gone; else they may be but late.
+    sure: bool,
+}
+
+impl Heard<'_> {
+    fn is_there(&self, node: &Node) -> bool {
+        self.nodes.contains(&node.id)
+    }
+
+    /// Those that are up and heard.
+    pub(super) fn there(&self, nodes: &[Node]) -> Vec<Node> {
+        up(nodes).filter(|node| self.is_there(node)).cloned().collect()
+    }
+
+    /// Those that are up and not heard, whether that is sure or not.
+    pub(super) fn silent<'a>(&self, nodes: &'a [Node]) -> Vec<&'a Node> {
+        up(nodes).filter(|node| !self.is_there(node)).collect()
+    }
+
+    /// Those that are heard, `joining` too, once it is sure that the others are gone.
+    pub(super) fn all_there(&self, nodes: &[Node], joining: Option<NodeId>) -> Option<Vec<Node>> {
+        let is_there = |node: &&Node| self.is_there(node) || Some(node.id) == joining;
+        let there: Vec<Node> = up(nodes).filter(is_there).cloned().collect();
+        (self.sure || there.len() == up(nodes).count()).then_some(there)
+    }
+
+    /// Those that are gone.
+    pub(super) fn gone(&self, map: &Map) -> Vec<NodeId> {
+        let silent = self.silent(&map.nodes).into_iter().filter(|_| self.sure);
+        silent.map(|node| node.id).collect()
+    }
+}
+
+fn up(nodes: &[Node]) -> impl Iterator<Item = &Node> {
+    nodes.iter().filter(|node| node.state == NodeState::Up)
+}
+
+impl Warden {
+    /// The nodes to which its own has links: told each 100 ms or so. One that had some and has none is out of reach.
+    pub fn links(&mut self, linked: BTreeSet<NodeId>) {
+        self.reach.links(linked);
+    }
+}
