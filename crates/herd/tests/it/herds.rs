@@ -488,10 +488,12 @@ fn who_has_not_heard_that_objects_are_gone_is_named() {
 fn an_empty_herd_tells_at_once_which_node_is_gone() {
     let dir = tempfile::tempdir().expect("a directory");
     let [first, second, third] = three(dir.path());
-    all_serve(&[second], &["n1", "n2", "n3"]);
+    let nodes = [first, second];
+    all_serve(&nodes, &["n1", "n2", "n3"]);
+    let first = &nodes[0];
     third.signal("-STOP");
     let gone = ("n3".to_string(), "unreachable".to_string());
-    assert!(within(SOON, || states(&first)[2] == gone), "{:?}", states(&first));
+    assert!(within(SOON, || states(first)[2] == gone), "{:?}", states(first));
     let refused = |args: &[&str], why: &str| {
         let began = Instant::now();
         let output = first.herd(args);
