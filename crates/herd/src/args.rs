@@ -158,8 +158,8 @@ pub(crate) struct NodeArgs {
     /// when it begins [default: one a node, up to 3]
     #[arg(long, value_name = "K", value_parser = copies)]
     pub(crate) replicas: Option<u8>,
-    /// Directory for who it is in its herd, and, of a herd's first node, for the herd's map [default: one by its name
-    /// in the user's state directory, once a second node joins]
+    /// Directory for who it is in its herd, and, of a herd's first node, for the herd's map; it is that node's alone
+    /// [default: one by its name in the user's state directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
     /// Memory for objects, overhead included [default: half of the machine's or cgroup's]

@@ -1,9 +1,8 @@
 //! The file of an embedded control store: few calls, so that tests can have a disk that fails.
 
-use super::home::{Home, STORE, sync_directory, write_new};
+use super::home::{Home, STORE, is_at, sync_directory, write_new};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 /// A new file, until it takes the old one's place.
@@ -58,9 +57,7 @@ impl Directory {
 
     /// An error if the file is no longer where it was: what is written to it would be lost with this process.
     fn check_there(&self, file: &File) -> io::Result<()> {
-        let identity = |of: fs::Metadata| (of.dev(), of.ino());
-        let ours = file.metadata().map(identity)?;
-        if fs::metadata(self.path()).map(identity).is_ok_and(|there| there == ours) {
+        if is_at(file, &self.path()) {
             return Ok(());
         }
         Err(io::Error::other(format!("{} was taken away: put it back", self.path().display())))

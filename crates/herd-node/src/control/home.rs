@@ -1,6 +1,6 @@
 //! A node's own directory: who the node is over its restarts, and, if its warden lives there, the herd's control store.
 //!
-//! * It has one owner: a lock that the kernel drops with the process, however that ends.
+//! * It has one owner, from its start on: a lock that the kernel drops with the process, however that ends.
 //! * Only its owner's user may read it: what is in it lets one aim at single slots.
 //!
 //! Callers: what begins a herd, and what joins one.
@@ -15,7 +15,7 @@ use herd_core::warden::{Hex, Identity};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -54,27 +54,50 @@ struct Form {
 pub struct Home {
     path: PathBuf,
     /// As long as it is open the directory is ours.
-    _lock: File,
+    lock: File,
+    /// The directory was made for us.
+    is_made: bool,
 }
 
 impl Home {
     /// Makes the directory where it is missing, and takes it.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
-        let lock = make(path).and_then(|()| private(path.join(LOCK), OpenOptions::new().write(true)));
-        let lock = lock.map_err(|error| no_place(path, &error))?;
-        let until = Instant::now() + LOCK_PATIENCE;
+        let (is_made, until) = (!path.exists(), Instant::now() + LOCK_PATIENCE);
         loop {
+            let lock = make(path).and_then(|()| private(path.join(LOCK), OpenOptions::new().write(true)));
+            let lock = lock.map_err(|error| no_place(path, &error))?;
             match lock.try_lock() {
-                Ok(()) => return Ok(Self { path: path.to_path_buf(), _lock: lock }),
+                Ok(()) if is_at(&lock, &path.join(LOCK)) => {
+                    return Ok(Self { path: path.to_path_buf(), lock, is_made });
+                }
+                // Its owner took it away while we waited for it.
+                Ok(()) => {}
                 Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(LOCK_PERIOD),
                 Err(TryLockError::WouldBlock) => break,
                 Err(TryLockError::Error(error)) => return Err(no_place(path, &error)),
             }
         }
-        Err(OpenError::InUse(format!(
-            "{}: another process has it: give each node a --data, or a --name, of its own",
-            path.display()
-        )))
+        let todo = "give this one another --name or --data";
+        Err(OpenError::InUse(format!("{} belongs to a node that runs: {todo}", path.display())))
+    }
+
+    /// The same directory for another part of its owner; taken anew, if it was removed meanwhile.
+    pub fn again(&self) -> Result<Self, OpenError> {
+        if !is_at(&self.lock, &self.path.join(LOCK)) {
+            return Self::open(&self.path);
+        }
+        let lock = self.lock.try_clone().map_err(|error| no_place(&self.path, &error))?;
+        Ok(Self { path: self.path.clone(), lock, is_made: self.is_made })
+    }
+
+    /// Takes away what [`keep`](Self::keep) wrote, and the directory if it was made for that.
+    pub fn forget(self) {
+        // What stays behind is a node that no herd knows.
+        fs::remove_file(self.path.join(RECORD)).ok();
+        if self.is_made {
+            fs::remove_file(self.path.join(LOCK)).ok();
+            fs::remove_dir(&self.path).ok();
+        }
     }
 
     /// Whether a node was here before. Writes nothing; a place that can't be looked at is none.
@@ -142,6 +165,13 @@ impl Home {
 pub(super) fn no_place(path: &Path, error: &io::Error) -> OpenError {
     let path = path.display();
     OpenError::NoPlace(format!("{path}: {error}: give the node a directory that it can write to with --data"))
+}
+
+/// Whether an open file is the one of that path.
+pub(super) fn is_at(file: &File, path: &Path) -> bool {
+    let identity = |of: fs::Metadata| (of.dev(), of.ino());
+    let (ours, there) = (file.metadata().map(identity), fs::metadata(path).map(identity));
+    matches!((ours, there), (Ok(ours), Ok(there)) if ours == there)
 }
 
 /// Makes a directory where it is missing, so that it lasts.

@@ -93,7 +93,7 @@ fn a_store_has_one_owner() {
     let directory = TempDir::new().expect("a directory");
     let first = open(directory.path()).expect("an empty place");
     match open(directory.path()) {
-        Err(OpenError::InUse(text)) => assert!(text.contains("another process has it"), "{text}"),
+        Err(OpenError::InUse(text)) => assert!(text.contains("belongs to a node that runs"), "{text}"),
         other => panic!("{:?}", other.map(|_| ())),
     }
     drop(first);

@@ -35,12 +35,14 @@ pub enum JoinError {
     Unreachable(String),
     /// A node of the herd, or this one, refuses; what to do stands in it.
     Refused(String),
+    /// What answered broke off, or is no node of this version; whether the node was let in is not known.
+    Broken(String),
 }
 
 impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            JoinError::Unreachable(text) | JoinError::Refused(text) => f.write_str(text),
+            JoinError::Unreachable(text) | JoinError::Refused(text) | JoinError::Broken(text) => f.write_str(text),
         }
     }
 }
@@ -186,7 +188,7 @@ struct Talk<'a> {
 impl Talk<'_> {
     fn broken(&self, text: &str) -> Tried {
         let address = self.address;
-        Tried::Final(JoinError::Refused(format!("{address} does not answer as a node of this version: {text}")))
+        Tried::Final(JoinError::Broken(format!("{address} does not answer as a node of this version: {text}")))
     }
 
     fn left(&self) -> Result<Duration, Tried> {

@@ -84,7 +84,7 @@ impl StartError {
         let evicts = Refusal::NotEvicting.to_string();
         match self {
             StartError::Machine(_) | StartError::Begin(_) => true,
-            StartError::Join(JoinError::Unreachable(_)) => false,
+            StartError::Join(JoinError::Unreachable(_) | JoinError::Broken(_)) => false,
             StartError::Join(JoinError::Refused(text)) => text.ends_with(&evicts),
         }
     }
@@ -145,15 +145,32 @@ pub(crate) fn enter(entry: &Entry, me: &Own<'_>) -> Result<InHerd, StartError> {
             newcomer: None,
         });
     }
-    let newcomer = Newcomer::new(&options, &drawn)?;
     let secret = entry.secret.ok_or_else(|| JoinError::Refused(NO_SECRET.into())).map_err(StartError::Join)?;
-    let Entered { joined, map, warden } =
-        dial(&entry.join, &newcomer.join, secret, nonces.herd).map_err(StartError::Join)?;
+    let newcomer = Newcomer::new(&options, &drawn)?;
+    let (newcomer, Entered { joined, map, warden }) = admitted(entry, newcomer, secret, nonces.herd)?;
     newcomer.joined(joined.herd).map_err(BeginError::Place)?;
     let map = Arc::new(map);
     let known = Known { joined: &joined, map: map.clone(), versions_ms: 0, mailbox };
     let (member, founded) = known.member(entry, nonces.process, None, warden)?;
     Ok(InHerd { member, founded, map, held: false, warden: None, newcomer: Some(newcomer) })
+}
+
+/// Asks to be let in. Of a node that is refused nothing stays.
+fn admitted(
+    entry: &Entry,
+    newcomer: Newcomer,
+    secret: Secret,
+    random: [u8; 16],
+) -> Result<(Newcomer, Entered), StartError> {
+    match dial(&entry.join, &newcomer.join, secret, random) {
+        Ok(entered) => Ok((newcomer, entered)),
+        Err(error) => {
+            if matches!(error, JoinError::Refused(_)) {
+                newcomer.refused();
+            }
+            Err(StartError::Join(error))
+        }
+    }
 }
 
 const NO_SECRET: &str = "a node that listens beyond loopback needs the herd's secret to join: set HERD_SECRET";

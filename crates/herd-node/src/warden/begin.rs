@@ -3,8 +3,9 @@
 //! * With a directory of its own that it was given (`--data`), or where a node was before: the herd whose control store
 //!   is there goes on; where there is none it begins. Where that fails the node does not start: beside a herd that is
 //!   there no other one is begun.
-//! * Else nothing is written. The store is in memory, and the herd is of one node. When a second one comes, the store
-//!   is put where it lasts; where that fails, the second one is refused.
+//! * Else nothing is written but the lock of its directory, which no other node can take. The store is in memory, and
+//!   the herd is of one node. When a second one comes, the store is put where it lasts; where that fails, the second one
+//!   is refused.
 
 use super::drive::{Later, Outlets, Running};
 use crate::control::{Home, OpenError, Record};
@@ -136,10 +137,9 @@ impl From<OpenError> for BeginError {
 /// Begins a herd with this node, or goes on with the one that is in its directory. When this returns the node is in the
 /// map. `outlets` are called before that already.
 pub fn begin(options: Options, drawn: &Drawn, outlets: Outlets) -> Result<Begun, BeginError> {
-    let home = options.place.as_deref().filter(|place| options.lasts || Home::is_used(place));
-    let home = home.map(Home::open).transpose()?;
-    let lasts = home.is_some();
-    let Ground { store, record, later } = ground(home, &options, drawn)?;
+    let claim = claim(&options)?;
+    let lasts = claim.as_ref().is_some_and(|home| options.lasts || Home::is_used(home.path()));
+    let Ground { store, record, later } = ground(claim, lasts, &options, drawn)?;
     let first_version = if lasts { 0 } else { first_version(options.unix_ms) };
     let join = join(&options, record.identity, drawn.process);
     let warden = Warden::new(config(&options, &join, drawn, lasts));
@@ -163,10 +163,19 @@ struct Ground {
     later: Option<Later>,
 }
 
-fn ground(home: Option<Home>, options: &Options, drawn: &Drawn) -> Result<Ground, BeginError> {
+/// The node's directory, which is its own from now on; `None`: it has no place, and needs none yet.
+fn claim(options: &Options) -> Result<Option<Home>, BeginError> {
+    match options.place.as_deref().map(Home::open) {
+        Some(Err(OpenError::NoPlace(_))) if !options.lasts => Ok(None),
+        claim => Ok(claim.transpose()?),
+    }
+}
+
+fn ground(claim: Option<Home>, lasts: bool, options: &Options, drawn: &Drawn) -> Result<Ground, BeginError> {
     let new = Record { identity: Identity(drawn.identity), herd: None };
+    let (home, claim) = if lasts { (claim, None) } else { (None, claim) };
     let Some(home) = home else {
-        let later = options.place.clone().map(|place| Later { place, record: new });
+        let later = options.place.clone().map(|place| Later { place, claim, record: new });
         return Ok(Ground { store: Box::new(Table::default()), record: new, later });
     };
     let known = home.record()?;

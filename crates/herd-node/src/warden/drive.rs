@@ -24,6 +24,8 @@ pub struct Outlets {
 /// A store in memory, and where one that lasts goes when a second node comes.
 pub(super) struct Later {
     pub(super) place: PathBuf,
+    /// That place, if it could be taken.
+    pub(super) claim: Option<Home>,
     pub(super) record: Record,
 }
 
@@ -180,7 +182,8 @@ impl Driver {
 
 impl Later {
     fn settle(&self, all: &Snapshot) -> Result<Box<dyn Control + Send>, String> {
-        let store = Home::open(&self.place).and_then(|home| home.settle(&self.record, all));
+        let home = self.claim.as_ref().map_or_else(|| Home::open(&self.place), Home::again);
+        let store = home.and_then(|home| home.settle(&self.record, all));
         store.map_err(|error| error.to_string())
     }
 }

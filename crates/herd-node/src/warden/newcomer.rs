@@ -12,6 +12,8 @@ pub struct Newcomer {
     pub join: Join,
     /// Its directory, which nobody else has meanwhile; `None`: it has no place.
     home: Option<Home>,
+    /// Nobody was there before.
+    is_new: bool,
 }
 
 impl Newcomer {
@@ -22,12 +24,17 @@ impl Newcomer {
             Some(Err(OpenError::NoPlace(_))) if !options.lasts => None,
             home => home.transpose()?,
         };
-        let record = match &home {
+        let (record, is_new) = match &home {
             Some(home) => known(home, drawn)?,
-            None => Record { identity: placeless(options), herd: None },
+            None => (Record { identity: placeless(options), herd: None }, false),
         };
         let join = Join { herd: record.herd, ..join(options, record.identity, drawn.process) };
-        Ok(Self { join, home })
+        Ok(Self { join, home, is_new })
+    }
+
+    /// The herd did not let it in, so nobody knows who it is: what was written of that goes.
+    pub fn refused(self) {
+        self.home.filter(|_| self.is_new).into_iter().for_each(Home::forget);
     }
 
     /// It is in: from now on it belongs to this herd, and to no other.
@@ -37,17 +44,18 @@ impl Newcomer {
     }
 }
 
-/// Who the node of a directory is; somebody new, if it is nobody's yet.
-fn known(home: &Home, drawn: &Drawn) -> Result<Record, BeginError> {
+/// Who the node of a directory is; somebody new, if it is nobody's yet. That is written before the herd is asked: a node
+/// that ends before it hears the answer is in, and must be the same one the next time.
+fn known(home: &Home, drawn: &Drawn) -> Result<(Record, bool), BeginError> {
     if home.has_store() {
         return Err(BeginError::Warden(home.path().to_path_buf()));
     }
     match home.record()? {
-        Some(record) => Ok(record),
+        Some(record) => Ok((record, false)),
         None => {
             let record = Record { identity: Identity(drawn.identity), herd: None };
             home.keep(&record)?;
-            Ok(record)
+            Ok((record, true))
         }
     }
 }

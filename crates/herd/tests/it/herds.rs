@@ -553,6 +553,32 @@ fn a_node_that_does_not_belong_there_is_told_why() {
     assert_eq!(states(&first), serving(&["n1"]), "nobody came in");
 }
 
+/// The joiner had written its own name into the first node's directory, which was no place for a herd from then on.
+#[test]
+fn a_name_that_was_forgotten_harms_neither_node_and_is_told_at_once() {
+    let state = tempfile::tempdir().expect("a directory");
+    let env = [("XDG_STATE_HOME", state.path().to_str().expect("text"))];
+    let args = ["--memory", "64m", "--threads", "1"];
+    let first = Node::with_env(&[&args[..], &["--name", "vm"]].concat(), &env);
+    first.feed(&["put", "a", "-"], b"1");
+    for more in [&["--join", &first.addr][..], &[]] {
+        let mut command = herd();
+        command.args(["node", "--listen", "127.0.0.1:0", "--name", "vm"]).args(args).args(more).envs(env);
+        let output = command.stdin(Stdio::null()).output().expect("herd runs");
+        let (place, told) = (state.path().join("herd/vm"), text(&output.stderr));
+        let why = format!("{} belongs to a node that runs: give this one another --name or --data", place.display());
+        assert!(output.status.code() == Some(2) && told.contains(&why), "{told}");
+    }
+    // One that is refused for its name, from a place of its own, leaves nothing there.
+    let place = state.path().join("elsewhere");
+    let join = ["--join", &first.addr, "--data", place.to_str().expect("text")];
+    let (code, told) = refused(state.path(), "vm", &join[..2], &[]);
+    assert!(code == Some(3) && told.contains("another node has the name 'vm'"), "{told}");
+    assert!(!state.path().join("vm").exists());
+    let second = Node::with_env(&[&args[..], &["--name", "two"], &join].concat(), &env);
+    all_serve(&[first, second], &["vm", "two"]);
+}
+
 #[test]
 fn a_herd_without_a_place_takes_nobody_and_serves() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -31,13 +31,7 @@ impl Node {
     }
 
     fn run(command: &mut Command) -> Self {
-        let mut child = command
-            // No place of its own, unless a test gives it one: what a developer's nodes left there is none of its.
-            .env("XDG_STATE_HOME", "/dev/null/none")
-            .env_remove("STATE_DIRECTORY")
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("herd starts");
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("herd starts");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("readable");
         let addr = line.strip_prefix("ready ").expect("the node says that it is ready").trim().to_string();
@@ -105,8 +99,12 @@ impl Drop for Node {
     }
 }
 
+/// The program. A node has no place of its own, unless a test gives it one: what a developer's nodes have is none of
+/// its.
 pub(crate) fn herd() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_herd"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_herd"));
+    command.env("XDG_STATE_HOME", "/dev/null/none").env_remove("STATE_DIRECTORY");
+    command
 }
 
 /// What a program wrote.

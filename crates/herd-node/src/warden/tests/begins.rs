@@ -34,7 +34,7 @@ fn a_herd_begins_in_an_empty_place_and_goes_on_there() {
 }
 
 #[test]
-fn a_node_that_was_given_no_place_writes_nothing_until_a_second_one_comes() {
+fn a_node_that_was_given_no_place_has_one_that_is_its_own_and_empty_until_a_second_one_comes() {
     let directory = TempDir::new().expect("a directory");
     let place = directory.path().join("state/node-1");
     let watched = Watched::default();
@@ -47,7 +47,13 @@ fn a_node_that_was_given_no_place_writes_nothing_until_a_second_one_comes() {
         assert_eq!(since, begun.first_version >> COUNTER_BITS, "two starts in a minute give different versions");
     }
     ask(&begun, Ask::Create(create("c"))).expect("a collection");
-    assert_eq!(fs::read_dir(directory.path()).expect("it is there").count(), 0);
+    assert!(!Home::is_used(&place));
+    // Who has the same name finds it taken, whatever it was told, and leaves nothing there.
+    let error = refused(options(Some(&place), false)).to_string();
+    assert!(error.ends_with("belongs to a node that runs: give this one another --name or --data"), "{error}");
+    let same = Newcomer::new(&options(Some(&place), false), &Drawn::new().expect("chance"));
+    assert!(matches!(same, Err(BeginError::Place(OpenError::InUse(_)))));
+    assert!(!Home::is_used(&place));
     assert_eq!(joined(ask(&begun, join(2))).node.0.get(), 2);
     assert!(Home::is_used(&place));
     let (map, _) = begun.warden.handle().map().expect("it is in office");
@@ -79,18 +85,22 @@ fn a_node_without_any_place_is_a_herd_of_one() {
 #[test]
 fn where_the_store_can_t_be_put_no_second_node_joins_and_the_log_says_why() {
     let directory = TempDir::new().expect("a directory");
-    let place = directory.path().join("node-1");
+    let (state, place) = (directory.path().join("state"), directory.path().join("state/node-1"));
     let watched = Watched::default();
     let drawn = Drawn::new().expect("chance");
+    fs::write(&state, "in the way").expect("a file");
     let begun = begin(options(Some(&place), false), &drawn, watched.outlets()).expect("a herd");
-    // Another first node of the same name was faster.
+    // Now there is a place, and another first node of the same name was faster.
+    fs::remove_file(&state).expect("it goes");
     let (other, _) = herd(&place);
     for _ in 0..3 {
         assert_eq!(ask(&begun, join(2)), Err(Refusal::NoPlace));
     }
     let told = seen(&watched.told);
     assert!(
-        told.len() == 1 && told[0].contains("no other node can join") && told[0].contains("another process"),
+        told.len() == 1
+            && told[0].contains("no other node can join")
+            && told[0].contains("belongs to a node that runs"),
         "{told:?}"
     );
     other.warden.stop().expect("a clean end");
@@ -109,7 +119,10 @@ fn a_herd_that_is_there_goes_on_or_the_node_does_not_start() {
     for options in both() {
         let error = refused(options);
         assert!(matches!(&error, BeginError::Place(OpenError::InUse(_))), "{error}");
-        assert!(error.to_string().contains("another process has it: give each node a --data, or a --name"), "{error}");
+        assert!(
+            error.to_string().contains("belongs to a node that runs: give this one another --name or --data"),
+            "{error}"
+        );
     }
     begun.warden.stop().expect("a clean end");
     for options in both() {
@@ -169,6 +182,26 @@ fn a_newcomer_is_the_same_node_when_it_comes_back() {
     let other = Newcomer::new(&other, &Drawn::new().expect("chance")).map(|it| it.join.identity).ok();
     assert_ne!(other, placeless[0]);
     assert!(matches!(new(Some(nowhere), true), Err(BeginError::Place(OpenError::NoPlace(_)))), "it was told to");
+}
+
+#[test]
+fn of_a_newcomer_that_is_refused_nothing_stays() {
+    let directory = TempDir::new().expect("a directory");
+    let new = |place: &Path| {
+        let newcomer = Newcomer::new(&options(Some(place), true), &Drawn::new().expect("chance"));
+        newcomer.unwrap_or_else(|error| panic!("{error}"))
+    };
+    let (made, there) = (directory.path().join("made"), directory.path().join("there"));
+    fs::create_dir(&there).expect("a directory");
+    for place in [&made, &there] {
+        new(place).refused();
+        assert!(!Home::is_used(place));
+    }
+    assert!(!made.exists() && there.exists());
+    // One that was in a herd stays who it is.
+    new(&made).joined(HerdId([9; 16])).expect("it is kept");
+    new(&made).refused();
+    assert_eq!(new(&made).join.herd, Some(HerdId([9; 16])));
 }
 
 #[test]
