@@ -149,6 +149,15 @@ pub enum Refusal {
     NotEvicting,
     /// The node tells no address.
     NoAddress,
+    /// An address of the node is that of another one, of this name.
+    AddressTaken {
+        /// The address.
+        address: String,
+        /// The other node.
+        name: String,
+    },
+    /// The node is reached from its own machine alone, at this address, and others of the herd are not on loopback.
+    OnLoopback(String),
     /// There are as many nodes as may be.
     TooManyNodes,
     /// Numbers have run out: of what.
@@ -203,6 +212,15 @@ impl fmt::Display for Refusal {
                 "the herd does not evict, and --evict says it does: leave --evict out, or begin a herd anew",
             ),
             Refusal::NoAddress => f.write_str("the node tells no address: give it one with --advertise"),
+            Refusal::AddressTaken { address, name } => {
+                let (address, name) = (quote(address.as_bytes()), quote(name.as_bytes()));
+                let todo = "start that one from its --data, or take another port";
+                write!(f, "{address} is the address of node '{name}': {todo}")
+            }
+            Refusal::OnLoopback(address) => {
+                let (address, todo) = (quote(address.as_bytes()), "--listen on an address that they reach");
+                write!(f, "{address} can't be reached from other machines: {todo}, or give --advertise")
+            }
             Refusal::TooManyNodes => write!(f, "the herd has {NODES_MAX} nodes, the most it can: take one out"),
             Refusal::NoNumber(what) => write!(f, "the herd has run out of numbers for {what}"),
             Refusal::Map(error) => error.fmt(f),
@@ -264,6 +282,8 @@ impl From<Refusal> for Error {
             | Refusal::NameTaken(_)
             | Refusal::NoPlace
             | Refusal::NotEvicting
+            | Refusal::AddressTaken { .. }
+            | Refusal::OnLoopback(_)
             | Refusal::NoAddress => ErrorKind::NotAllowed,
         };
         Error::new(kind, refusal.to_string())

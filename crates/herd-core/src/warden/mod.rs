@@ -31,7 +31,7 @@
 //! * A store that holds less than nodes were told is not gone on from: its numbers would be given a second time.
 //!
 //! * [`ask`]: requests, answers, refusals.
-//! * `state`, `collections`: what a request makes of the herd.
+//! * `state`, `collections`: what a request makes of the herd; `address`: where a node may be that joins.
 //! * [`Order`]: what it gives.
 //! * `told`: what nodes tell of their maps, and who waits for that.
 //! * `reach`: which nodes are heard.
@@ -39,6 +39,7 @@
 //!
 //! Callers: the node of the warden, simulations.
 
+mod address;
 pub mod ask;
 mod collections;
 mod flight;

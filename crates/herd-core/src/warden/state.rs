@@ -1,6 +1,7 @@
 //! What the warden keeps of the herd, and what a request makes of it. Collections: `collections`.
 
 use super::Birth;
+use super::address;
 use super::ask::{Answer, Ask, Identity, Join, Joined, Refusal};
 use super::reach::Heard;
 use crate::collection::{Class, Spec};
@@ -175,11 +176,11 @@ impl State {
         if own.is_none() && self.map.nodes.len() >= NODES_MAX {
             return Err(Refusal::TooManyNodes);
         }
-        if join.addresses.is_empty() {
-            return Err(Refusal::NoAddress);
-        }
         let evicts = self.map.collections.iter().any(|it| it.id == CollectionId::DEFAULT && it.spec.class == "cache");
-        if join.evict && !evicts { Err(Refusal::NotEvicting) } else { Ok(()) }
+        if join.evict && !evicts {
+            return Err(Refusal::NotEvicting);
+        }
+        address::check(&self.map, join, own)
     }
 }
 

@@ -63,12 +63,16 @@ fn each_node_that_can_t_join_is_told_why() {
     bench.join(Join { herd: Some(HERD), ..join(1, 1) });
     let before = (bench.map(), bench.store.revision());
     let other = HerdId(*b"another herd....");
-    let table: [(Join, &str); 8] = [
+    let at = |address: &str| Join { addresses: vec!["10.0.0.9:1".into(), address.into()], ..join(2, 1) };
+    let alone = Join { addresses: vec!["127.0.0.1:7700".into(), "[::1]:7700".into()], ..join(2, 1) };
+    let table: [(Join, &str); 10] = [
         (Join { herd: Some(other), ..join(2, 1) }, "this node belongs to herd 616e6f74, not to 61206865: join"),
         (Join { protocol: 1, ..join(2, 1) }, "this node speaks protocol 1 and the herd 2 or later: install"),
         (Join { name: "node-1".into(), ..join(2, 1) }, "another node has the name 'node-1': give this one another"),
         (Join { evict: true, ..join(2, 1) }, "the herd does not evict, and --evict says it does: leave"),
         (Join { addresses: vec![], ..join(2, 1) }, "the node tells no address: give it one with --advertise"),
+        (at("10.0.0.1:7700"), "10.0.0.1:7700 is the address of node 'node-1': start that one from its --data, or take"),
+        (alone, "127.0.0.1:7700 can't be reached from other machines: --listen on an address that they reach, or give"),
         (Join { name: String::new(), ..join(2, 1) }, "the map is not valid: node without name or host"),
         (Join { host: "a\u{1b}[2J".into(), ..join(2, 1) }, "the map is not valid: text of node too long or not"),
         (Join { addresses: vec!["a".into(); 9], ..join(2, 1) }, "the map is not valid: too many addresses"),
@@ -79,6 +83,19 @@ fn each_node_that_can_t_join_is_told_why() {
     }
     assert_eq!((bench.map(), bench.store.revision()), before, "nothing was written");
     assert_eq!(bench.join(join(2, 1)).node.0.get(), 2, "and no number used up");
+}
+
+#[test]
+fn a_node_comes_back_at_its_address_and_a_herd_may_be_on_loopback() {
+    let mut bench = Bench::new(config("a"));
+    let at = |port: u16, join: Join| Join { addresses: vec![format!("127.0.0.1:{port}")], ..join };
+    bench.join(at(1, join(1, 1)));
+    bench.join(at(2, join(2, 1)));
+    assert_eq!(bench.join(at(2, join(2, 2))).incarnation, 2);
+    bench.join(join(3, 1));
+    let refusal = bench.refused(at(1, join(2, 3)));
+    assert_eq!(refusal, Refusal::AddressTaken { address: "127.0.0.1:1".into(), name: "node-1".into() });
+    assert_eq!(bench.refused(at(2, join(2, 3))), Refusal::OnLoopback("127.0.0.1:2".into()));
 }
 
 #[test]
