@@ -7,6 +7,7 @@
 use super::{Handing, Landed, Where};
 use crate::context::Context;
 use crate::report::groups::not_led;
+use herd_core::error::quote;
 use herd_core::op::Answer;
 use herd_core::place::NodeId;
 use herd_core::wire::{Fields, Header, ListEntries, Verb};
@@ -30,6 +31,17 @@ impl Context {
     /// Whether this node decides on an object that it has.
     pub(crate) fn decides_on(&self, c: &Collection, name: &[u8]) -> bool {
         matches!(self.shared.store.seat(c, name), Seat::Alone | Seat::Led)
+    }
+
+    /// The error where a node can't be asked for what is about no object: for names, or for a change of all it has.
+    #[cold]
+    pub(super) fn node_away(&self, node: NodeId, changes: bool) -> Error {
+        let map = self.shared.place.get().and_then(|place| place.map());
+        let name = map.and_then(|(map, _)| map.node(node).map(|node| quote(node.name.as_bytes()).to_string()));
+        let name = name.unwrap_or_else(|| node.0.to_string());
+        let what = if changes { "" } else { ", which has some of the names," };
+        let text = format!("node '{name}'{what} can't be reached: see that it runs");
+        Error::new(ErrorKind::Unreachable, text)
     }
 
     /// Whom to ask for a page, in order, and what. Error: some names are out of reach.

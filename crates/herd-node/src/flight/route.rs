@@ -212,10 +212,11 @@ impl Context {
     /// A part gets no answer.
     fn lose(&mut self, id: FlightId) {
         let Some(part) = self.flights.part(id) else { return };
-        let (name, stream) = (part.handing.name(), part.handing.stream());
+        let (name, stream, changes) = (part.handing.name(), part.handing.stream(), part.handing.changes);
         let error = match stream.filter(|_| !matches!(part.state, State::Waits(..))) {
             _ if part.was_sent && part.handing.changes && !has(Bug::LostForNothing) => outcome_unknown(name),
             Some(stream) => stream.fault(name),
+            None if let Some(node) = part.handing.to => self.node_away(node, changes),
             None => {
                 let (c, name) = (part.handing.collection.clone(), part.handing.key.name.clone());
                 self.why_away(&c, &name)
