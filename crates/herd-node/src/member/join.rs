@@ -37,12 +37,17 @@ pub enum JoinError {
     Refused(String),
     /// What answered broke off, or is no node of this version; whether the node was let in is not known.
     Broken(String),
+    /// The only node that it was told to ask is this one.
+    Itself(String),
 }
 
 impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             JoinError::Unreachable(text) | JoinError::Refused(text) | JoinError::Broken(text) => f.write_str(text),
+            JoinError::Itself(address) => {
+                write!(f, "{address}: that is this node itself: name another one, or begin a herd without --join")
+            }
         }
     }
 }
@@ -65,6 +70,21 @@ impl From<LinkError> for Tried {
             LinkErrorKind::AskWarden => Tried::Elsewhere(error.text),
             _ => Tried::Final(JoinError::Refused(error.text)),
         }
+    }
+}
+
+/// Of the nodes to ask those that are not this one, which listens there and is known by these addresses.
+pub(super) fn others(asked: &[String], listens: &[SocketAddr], known: &[String]) -> Result<Vec<String>, JoinError> {
+    let is_own = |to: SocketAddr| {
+        let same = |own: &SocketAddr| *own == to || own.ip().is_unspecified() && to.ip().is_loopback();
+        listens.iter().any(|own| own.port() == to.port() && same(own))
+    };
+    // What can't be looked up is told when it is asked.
+    let resolves = |text: &str| text.to_socket_addrs().is_ok_and(|mut found| found.any(is_own));
+    let others: Vec<String> = asked.iter().filter(|text| !known.contains(text) && !resolves(text)).cloned().collect();
+    match asked.first().filter(|_| others.is_empty()) {
+        Some(itself) => Err(JoinError::Itself(itself.clone())),
+        None => Ok(others),
     }
 }
 
@@ -266,5 +286,24 @@ fn goodbye(header: &Header, fields: &Fields<'_>) -> Tried {
             let text = fields.error.unwrap_or("it said goodbye").chars().filter(|c| !c.is_control());
             Tried::Final(JoinError::Refused(text.collect()))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_does_not_ask_itself() {
+        let listens = ["0.0.0.0:7701", "10.0.0.2:7700"].map(|text| text.parse().expect("an address"));
+        let ask = |text: &str| {
+            let asked: Vec<String> = text.split(',').map(str::to_owned).collect();
+            others(&asked, &listens, &["two:7700".into()]).map(|others| others.join(","))
+        };
+        for own in ["127.0.0.1:7701", "10.0.0.2:7700", "two:7700"] {
+            assert!(matches!(ask(own), Err(JoinError::Itself(text)) if text == own), "{own}");
+            assert_eq!(ask(&format!("{own},10.0.0.1:7700")).ok().as_deref(), Some("10.0.0.1:7700"));
+        }
+        assert_eq!(ask("10.0.0.2:7701,127.0.0.1:7700").ok().as_deref(), Some("10.0.0.2:7701,127.0.0.1:7700"));
     }
 }

@@ -1,6 +1,6 @@
 //! How a node comes into its herd: it begins one, goes on with the one in its directory, or joins one.
 
-use super::join::{Entered, JoinError, enter as dial};
+use super::join::{Entered, JoinError, enter as dial, others};
 use super::mail::Mailbox;
 use super::{Member, Post, Tell};
 use crate::link::{Hub, Membership};
@@ -83,7 +83,7 @@ impl StartError {
     pub fn is_usage(&self) -> bool {
         let evicts = Refusal::NotEvicting.to_string();
         match self {
-            StartError::Machine(_) | StartError::Begin(_) => true,
+            StartError::Machine(_) | StartError::Begin(_) | StartError::Join(JoinError::Itself(_)) => true,
             StartError::Join(JoinError::Unreachable(_) | JoinError::Broken(_)) => false,
             StartError::Join(JoinError::Refused(text)) => text.ends_with(&evicts),
         }
@@ -146,8 +146,9 @@ pub(crate) fn enter(entry: &Entry, me: &Own<'_>) -> Result<InHerd, StartError> {
         });
     }
     let secret = entry.secret.ok_or_else(|| JoinError::Refused(NO_SECRET.into())).map_err(StartError::Join)?;
+    let nodes = others(&entry.join, me.listens, &options.addresses).map_err(StartError::Join)?;
     let newcomer = Newcomer::new(&options, &drawn)?;
-    let (newcomer, Entered { joined, map, warden }) = admitted(entry, newcomer, secret, nonces.herd)?;
+    let (newcomer, Entered { joined, map, warden }) = admitted(&nodes, newcomer, secret, nonces.herd)?;
     newcomer.joined(joined.herd).map_err(BeginError::Place)?;
     let map = Arc::new(map);
     let known = Known { joined: &joined, map: map.clone(), versions_ms: 0, mailbox };
@@ -157,12 +158,12 @@ pub(crate) fn enter(entry: &Entry, me: &Own<'_>) -> Result<InHerd, StartError> {
 
 /// Asks to be let in. Of a node that is refused nothing stays.
 fn admitted(
-    entry: &Entry,
+    nodes: &[String],
     newcomer: Newcomer,
     secret: Secret,
     random: [u8; 16],
 ) -> Result<(Newcomer, Entered), StartError> {
-    match dial(&entry.join, &newcomer.join, secret, random) {
+    match dial(nodes, &newcomer.join, secret, random) {
         Ok(entered) => Ok((newcomer, entered)),
         Err(error) => {
             if matches!(error, JoinError::Refused(_)) {

@@ -11,6 +11,7 @@ use super::drive::{Later, Outlets, Running};
 use crate::control::{Home, OpenError, Record};
 use herd_core::control::{Control, Table};
 use herd_core::entry::{Version, first_epoch, first_version};
+use herd_core::key::CollectionId;
 use herd_core::limits::WARDEN_START_MS;
 use herd_core::place::{HerdId, Map};
 use herd_core::warden::{Answer, Ask, Birth, Config, Hex, Identity, Join, Joined, Refusal, Warden};
@@ -100,6 +101,13 @@ pub enum BeginError {
     Warden(PathBuf),
     /// The node can't be one of the herd that is there.
     Refused(Refusal),
+    /// The herd that is there keeps so many copies in collection `default`, and other ones were asked for.
+    Copies {
+        /// What it keeps.
+        kept: u8,
+        /// What was asked for.
+        asked: u8,
+    },
     /// The disk does not answer.
     Silent,
     /// There is no thread to be had.
@@ -120,10 +128,18 @@ impl fmt::Display for BeginError {
                 write!(f, "{}: the control store of a herd is there: {todo}", path.display())
             }
             BeginError::Refused(refusal) => refusal.fmt(f),
+            BeginError::Copies { kept, asked } => {
+                let todo = "leave --replicas out, or begin a herd anew";
+                write!(f, "--replicas {asked}: the herd that is there keeps {}: {todo}", counted(*kept))
+            }
             BeginError::Silent => f.write_str("the control store's disk does not answer: see to it"),
             BeginError::Thread(error) => write!(f, "a thread for the warden: {error}"),
         }
     }
+}
+
+fn counted(copies: u8) -> String {
+    format!("{copies} {} of each object in 'default'", if copies == 1 { "copy" } else { "copies" })
 }
 
 impl std::error::Error for BeginError {}
@@ -146,13 +162,23 @@ pub fn begin(options: Options, drawn: &Drawn, outlets: Outlets) -> Result<Begun,
     let running = Running::start(warden, store, later, outlets).map_err(BeginError::Thread)?;
     // The map was pushed before the join was answered.
     let joined = first_join(&running, join);
-    match joined.and_then(|joined| Ok((joined, running.handle().map().ok_or(BeginError::Silent)?))) {
+    let begun = joined.and_then(|joined| Ok((joined, running.handle().map().ok_or(BeginError::Silent)?)));
+    match begun.and_then(|begun| check_copies(&options, &begun.1.0).map(|()| begun)) {
         Ok((joined, (map, held))) => Ok(Begun { warden: running, joined, map, held, first_version }),
         Err(error) => {
             // The directory is free again; where it can't be, its disk hangs, and that is the error.
             running.stop().ok();
             Err(error)
         }
+    }
+}
+
+/// An error if the herd keeps other copies than were asked for: it was made with those.
+fn check_copies(options: &Options, map: &Map) -> Result<(), BeginError> {
+    let kept = map.spread(CollectionId::DEFAULT.spread_group()).map(|spread| spread.copies);
+    match options.copies.zip(kept).filter(|(asked, kept)| asked != kept) {
+        Some((asked, kept)) => Err(BeginError::Copies { kept, asked }),
+        None => Ok(()),
     }
 }
 

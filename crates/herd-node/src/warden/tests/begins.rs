@@ -138,6 +138,21 @@ fn a_herd_that_is_there_goes_on_or_the_node_does_not_start() {
 }
 
 #[test]
+fn copies_that_a_herd_does_not_keep_are_refused_where_it_goes_on() {
+    let directory = TempDir::new().expect("a directory");
+    let place = directory.path().join("node-1");
+    let asked = |copies| Options { copies, ..options(Some(&place), true) };
+    for copies in [Some(2), None, Some(2)] {
+        let drawn = Drawn::new().expect("chance");
+        let begun =
+            begin(asked(copies), &drawn, Watched::default().outlets()).unwrap_or_else(|error| panic!("{error}"));
+        begun.warden.stop().expect("a clean end");
+    }
+    let told = refused(asked(Some(3))).to_string();
+    assert!(told.starts_with("--replicas 3: the herd that is there keeps 2 copies"), "{told}");
+}
+
+#[test]
 fn who_is_of_another_herd_does_not_begin_one() {
     let directory = TempDir::new().expect("a directory");
     let home = Home::open(directory.path()).expect("a place");
