@@ -29,6 +29,9 @@ impl Address {
         };
         let (host, port) = split(rest).ok_or_else(|| bad("write IPv6 as [ADDRESS]:PORT"))?;
         let port = match port {
+            None if !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_digit()) => {
+                return Err(bad(&format!("a port of this machine is written ':{host}'")));
+            }
             None => DEFAULT_PORT,
             Some(digits) => port_number(digits).ok_or_else(|| bad("a port is a number from 1 to 65535"))?,
         };

@@ -66,6 +66,7 @@ impl<'a> Place<'a> {
         match valid {
             Some("default") => Ok(Place::Id(CollectionId::DEFAULT)),
             Some(name) => Ok(Place::Named(name)),
+            None if name.is_empty() => Err(Error::bad_request("a key may not begin with a slash")),
             None => {
                 let name = Shown(name);
                 let text = format!("'{name}' is not a valid collection name: use letters, digits, '.', '-', '_'");

@@ -133,7 +133,8 @@ impl Spec {
     /// The class, or why it can't be had in this version.
     pub fn class(&self) -> Result<Class, Error> {
         let bad = || {
-            Error::new(ErrorKind::BadRequest, format!("class '{}': use cache or ram:1", quote(self.class.as_bytes())))
+            let class = quote(self.class.as_bytes());
+            Error::new(ErrorKind::BadRequest, format!("class '{class}': use cache, ram:1, ram:2 or ram:3"))
         };
         match Class::parse(&self.class).ok_or_else(bad)? {
             class @ (Class::Cache | Class::Ram(1)) => Ok(class),

@@ -117,11 +117,7 @@ impl State {
 fn spread_for(draft: &mut Draft, create: &Create, heard: Heard<'_>) -> Result<u16, Error> {
     let keeping = keeping(draft, create)?;
     if let Some(asked) = create.spread {
-        let fits = |spread: &&Spread| spread.kind == keeping.kind && spread.needed >= keeping.needed;
-        let copies = |spread: &&Spread| create.copies.is_none_or(|copies| copies == spread.copies);
-        let found = draft.spread(asked).filter(fits).filter(copies).map(|spread| spread.id);
-        return found
-            .ok_or_else(|| bad(format!("spread group {asked} is not there, or does not keep what is asked for")));
+        return asked_spread(draft, asked, keeping, create.copies);
     }
     if let Some(spread) = draft.spreads.iter().find(|spread| keeping.fits(spread)) {
         return Ok(spread.id);
@@ -158,6 +154,24 @@ fn enough_are_there(draft: &Draft, create: &Create, keeping: Keeping, heard: Hea
          the collection"
     );
     Err(Error::new(ErrorKind::Unreachable, text))
+}
+
+/// The spread group that is asked for, if it keeps what is asked for.
+fn asked_spread(draft: &Draft, asked: u16, keeping: Keeping, copies: Option<u8>) -> Result<u16, Error> {
+    let Some(spread) = draft.spread(asked) else {
+        return Err(bad(format!("spread group {asked} is not there: `herd group ls` lists them")));
+    };
+    let has_copies = copies.is_none_or(|copies| copies == spread.copies);
+    if spread.kind == keeping.kind && spread.needed >= keeping.needed && has_copies {
+        return Ok(asked);
+    }
+    let keeps = match (spread.kind, spread.copies, spread.needed) {
+        (Kind::Cache, ..) => "is of class cache".to_owned(),
+        (_, 1, _) => "keeps 1 copy".to_owned(),
+        (_, copies, needed) => format!("keeps {copies} copies, of which a write needs {needed}"),
+    };
+    let text = format!("spread group {asked} {keeps}, and not what is asked for: `herd group ls` lists them");
+    Err(bad(text))
 }
 
 /// How a collection is to be kept, if that can be had.
