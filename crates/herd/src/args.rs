@@ -2,8 +2,8 @@
 
 use crate::exit::{Failure, USAGE};
 use crate::values::{
-    Suggested, address, content_type, copies, count, lease, listen, number, port, range, size, some_size, span, token,
-    wait,
+    Suggested, address, content_type, copies, count, lease, listen, node, node_name, number, port, range, size,
+    some_size, span, token, wait,
 };
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
@@ -140,13 +140,14 @@ pub(crate) struct NodeArgs {
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7700", value_parser = listen)]
     pub(crate) listen: Vec<SocketAddr>,
     /// Join the herd of these nodes, tried in turn; without it a herd of its own begins, or goes on
-    #[arg(long, value_name = "HOST:PORT,..", value_delimiter = ',', value_parser = address)]
+    #[arg(long, value_name = "HOST:PORT,..", value_delimiter = ',', value_parser = node)]
     pub(crate) join: Vec<String>,
-    /// Where other nodes reach this one, best first [default: where it listens]
+    /// Where other nodes reach this one, best first [default: where it listens; of 0.0.0.0 the host's name, without a
+    /// domain, which must lead the others here]
     #[arg(long, value_name = "HOST:PORT,..", value_delimiter = ',', value_parser = address)]
     pub(crate) advertise: Vec<String>,
-    /// Name of this node [default: the host's name]
-    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+    /// Name of this node: letters, digits, '.', '-', '_' [default: the host's name]
+    #[arg(long, value_parser = node_name)]
     pub(crate) name: Option<String>,
     /// Machine it runs on: copies lie on different ones [default: the host's name]
     #[arg(long, value_name = "LABEL", value_parser = NonEmptyStringValueParser::new())]
@@ -493,7 +494,7 @@ pub(crate) enum CollectionCommand {
         /// Its name
         name: String,
         /// cache (evicts when full) or ram:K (refuses when full; a write needs K copies)
-        #[arg(long, default_value = "ram:1", value_parser = Suggested(&["cache", "ram:1", "ram:2"]))]
+        #[arg(long, default_value = "ram:1", value_parser = Suggested(&["cache", "ram:1", "ram:2", "ram:3"]))]
         #[arg(hide_possible_values = true)]
         class: String,
         /// Keep names sorted, for listings in order

@@ -33,12 +33,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// From SIGTERM to SIGKILL where the lock was lost.
 const GRACE: Duration = Duration::from_secs(5);
+/// How long a wait for a lock is not worth a word.
+const TELL_AFTER: Duration = Duration::from_secs(2);
 /// How often it is looked whether all of a group are gone.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Signals that are passed on.
@@ -49,7 +52,7 @@ pub(crate) fn run(args: &LockArgs) -> Outcome {
     let name = out::shown(args.name.as_bytes()).into_owned();
     let options = LockOptions { shared: args.shared, lease: args.lease, label: label() };
     let wait = args.wait.unwrap_or(Duration::MAX);
-    let Some(lock) = client.lock(args.name.as_bytes(), &options, wait)? else {
+    let Some(lock) = wait_for(&client, args.name.as_bytes(), &options, wait)? else {
         return Err(Failure::new(NOT_SO, format!("lock {name}: {}", held(&client, args.name.as_bytes()))));
     };
     let token = lock.token().to_string();
@@ -63,6 +66,22 @@ pub(crate) fn run(args: &LockArgs) -> Outcome {
             Err(Failure::new(code, text))
         }
     }
+}
+
+/// Takes a lock, or waits for it so long; after a while it is told, once, what is waited for.
+fn wait_for(client: &Client, key: &[u8], options: &LockOptions, wait: Duration) -> Result<Option<Lock>, Failure> {
+    let (done, is_done) = mpsc::channel::<()>();
+    let looks = client.clone();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            if is_done.recv_timeout(TELL_AFTER) == Err(mpsc::RecvTimeoutError::Timeout) {
+                out::tell(format!("herd: lock {}: waiting: {}", out::shown(key), held(&looks, key)));
+            }
+        });
+        let lock = client.lock(key, options, wait);
+        drop(done);
+        Ok(lock?)
+    })
 }
 
 /// By whom a lock is held and for how long, as far as it can be seen.

@@ -2,7 +2,7 @@
 
 use crate::args::{Level, NodeArgs};
 use crate::exit::{Failure, Outcome, REFUSED, USAGE};
-use crate::values::date;
+use crate::values::{date, node_name};
 use crate::{machine, out};
 use herd_core::limits::{CONNECTIONS_MAX, COPIES_BUILT};
 use herd_core::size;
@@ -25,6 +25,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(10);
 pub(crate) fn run(args: &NodeArgs) -> Outcome {
     herd_node::abort_on_panic();
     check_replicas("node", args.replicas)?;
+    check_replicas_of_join(args)?;
     let config = config(args)?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
@@ -122,7 +123,7 @@ fn config(args: &NodeArgs) -> Result<Config, Failure> {
     let threads = args.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
     Ok(Config {
         listen: args.listen.clone(),
-        name: args.name.clone().unwrap_or_else(machine::name),
+        name: name(args)?,
         memory_bytes: memory,
         threads,
         evict: args.evict,
@@ -133,6 +134,14 @@ fn config(args: &NodeArgs) -> Result<Config, Failure> {
         connections_max: connections_max(raise_descriptors(), threads)?,
         build: format!("herd {}", crate::BUILD),
     })
+}
+
+/// The node's name: the one it was given, or its host's.
+fn name(args: &NodeArgs) -> Result<String, Failure> {
+    let name = args.name.clone().unwrap_or_else(machine::name);
+    let bad =
+        |why| Failure::new(USAGE, format!("the host's name '{}': {why}: give --name", out::shown(name.as_bytes())));
+    node_name(&name).map_err(bad)
 }
 
 /// What it is told of the herd.
@@ -179,6 +188,16 @@ fn secret() -> Result<Option<Secret>, Failure> {
 pub(crate) fn check_replicas(command: &str, asked: Option<u8>) -> Outcome {
     let Some(copies) = asked.filter(|copies| *copies > COPIES_BUILT) else { return Ok(()) };
     let text = format!("'{command} --replicas {copies}' is not in this version, which keeps up to {COPIES_BUILT}");
+    Err(Failure::new(USAGE, text))
+}
+
+/// An error if a node that joins is told how many copies to keep: its herd knows.
+fn check_replicas_of_join(args: &NodeArgs) -> Outcome {
+    let Some(copies) = args.replicas.filter(|_| !args.join.is_empty()) else { return Ok(()) };
+    let text = format!(
+        "node --join --replicas {copies}: how many copies a herd keeps is told to its first node when it begins: leave \
+         --replicas out"
+    );
     Err(Failure::new(USAGE, text))
 }
 

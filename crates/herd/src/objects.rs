@@ -99,7 +99,7 @@ fn ack_json(key: &[u8], ack: Ack) -> Value {
 fn open(file: Option<&Path>) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
     let Some(path) = file.filter(|path| *path != Path::new("-")) else {
         if io::stdin().is_terminal() {
-            out::tell("herd: reading what you type; Ctrl-D ends it");
+            out::tell("herd: no FILE: reading standard input, what you type; Ctrl-D ends it");
         }
         return Ok((Box::new(io::stdin().lock()), None));
     };

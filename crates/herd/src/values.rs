@@ -3,8 +3,10 @@
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Arg, Command};
 use herd_client::Token;
+use herd_client::address::Address;
 use herd_core::door::http::civil;
-use herd_core::limits::{LOCK_LEASE_MAX_MS, LOCK_LEASE_MIN_MS, MAP_TEXT_MAX_BYTES};
+use herd_core::key::collection_name_is_valid;
+use herd_core::limits::{COLLECTION_NAME_MAX_BYTES, LOCK_LEASE_MAX_MS, LOCK_LEASE_MIN_MS, MAP_TEXT_MAX_BYTES};
 use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -115,6 +117,18 @@ pub(crate) fn address(text: &str) -> Result<String, String> {
     if fits && text.bytes().all(|byte| byte.is_ascii_graphic()) { Ok(text.to_owned()) } else { Err(bad()) }
 }
 
+/// A node to ask, as `--node` has it: `HOST`, `HOST:PORT`, `:PORT` of this machine, `http://HOST:PORT`.
+pub(crate) fn node(text: &str) -> Result<String, String> {
+    let address = Address::parse(text).map_err(|error| error.to_string())?.to_string();
+    if address.len() <= MAP_TEXT_MAX_BYTES { Ok(address) } else { Err("the name of its host is too long".into()) }
+}
+
+/// The name of a node, which may be what that of a collection may be.
+pub(crate) fn node_name(text: &str) -> Result<String, String> {
+    let bad = || format!("a node's name is 1 to {COLLECTION_NAME_MAX_BYTES} letters, digits, '.', '-' or '_'");
+    if collection_name_is_valid(text) { Ok(text.to_owned()) } else { Err(bad()) }
+}
+
 /// Where to listen: `ADDR:PORT`, `localhost:PORT`, `:PORT` for all addresses.
 pub(crate) fn listen(text: &str) -> Result<SocketAddr, String> {
     let bad = || "write an address as 127.0.0.1:7700".to_string();
@@ -213,6 +227,28 @@ mod tests {
         assert_eq!(date(-1), "1969-12-31 23:59:59 UTC");
         assert_eq!(permissions(0o100_644), "-rw-r--r-- (644)");
         assert_eq!(permissions(0o042_750), "drwxr-x--- (2750)");
+    }
+
+    #[test]
+    fn nodes_to_ask_and_their_names() {
+        for (text, read) in [
+            (":7701", "127.0.0.1:7701"),
+            ("one", "one:7700"),
+            ("one:7701", "one:7701"),
+            ("::1", "[::1]:7700"),
+            ("http://one:1/", "one:1"),
+        ] {
+            assert_eq!(node(text).as_deref(), Ok(read), "{text}");
+        }
+        let told = node("7701").expect_err("a port alone");
+        assert!(told.ends_with("a port of this machine is written ':7701'"), "{told}");
+        for text in ["", "a b", "one:0", &"a".repeat(300)] {
+            assert!(node(text).is_err(), "{text}");
+        }
+        assert_eq!(node_name("n1.rack-2_a").as_deref(), Ok("n1.rack-2_a"));
+        for text in ["", "a b", ".", "a/b", "\u{fc}", "a\n"] {
+            assert!(node_name(text).expect_err(text).contains("letters, digits"), "{text}");
+        }
     }
 
     #[test]

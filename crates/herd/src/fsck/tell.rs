@@ -40,7 +40,7 @@ fn text(herd: &Herd, objects: u64, silent: &[(&str, &str)], found: &Found) -> St
     for different in &found.slots {
         let held = different.nodes.iter().zip(&different.sums).map(|((at, is_member), sum)| {
             let stray = if *is_member { "" } else { " and is no member" };
-            format!("{} has {} objects{stray}", herd.nodes[*at].name, sum.objects)
+            format!("{} has {}{stray}", herd.nodes[*at].name, counted(sum.objects, "object"))
         });
         let (spread, slot) = different.slot;
         line(format_args!("group {spread}/{}, slot {slot}: {}", different.group, held.collect::<Vec<_>>().join(", ")));
@@ -65,7 +65,8 @@ fn text(herd: &Herd, objects: u64, silent: &[(&str, &str)], found: &Found) -> St
     }
     herd.losses.iter().for_each(|loss| line(format_args!("{loss}")));
     let (answered, all) = (herd.nodes.len() - silent.len(), herd.nodes.len());
-    line(format_args!("{answered} of {all} nodes asked, {objects} copies of objects, {}", copies(herd)));
+    let (of, held) = (counted(all as u64, "node"), if objects == 1 { "copy" } else { "copies" });
+    line(format_args!("{answered} of {of} asked, {objects} {held} of objects, {}", copies(herd)));
     if found.slots.is_empty() && silent.is_empty() {
         let alone = herd.groups.values().all(|group| group.members.len() <= 1);
         let what = if alone { "each object has one copy, where it belongs" } else { "all copies are the same" };
@@ -81,12 +82,17 @@ fn text(herd: &Herd, objects: u64, silent: &[(&str, &str)], found: &Found) -> St
     text
 }
 
+/// A number of things.
+fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 /// How many copies the groups have.
 fn copies(herd: &Herd) -> String {
     let counts = || herd.groups.values().map(|group| group.members.len());
     let (least, most) = (counts().min().unwrap_or(1), counts().max().unwrap_or(1));
     let copies = if least == most { least.to_string() } else { format!("{least} to {most}") };
-    format!("{} groups of {copies}", herd.groups_all)
+    format!("{} of {copies}", counted(herd.groups_all, "group"))
 }
 
 fn name<'h>(herd: &'h Herd, different: &Different, at: usize) -> &'h str {

@@ -3,7 +3,7 @@
 
 use super::{LOCK, STATE, home, lock, write};
 use crate::args::KeepArgs;
-use crate::exit::{Failure, Outcome, USAGE};
+use crate::exit::{Failure, Outcome, REFUSED, USAGE};
 use crate::out;
 use crate::view::status_of;
 use rustix::process::{Pid, Signal, kill_process, setsid};
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &KeepArgs) -> Outcome {
     // The terminal it was started from may close.
     signal_hook::flag::register(SIGHUP, Arc::new(AtomicBool::new(false))).map_err(Failure::local("signals"))?;
     let Some(_lock) = lock(&args.dir)? else {
-        out::print("failed another herd has just been started here\n")?;
+        out::print(format!("failed {USAGE} another herd has just been started here\n"))?;
         return Err(Failure::new(USAGE, format!("{}: it is locked", args.dir.join(LOCK).display())));
     };
     let (tell, told) = sync_channel(2 * usize::from(args.nodes));
@@ -73,17 +73,17 @@ pub(crate) fn run(args: &KeepArgs) -> Outcome {
         Keeper { args, nodes: (1..=args.nodes).map(|number| Kept::new(number, args.port)).collect(), tell, told };
     let done = keeper.begin(&stop).and_then(|()| {
         let addrs: Vec<String> = keeper.nodes.iter().map(|node| node.addr.clone()).collect();
-        write(&args.dir, &addrs).map_err(|error| error.to_string())?;
-        out::print(format!("ready {}\n", addrs.join(" "))).map_err(|failure| failure.text)?;
+        write(&args.dir, &addrs).map_err(Failure::local(args.dir.display()))?;
+        out::print(format!("ready {}\n", addrs.join(" ")))?;
         out::tell(format!("herd up: {}", addrs.join(" ")));
         keeper.watch(&stop);
         Ok(())
     });
     keeper.end();
     std::fs::remove_file(args.dir.join(STATE)).ok();
-    done.or_else(|text| {
+    done.or_else(|Failure { code, text, .. }| {
         out::tell(format!("herd up: {text}"));
-        out::print(format!("failed {text}\n"))
+        out::print(format!("failed {code} {text}\n"))
     })
 }
 
@@ -101,7 +101,7 @@ impl Kept {
 
 impl Keeper<'_> {
     /// Starts all, the first one first, since the others join it.
-    fn begin(&mut self, stop: &AtomicBool) -> Result<(), String> {
+    fn begin(&mut self, stop: &AtomicBool) -> Outcome {
         let until = Instant::now() + READY_PATIENCE;
         // One after the other, so that they are numbered as they are named.
         (0..self.nodes.len()).try_for_each(|at| {
@@ -112,19 +112,23 @@ impl Keeper<'_> {
     }
 
     /// Waits until nodes are so; an error if one ends meanwhile.
-    fn wait(&mut self, stop: &AtomicBool, until: Instant, holds: impl Fn(&[Kept]) -> bool) -> Result<(), String> {
+    fn wait(&mut self, stop: &AtomicBool, until: Instant, holds: impl Fn(&[Kept]) -> bool) -> Outcome {
         while !holds(&self.nodes) {
             if stop.load(Relaxed) {
-                return Err("it was told to stop".into());
+                return Err(Failure::new(REFUSED, "it was told to stop"));
             }
             if Instant::now() > until {
-                return Err("not all nodes serve in time".into());
+                return Err(Failure::new(REFUSED, "not all nodes serve in time"));
             }
             self.listen(STEP);
             for node in &mut self.nodes {
-                if node.child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None))) {
+                let tried = node.child.as_mut().map(Child::try_wait);
+                if let Some(ended) = tried.filter(|ended| !matches!(ended, Ok(None))) {
                     node.child = None;
-                    return Err(format!("node n{}: {}", node.number, last_line(&self.args.dir, node.number)));
+                    // What is wrong with the command line of `node` is so with that of `up`.
+                    let is_usage = ended.ok().flatten().and_then(|status| status.code()) == Some(USAGE.into());
+                    let text = format!("node n{}: {}", node.number, last_line(&self.args.dir, node.number));
+                    return Err(Failure::new(if is_usage { USAGE } else { REFUSED }, text));
                 }
             }
         }
@@ -140,16 +144,16 @@ impl Keeper<'_> {
         }
     }
 
-    fn start(&mut self, at: usize) -> Result<(), String> {
+    fn start(&mut self, at: usize) -> Outcome {
         let first = self.nodes[0].addr.clone();
         let (dir, memory) = (&self.args.dir, self.args.memory);
         let node = &mut self.nodes[at];
         let log = home(dir, node.number).with_extension("log");
         let file = OpenOptions::new().create(true).append(true).open(&log);
-        let file = file.map_err(|error| format!("{}: {error}", log.display()))?;
+        let file = file.map_err(Failure::local(log.display()))?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = (cores / usize::from(self.args.nodes)).max(1);
-        let mut command = Command::new(std::env::current_exe().map_err(|error| error.to_string())?);
+        let mut command = Command::new(std::env::current_exe().map_err(Failure::local("this program"))?);
         command.args(["node", "--listen", &node.addr, "--name", &format!("n{}", node.number)]);
         command.args(["--memory", &memory.to_string(), "--threads", &threads.to_string()]);
         command.arg("--data").arg(home(dir, node.number));
@@ -159,7 +163,7 @@ impl Keeper<'_> {
             command.args(["--replicas", &copies.to_string()]);
         }
         command.env(KEPT, "1").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
-        let mut child = command.spawn().map_err(|error| format!("node n{}: {error}", node.number))?;
+        let mut child = command.spawn().map_err(Failure::local(format_args!("node n{}", node.number)))?;
         let (number, pid, tell) = (node.number, child.id(), self.tell.clone());
         if let Some(stdout) = child.stdout.take() {
             // It ends with the node's first line, or with the node.
@@ -200,8 +204,8 @@ impl Keeper<'_> {
                 node.child = None;
             }
             None if Instant::now() >= node.again => {
-                if let Err(text) = self.start(at) {
-                    out::tell(text);
+                if let Err(failure) = self.start(at) {
+                    out::tell(failure.text);
                     self.nodes[at].again = Instant::now() + REST_MAX;
                 }
             }

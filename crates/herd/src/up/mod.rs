@@ -109,23 +109,30 @@ pub(crate) fn up(args: &UpArgs) -> Outcome {
     match line.strip_prefix("ready ") {
         Some(_) => {
             out::tell(format!(
-                "{} node{} with {} each; their logs: {}; {} ends them",
-                args.nodes,
-                if args.nodes == 1 { "" } else { "s" },
-                size::show(memory),
-                dir.join("n*.log").display(),
+                "{}; {} ends {}",
+                started(args.nodes, memory, &dir),
                 hint("down", args.data.as_deref()),
+                if args.nodes == 1 { "it" } else { "them" },
             ));
             out::print(line)
         }
         None => {
             // It has the lock until its end.
             child.wait().ok();
-            let text = line.trim_start_matches("failed ").trim();
-            let text = if text.is_empty() { "the keeper ended: look at its log" } else { text };
-            let log = dir.join(LOG);
-            Err(Failure::new(REFUSED, format!("up: {text} (logs: {} and n*.log beside it)", log.display())))
+            let said = line.trim().strip_prefix("failed ").and_then(|said| said.split_once(' '));
+            let (code, text) = said.unwrap_or(("", "the keeper ended: look at its log"));
+            let (code, log) = (code.parse().unwrap_or(REFUSED), dir.join(LOG));
+            Err(Failure::new(code, format!("up: {text} (logs: {} and n*.log beside it)", log.display())))
         }
+    }
+}
+
+/// What was started, as it is told.
+fn started(nodes: u16, memory: u64, dir: &Path) -> String {
+    let memory = size::show(memory);
+    match nodes {
+        1 => format!("1 node with {memory}; its log: {}", home(dir, 1).with_extension("log").display()),
+        _ => format!("{nodes} nodes with {memory} each; their logs: {}", dir.join("n*.log").display()),
     }
 }
 

@@ -90,6 +90,19 @@ fn the_exit_status_is_the_command_s_or_tells_that_others_hold_it() {
 }
 
 #[test]
+fn who_waits_for_a_lock_is_told_once_for_whom() {
+    let node = node();
+    let mut holder = lock(&node, &["l", "--", "sleep", "60"]);
+    soon(|| node.herd(&["stat", "l"]).status.success());
+    let waits = lock(&node, &["l", "--wait", "3s", "--", "true"]);
+    let (code, told) = end(waits);
+    let said = format!("herd: lock l: waiting: held by {} {}; ", host(), holder.id());
+    assert!(code == Some(1) && told.starts_with(&said) && told.matches("waiting").count() == 1, "{told}");
+    signal(holder.id(), "-TERM");
+    holder.wait().expect("it ends");
+}
+
+#[test]
 fn a_lease_is_renewed_as_long_as_the_command_runs() {
     let node = node();
     let dir = tempfile::tempdir().expect("temporary directory");

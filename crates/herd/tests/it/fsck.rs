@@ -43,5 +43,5 @@ fn a_node_that_is_alone_has_one_copy_of_each() {
     let node = Node::start(&["--memory", "64m", "--threads", "1"]);
     node.feed(&["put", "a", "-"], b"1");
     let told = node.ok(&["fsck"]);
-    assert!(told.contains("1 of 1 nodes asked, 1 copies of objects") && told.contains("has one copy"), "{told}");
+    assert!(told.contains("1 of 1 node asked, 1 copy of objects") && told.contains("has one copy"), "{told}");
 }

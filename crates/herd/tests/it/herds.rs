@@ -218,11 +218,15 @@ fn copies_that_are_asked_for_come_with_the_nodes() {
     nodes[1].ok(&["collection", "create", "there", "--spread", "0"]);
     all_say(&nodes, ("there", "ram:2", 3));
     for (more, told) in [
-        (["--spread", "77"], "spread group 77 is not there"),
-        (["--class", "ram:9"], "9 copies of an object are not in this version, which keeps up to 3"),
-        (["--replicas", "4"], "which keeps up to 3"),
+        (&["--spread", "77"][..], "spread group 77 is not there: `herd group ls` lists them"),
+        (
+            &["--class", "ram:2", "--spread", "2"],
+            "spread group 2 keeps 2 copies, of which a write needs 1, and not what is asked for",
+        ),
+        (&["--class", "ram:9"], "9 copies of an object are not in this version, which keeps up to 3"),
+        (&["--replicas", "4"], "which keeps up to 3"),
     ] {
-        let output = nodes[2].herd(&[&["collection", "create", "x"], &more[..]].concat());
+        let output = nodes[2].herd(&[&["collection", "create", "x"], more].concat());
         let said = text(&output.stderr);
         assert!(output.status.code() != Some(0) && said.contains(told), "{said}");
     }
@@ -356,6 +360,9 @@ fn each_node_answers_for_all_and_a_dead_one_is_an_error() {
     second.signal("-KILL");
     let listed = first.herd(&["collection", "ls"]);
     assert!(listed.status.success() && text(&listed.stderr).contains("node n2 does not answer"), "{listed:?}");
+    let listed = first.herd(&["ls"]);
+    let why = "node 'n2', which has some of the names, can't be reached: see that it runs";
+    assert!(listed.status.code() == Some(3) && text(&listed.stderr).contains(why), "{listed:?}");
     let began = Instant::now();
     for key in &keys {
         let said = text(&first.talk(format!("get {key}\r\nquit\r\n").as_bytes()));
@@ -534,6 +541,14 @@ fn a_node_that_does_not_belong_there_is_told_why() {
     let other = dir.path().join("elsewhere");
     let (code, told) = refused(&other, "n1", &join, &[]);
     assert!(code == Some(3) && told.contains("another node has the name 'n1'"), "{told}");
+    // An address that another one has, or that is its own.
+    let (code, told) = refused(dir.path(), "n2", &["--join", &first.addr, "--advertise", &first.addr], &[]);
+    assert!(code == Some(2) && told.contains(": that is this node itself"), "{told}");
+    let local = first.addr.replace("127.0.0.1", "localhost");
+    let (code, told) = refused(dir.path(), "n2", &["--join", &local, "--advertise", &first.addr], &[]);
+    let why =
+        format!("{} is the address of node 'n1': start that one from its --data, or take another port", first.addr);
+    assert!(code == Some(3) && told.contains(&why), "{told}");
     // Another secret.
     let (code, told) = refused(dir.path(), "n2", &join, &[("HERD_SECRET", "0123456789abcdef0123456789abcdef")]);
     assert!(code == Some(3) && told.contains("secret"), "{told}");

@@ -124,6 +124,9 @@ fn a_keeper_that_is_killed_takes_its_nodes_along() {
     // With a directory of its own the herd goes on.
     let fewer = run(state.path(), &["up", "--nodes", "1", "--port", "0", "--data", data]);
     assert!(fewer.status.code() == Some(2) && text(&fewer.stderr).contains("--nodes 2"), "{}", text(&fewer.stderr));
+    let other = run(state.path(), &["up", "--nodes", "2", "--replicas", "2", "--port", "0", "--data", data]);
+    let told = text(&other.stderr);
+    assert!(other.status.code() == Some(2) && told.contains("--replicas 2: the herd that is there keeps 1 "), "{told}");
     let addrs = up(state.path(), &["--nodes", "2", "--data", data]);
     let twice = run(state.path(), &["up", "--port", "0", "--data", data]);
     let told = text(&twice.stderr);
@@ -140,7 +143,7 @@ fn a_herd_that_can_not_come_up_says_why_and_leaves_nothing() {
     let port = taken.local_addr().expect("an address").port().to_string();
     let output = run(state.path(), &["up", "--port", &port, "--memory", "192m"]);
     let told = text(&output.stderr);
-    assert!(output.status.code() == Some(3) && told.contains("is taken") && told.contains("up.log"), "{told}");
+    assert!(output.status.code() == Some(2) && told.contains("is taken") && told.contains("up.log"), "{told}");
     assert_eq!(run(state.path(), &["down"]).status.code(), Some(1));
     let output = run(state.path(), &["up", "--port", "0", "--memory", "12m"]);
     assert!(output.status.code() == Some(2) && text(&output.stderr).contains("too little"), "{}", text(&output.stderr));

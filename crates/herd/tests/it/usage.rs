@@ -95,6 +95,8 @@ fn what_would_be_of_no_use_is_refused() {
         &["collection", "create", "c", "--quota", "0"][..],
         &["node", "--listen", "127.0.0.1:0", "--max-object", "0"],
         &["node", "--listen", "127.0.0.1:0", "--name", ""],
+        &["node", "--listen", "127.0.0.1:0", "--name", "a b"],
+        &["node", "--listen", "127.0.0.1:0", "--join", &node.addr, "--replicas", "1"],
     ] {
         let (code, _, told) = run(&node, args);
         assert_eq!(code, Some(2), "{args:?}: {told}");
@@ -117,6 +119,9 @@ fn errors_name_what_was_typed_and_what_is_near() {
         (&["collection", "ls", "--node", "127.0.0.1:1"], 3, "herd: collection ls: no node answers"),
         (&["cp", "herd:none", "-"], 1, "herd: cp default/none: "),
         (&["exec", "n", "Fetch-And-Add", "1"], 2, "fetch-and-add"),
+        (&["put", "/n", "/dev/null"], 2, "herd: a key may not begin with a slash"),
+        (&["ls", "--node", "7701"], 2, "a port of this machine is written ':7701'"),
+        (&["collection", "create", "c", "--class", "disk"], 2, "class 'disk': use cache, ram:1, ram:2 or ram:3"),
         (&["get", "n", "--range", "-2"], 2, "A-B with A <= B, or A-"),
         (&["get", "n", "--range", "3-1"], 2, "A-B with A <= B, or A-"),
     ] {
