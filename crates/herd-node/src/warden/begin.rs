@@ -4,8 +4,8 @@
 //!   is there goes on; where there is none it begins. Where that fails the node does not start: beside a herd that is
 //!   there no other one is begun.
 //! * Else nothing is written but the lock of its directory, which no other node can take. The store is in memory, and
-//!   the herd is of one node. When a second one comes, the store is put where it lasts; where that fails, the second one
-//!   is refused.
+//!   the herd is of one node. When a second one comes, the store is put where it lasts; where that fails, that node is
+//!   refused.
 
 use super::drive::{Later, Outlets, Running};
 use crate::control::{Home, OpenError, Record};

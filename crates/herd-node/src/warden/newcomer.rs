@@ -44,8 +44,8 @@ impl Newcomer {
     }
 }
 
-/// Who the node of a directory is; somebody new, if it is nobody's yet. That is written before the herd is asked: a node
-/// that ends before it hears the answer is in, and must be the same one the next time.
+/// Who the node of a directory is, and whether it is somebody new, as it was nobody's yet. That is written before the
+/// herd is asked: a node that ends before it hears the answer may be in, and must be the same one the next time.
 fn known(home: &Home, drawn: &Drawn) -> Result<(Record, bool), BeginError> {
     if home.has_store() {
         return Err(BeginError::Warden(home.path().to_path_buf()));
