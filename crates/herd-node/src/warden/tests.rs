@@ -89,14 +89,14 @@ fn refused(options: Options) -> BeginError {
 
 /// The node with that number, not the first one.
 fn join(number: u8) -> Ask {
-    let Options { addresses, host, rack, memory_bytes, .. } = options(None, false);
+    let Options { host, rack, memory_bytes, .. } = options(None, false);
     Ask::Join(Join {
         herd: None,
         protocol: 1,
         identity: Identity([number; 16]),
         process: [number; 16],
         name: format!("node-{number}"),
-        addresses,
+        addresses: vec![format!("127.0.0.1:{}", 7700 + u16::from(number))],
         host,
         rack,
         memory_bytes,
