@@ -48,8 +48,12 @@ fn a_node_that_was_given_no_place_has_one_that_is_its_own_and_empty_until_a_seco
     }
     ask(&begun, Ask::Create(create("c"))).expect("a collection");
     assert!(!Home::is_used(&place));
-    // Who has the same name finds it taken, whatever it was told, and leaves nothing there.
-    let error = refused(options(Some(&place), false)).to_string();
+    // Another one of the same name is a herd by itself, and stays it; who was told to have that place, or joins, is
+    // refused. None of them leaves anything there.
+    let second = begin(options(Some(&place), false), &drawn, Watched::default().outlets()).expect("a herd");
+    assert_eq!(ask(&second, join(2)), Err(Refusal::NoPlace));
+    second.warden.stop().expect("a clean end");
+    let error = refused(options(Some(&place), true)).to_string();
     assert!(error.ends_with("belongs to a node that runs: give this one another --name or --data"), "{error}");
     let same = Newcomer::new(&options(Some(&place), false), &Drawn::new().expect("chance"));
     assert!(matches!(same, Err(BeginError::Place(OpenError::InUse(_)))));
