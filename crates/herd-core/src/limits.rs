@@ -421,8 +421,8 @@ pub const WARDEN_GONE_MS: u64 = 2_500;
 /// How long the answer that a collection is there waits for all nodes to know it. Maps reach nodes within some 10 ms.
 pub const WARDEN_SEEN_MS: u64 = 2_000;
 
-/// How long a warden that has come into office takes a node for late that it does not hear, before it is gone: links are
-/// made within some 100 ms, and nodes that are started together with the warden's join within a second or two.
+/// How long a warden that has come into office takes a node for late that it does not hear, before it is gone: links
+/// are made within some 100 ms, and nodes that are started together with the warden's join within a second or two.
 pub const WARDEN_HEARS_MS: u64 = 3_000;
 
 /// How often the warden looks at its clock.

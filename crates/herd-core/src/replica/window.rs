@@ -121,7 +121,7 @@ impl Window {
         true
     }
 
-    /// Memory that is reserved for it: at most an eighth above [`Window::bytes`], or half of that again while it shrinks.
+    /// Memory that is reserved for it: about an eighth above [`Window::bytes`], at most twice as much while it shrinks.
     pub fn room_bytes(&self) -> u64 {
         let entries = self.done.capacity() * size_of::<Done>() + self.forgotten.capacity() * size_of::<Forgotten>();
         (self.results.capacity() + entries) as u64

@@ -150,8 +150,8 @@ fn enough_are_there(draft: &Draft, create: &Create, keeping: Keeping, heard: Hea
     };
     let (count, names) = (silent.len(), listed(&silent));
     let text = format!(
-        "{what} {wanted} nodes, and of the {all} of this herd {count} can't be reached ({names}): start them, then create \
-         the collection"
+        "{what} {wanted} nodes, and of the {all} of this herd {count} can't be reached ({names}): start them, then \
+         create the collection"
     );
     Err(Error::new(ErrorKind::Unreachable, text))
 }

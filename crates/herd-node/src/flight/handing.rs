@@ -382,8 +382,8 @@ impl Handing {
     }
 }
 
-/// Whether it is an `mg` that asks for no change. It may win the token of a stale item all the same; asked again it finds
-/// that given away, and with its answer the token would have been lost too.
+/// Whether it is an `mg` that asks for no change. It may win the token of a stale item all the same; asked again it
+/// finds that given away, and with its answer the token would have been lost too.
 fn is_look(action: &Action<'_, Arc<Body>>) -> bool {
     match action {
         Action::Execute(Method::Memcached(memcached::Method::Get(meta))) => !b"NTR".iter().any(|flag| meta.has(*flag)),

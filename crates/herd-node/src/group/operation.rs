@@ -223,8 +223,8 @@ struct Place<'a, 'c> {
     since: GroupEpoch,
 }
 
-/// Decides operations on an object, one after the other; its primary decides `since` then. `Err`: they name a generation
-/// that a flush has ended, or is about to end, of which nothing can be said.
+/// Decides operations on an object, one after the other; its primary decides `since` then. `Err`: they name a
+/// generation that a flush has ended, or is about to end, of which nothing can be said.
 pub(super) fn decide_all(
     copies: &mut Copies<'_>,
     (c, key): (&Collection, &Key),

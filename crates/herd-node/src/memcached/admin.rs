@@ -108,8 +108,8 @@ impl Figures {
     }
 }
 
-/// Objects of collection `default`, as they are once what is pending is committed: a member has just acknowledged it, and
-/// hears some ms later that it is. Else a client would not find its own put in the sum of all nodes.
+/// Objects of collection `default`, as they are once what is pending is committed: a member has just acknowledged it,
+/// and hears some ms later that it is. Else a client would not find its own put in the sum of all nodes.
 fn objects(cx: &Context, committed: u64) -> u64 {
     let default = cx.shared.default.id();
     let pendings = cx.shared.store.pendings(default.spread_group(), |_| true, cx.now);

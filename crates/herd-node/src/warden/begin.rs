@@ -189,8 +189,8 @@ struct Ground {
     later: Option<Later>,
 }
 
-/// The node's directory, which is its own from now on; `None`: it has no place, and needs none yet. That another node by
-/// itself has the place, and nothing there, keeps it from having other nodes join, and from nothing else.
+/// The node's directory, which is its own from now on; `None`: it has no place, and needs none yet. That another node
+/// by itself has the place, and nothing there, keeps it from having other nodes join, and from nothing else.
 fn claim(options: &Options) -> Result<Option<Home>, BeginError> {
     let is_free = options.place.as_deref().is_some_and(|place| !Home::is_used(place));
     match options.place.as_deref().map(Home::open) {

@@ -1,4 +1,5 @@
-//! What other threads have for the warden's: requests, what nodes told of their maps, which have links; and who waits for an answer.
+//! What comes to the warden from other threads: requests, what nodes told of their maps, and which have links;
+//! and who waits for an answer.
 //!
 //! Bounded: as many requests as the warden itself lets wait, and one word of each node.
 

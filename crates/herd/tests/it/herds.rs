@@ -576,14 +576,16 @@ fn a_name_that_was_forgotten_harms_neither_node_and_is_told_at_once() {
     let args = ["--memory", "64m", "--threads", "1"];
     let first = Node::with_env(&[&args[..], &["--name", "vm"]].concat(), &env);
     first.feed(&["put", "a", "-"], b"1");
-    for more in [&["--join", &first.addr][..], &[]] {
-        let mut command = herd();
-        command.args(["node", "--listen", "127.0.0.1:0", "--name", "vm"]).args(args).args(more).envs(env);
-        let output = command.stdin(Stdio::null()).output().expect("herd runs");
-        let (place, told) = (state.path().join("herd/vm"), text(&output.stderr));
-        let why = format!("{} belongs to a node that runs: give this one another --name or --data", place.display());
-        assert!(output.status.code() == Some(2) && told.contains(&why), "{told}");
-    }
+    let mut command = herd();
+    command.args(["node", "--listen", "127.0.0.1:0", "--name", "vm", "--join", &first.addr]).args(args).envs(env);
+    let output = command.stdin(Stdio::null()).output().expect("herd runs");
+    let (place, told) = (state.path().join("herd/vm"), text(&output.stderr));
+    let why = format!("{} belongs to a node that runs: give this one another --name or --data", place.display());
+    assert!(output.status.code() == Some(2) && told.contains(&why), "{told}");
+    // Who joins nobody is a herd by itself.
+    let lone = Node::with_env(&[&args[..], &["--name", "vm"]].concat(), &env);
+    lone.feed(&["put", "a", "-"], b"2");
+    drop(lone);
     // One that is refused for its name, from a place of its own, leaves nothing there.
     let place = state.path().join("elsewhere");
     let join = ["--join", &first.addr, "--data", place.to_str().expect("text")];
