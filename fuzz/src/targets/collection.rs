@@ -18,7 +18,7 @@ pub const DICTIONARY: &[&[u8]] = &[
 
 /// Why a class can't be had: the texts of its errors.
 pub const REASONS: &[&str] = &[
-    "class '{}': use cache or ram:1",
+    "class '{class}': use cache, ram:1, ram:2 or ram:3",
     "class ram:{k} can't be made in this version: use ram:1",
     "class log is not in this version: use ram:1",
 ];
