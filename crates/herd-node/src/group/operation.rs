@@ -14,6 +14,7 @@ use crate::context::Context;
 use crate::flight::FlightId;
 use crate::metrics::add;
 use crate::request::{Request, Value};
+use crate::wire::with_object;
 use herd_core::bugs::{Bug, has};
 use herd_core::door::memcached::Clock;
 use herd_core::entry::{Fence, Head, Version};
@@ -23,7 +24,7 @@ use herd_core::op::{Action, Answer, Change, Circumstances, Decided, New, NewValu
 use herd_core::place::GroupId;
 use herd_core::replica::GroupEpoch;
 use herd_core::replica::window::{Known, RequestId};
-use herd_core::wire::{Answers, Became, Between, Fields};
+use herd_core::wire::{Answers, Became, Between, Fields, Verb};
 use herd_core::{Error, ErrorKind};
 use herd_net::Ticket;
 use herd_store::{Body, Collection, Seat};
@@ -190,6 +191,26 @@ impl Operation {
             What::Put(_) => Told::Put(version),
             _ => Told::failed(unknown()),
         })
+    }
+
+    /// A get of memcached's that may have changed its object is done: it is counted, and was a use of what is there now.
+    pub(super) fn note_use(&self, cx: &Context, told: &Told) {
+        let (What::Request(request), Some(key), Told::Done(done)) = (&self.what, &self.key, told) else { return };
+        if request.header.verb() != Some(Verb::Execute) {
+            return;
+        }
+        let is_hit = done.became.before.is_some();
+        let note = request.with_op(0, |op, _| match &op.action {
+            Action::Execute(Method::Memcached(memcached::Method::Get(meta))) => Some(!is_hit || !meta.has(b'u')),
+            Action::Execute(Method::Memcached(memcached::Method::Touch { .. })) => {
+                with_object(&request.header, op).then_some(true)
+            }
+            _ => None,
+        });
+        let c = cx.shared.store.collection_by_id(key.of.collection);
+        let (Ok(Some(is_use)), Some(c)) = (note, c) else { return };
+        let mut entry = cx.shared.store.entry_of(&c, &key.of, cx.now);
+        if is_use { entry.count_get(is_hit) } else { entry.count_hit() }
     }
 
     /// What it becomes once it is refused: where its client meant what was there to be gone, the object goes.

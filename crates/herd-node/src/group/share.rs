@@ -478,7 +478,7 @@ impl Share {
         };
         self.part.begin(&mut copies, key, ops, decision.change);
         copies.kept.version = None;
-        told.into_iter().for_each(|op| self.tell(op, 0));
+        told.into_iter().for_each(|op| self.tell(cx, op, 0));
     }
 
     /// Operations on what a flush has ended are asked again, of what came after it.
@@ -495,14 +495,15 @@ impl Share {
 
     fn answer(&mut self, cx: &Context, op: Operation, outcome: Outcome) {
         match outcome {
-            Outcome::Done(version) => self.tell(op, version),
+            Outcome::Done(version) => self.tell(cx, op, version),
             _ => self.fail(cx, op, outcome),
         }
     }
 
     /// The write that an operation shared is done, or it needs none.
-    fn tell(&mut self, mut op: Operation, version: Version) {
+    fn tell(&mut self, cx: &Context, mut op: Operation, version: Version) {
         let told = op.take_told(version);
+        op.note_use(cx, &told);
         self.end(&op, told);
     }
 

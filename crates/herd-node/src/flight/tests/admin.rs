@@ -58,6 +58,14 @@ fn what_was_read_tells_so_wherever_it_is() {
                 assert_eq!(say(&mut world, client, &get("u h")), "HD h0\r\n");
                 assert_eq!(say(&mut world, client, &get("h v")), "VA 2 h0\r\nxy\r\n", "the one before did not count");
                 assert_eq!(say(&mut world, client, &get("h l t")), "HD h1 l0 t100\r\n", "{key}, {copies} copies");
+                // One that changes the object is a use of it, too.
+                for reads in [format!("gat 200 {key}\r\n"), get("s R300"), get("s T200")] {
+                    assert_eq!(say(&mut world, client, &format!("ms {key} 2 T200\r\nxy\r\n")), "HD\r\n");
+                    say(&mut world, client, &reads);
+                    let said = say(&mut world, client, &get("u h t"));
+                    assert!(said.starts_with("HD h1 t200"), "{reads}, {copies} copies: {said}");
+                }
+                assert_eq!(say(&mut world, client, &get("s T100")), "HD s2\r\n");
             }
             world.pass(3_000);
             assert_eq!(say(&mut world, client, &format!("mg n{number}k3 h l t\r\n")), "HD h1 l3 t97\r\n");
