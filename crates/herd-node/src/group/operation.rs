@@ -193,7 +193,7 @@ impl Operation {
         })
     }
 
-    /// A get of memcached's that may have changed its object is done: it is counted, and was a use of what is there now.
+    /// A get of memcached that may have changed its object is done: it is counted, and was a use of what is there now.
     pub(super) fn note_use(&self, cx: &Context, told: &Told) {
         let (What::Request(request), Some(key), Told::Done(done)) = (&self.what, &self.key, told) else { return };
         if request.header.verb() != Some(Verb::Execute) {
