@@ -26,7 +26,7 @@ const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object";
 const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 
 /// All of them; the first that fits counts.
-pub(super) const ALLOWED: [Allowed; 31] = [
+pub(super) const ALLOWED: [Allowed; 32] = [
     Allowed {
         name: "whose memory is full",
         sentence: "Behind `SERVER_ERROR out of memory storing object` stand a colon and which node's memory, or which \
@@ -235,6 +235,20 @@ pub(super) const ALLOWED: [Allowed; 31] = [
             it.asks(|words| (is(words, b"ma") || is_join(words)) && zero(words))
                 && (answers || quiet)
                 && it.herd_says("EX")
+        },
+    },
+    Allowed {
+        name: "I and E",
+        sentence: "CAS values that Herd makes are larger than most that a client gives an object by E: where I asks \
+                   whether one of them is older than the other, memcached, which counts from 1, finds the opposite.",
+        is: |it| {
+            let compares = |words: &[&[u8]]| {
+                let is_meta = is(words, b"ms") || is(words, b"md");
+                is_meta && has_flag(words, b'C') && has_flag(words, b'I')
+            };
+            let opposite =
+                (it.memcached_says("HD") && it.herd_says("EX")) || (it.memcached_says("EX") && it.herd_says("HD"));
+            it.asks(compares) && it.asked_before(|words| has_flag(words, b'E')) && opposite
         },
     },
     Allowed {
