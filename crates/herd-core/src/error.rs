@@ -42,6 +42,11 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// Whether there was no room for a value.
+    pub fn lacks_room(self) -> bool {
+        matches!(self, ErrorKind::Full | ErrorKind::Quota | ErrorKind::TooLarge)
+    }
+
     /// All kinds, for tables of metrics.
     pub const ALL: [ErrorKind; 16] = [
         ErrorKind::NotFound,

@@ -33,9 +33,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, mpsc};
-use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// From SIGTERM to SIGKILL where the lock was lost.
@@ -70,18 +69,12 @@ pub(crate) fn run(args: &LockArgs) -> Outcome {
 
 /// Takes a lock, or waits for it so long; after a while it is told, once, what is waited for.
 fn wait_for(client: &Client, key: &[u8], options: &LockOptions, wait: Duration) -> Result<Option<Lock>, Failure> {
-    let (done, is_done) = mpsc::channel::<()>();
-    let looks = client.clone();
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            if is_done.recv_timeout(TELL_AFTER) == Err(mpsc::RecvTimeoutError::Timeout) {
-                out::tell(format!("herd: lock {}: waiting: {}", out::shown(key), held(&looks, key)));
-            }
-        });
-        let lock = client.lock(key, options, wait);
-        drop(done);
-        Ok(lock?)
-    })
+    let soon = client.lock(key, options, wait.min(TELL_AFTER))?;
+    if soon.is_some() || wait <= TELL_AFTER {
+        return Ok(soon);
+    }
+    out::tell(format!("herd: lock {}: waiting: {}", out::shown(key), held(client, key)));
+    Ok(client.lock(key, options, wait - TELL_AFTER)?)
 }
 
 /// By whom a lock is held and for how long, as far as it can be seen.

@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::flight::FlightId;
 use crate::metrics::add;
 use crate::request::{Request, Value};
-use crate::wire::with_object;
+use crate::wire::get_is_use;
 use herd_core::bugs::{Bug, has};
 use herd_core::door::memcached::Clock;
 use herd_core::entry::{Fence, Head, Version};
@@ -199,18 +199,11 @@ impl Operation {
         if request.header.verb() != Some(Verb::Execute) {
             return;
         }
-        let is_hit = done.became.before.is_some();
-        let note = request.with_op(0, |op, _| match &op.action {
-            Action::Execute(Method::Memcached(memcached::Method::Get(meta))) => Some(!is_hit || !meta.has(b'u')),
-            Action::Execute(Method::Memcached(memcached::Method::Touch { .. })) => {
-                with_object(&request.header, op).then_some(true)
-            }
-            _ => None,
-        });
-        let c = cx.shared.store.collection_by_id(key.of.collection);
-        let (Ok(Some(is_use)), Some(c)) = (note, c) else { return };
-        let mut entry = cx.shared.store.entry_of(&c, &key.of, cx.now);
-        if is_use { entry.count_get(is_hit) } else { entry.count_hit() }
+        let is_use = request.with_op(0, |op, _| get_is_use(&request.header, op));
+        let Ok(Some(is_use)) = is_use else { return };
+        let Some(c) = cx.shared.store.collection_by_id(key.of.collection) else { return };
+        let (mut entry, is_hit) = (cx.shared.store.entry_of(&c, &key.of, cx.now), done.became.before.is_some());
+        if is_use || !is_hit { entry.count_get(is_hit) } else { entry.count_hit() }
     }
 
     /// What it becomes once it is refused: where its client meant what was there to be gone, the object goes.

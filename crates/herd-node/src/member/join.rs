@@ -79,8 +79,9 @@ pub(super) fn others(asked: &[String], listens: &[SocketAddr], known: &[String])
         let same = |own: &SocketAddr| *own == to || own.ip().is_unspecified() && to.ip().is_loopback();
         listens.iter().any(|own| own.port() == to.port() && same(own))
     };
-    // What can't be looked up is told when it is asked.
-    let resolves = |text: &str| text.to_socket_addrs().is_ok_and(|mut found| found.any(is_own));
+    let has_port = |text: &str| listens.iter().any(|own| text.ends_with(&format!(":{}", own.port())));
+    // Names are looked up only where they may be this node's; what can't be is told when it is asked.
+    let resolves = |text: &str| has_port(text) && text.to_socket_addrs().is_ok_and(|mut found| found.any(is_own));
     let others: Vec<String> = asked.iter().filter(|text| !known.contains(text) && !resolves(text)).cloned().collect();
     match asked.first().filter(|_| others.is_empty()) {
         Some(itself) => Err(JoinError::Itself(itself.clone())),

@@ -6,7 +6,7 @@ use super::lines::answer_error;
 use super::text::{self, Given};
 use super::{Later, Session, State, admin};
 use crate::context::{Context, Output};
-use crate::flight::{Landed, Later as Kept, Sink};
+use crate::flight::{Later as Kept, Sink};
 use crate::metrics::VerbName;
 use herd_core::door::memcached::{self as proto, Command, reply};
 use herd_core::op::{Action, Op};
@@ -191,20 +191,14 @@ impl Session {
         if let State::Body(receiving) = &self.state { receiving.sink.ticket() } else { None }
     }
 
-    /// A reply has its answer; if its value is still coming, the rest is dropped, and what it was to replace goes where
-    /// there was no room for it.
-    pub(super) fn answered(&mut self, cx: &mut Context, ticket: Ticket, landed: &Landed, out: &mut Output<'_>) {
+    /// A reply has its answer; if its value is still coming, the rest is dropped. What it was to replace has gone,
+    /// where the node that decides had no room for it.
+    pub(super) fn answered(&mut self, ticket: Ticket) {
         if self.taking_in() != Some(ticket) {
             return;
         }
         if let State::Body(receiving) = std::mem::take(&mut self.state) {
             self.state = State::Swallow(receiving.left + 2);
-            // Of other errors nobody can tell whether the client goes on.
-            let lacks_room =
-                |error: &Error| matches!(error.kind, ErrorKind::Full | ErrorKind::Quota | ErrorKind::TooLarge);
-            if landed.done.as_ref().is_err_and(lacks_room) {
-                self.drop_old(cx, &receiving.line, out);
-            }
         }
     }
 

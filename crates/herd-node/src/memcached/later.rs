@@ -246,7 +246,7 @@ impl Session {
             Later::Gathered(what) => herd::answer(cx, what, &landed, out),
             Later::BadChunk(quiet) => super::admin::say(reply::BAD_CHUNK, quiet, out),
             Later::Line(line) => {
-                landed.iter().for_each(|landed| self.answered(cx, ticket, landed, out));
+                self.answered(ticket);
                 if let (Ok(command), Some(landed)) = (proto::parse_line(&line), landed.first()) {
                     answer(cx, &command, landed, out);
                 }

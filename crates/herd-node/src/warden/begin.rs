@@ -3,9 +3,8 @@
 //! * With a directory of its own that it was given (`--data`), or where a node was before: the herd whose control store
 //!   is there goes on; where there is none it begins. Where that fails the node does not start: beside a herd that is
 //!   there no other one is begun.
-//! * Else nothing is written but the lock of its directory, which no other node can take. The store is in memory, and
-//!   the herd is of one node. When a second one comes, the store is put where it lasts; where that fails, that node is
-//!   refused.
+//! * Else nothing is written but the lock of its directory, if that can be had. The store is in memory, and the herd is
+//!   of one node. When a second one comes, the store is put where it lasts; where that fails, that node is refused.
 
 use super::drive::{Later, Outlets, Running};
 use crate::control::{Home, OpenError, Record};
@@ -189,14 +188,13 @@ struct Ground {
     later: Option<Later>,
 }
 
-/// The node's directory, which is its own from now on; `None`: it has no place, and needs none yet. That another node
-/// by itself has the place, and nothing there, keeps it from having other nodes join, and from nothing else.
+/// The node's directory, which is its own from now on; `None`: it has no place, and needs none yet. That the place
+/// can't be had, or another node by itself has it, and nothing there, keeps other nodes from joining, and no more.
 fn claim(options: &Options) -> Result<Option<Home>, BeginError> {
-    let is_free = options.place.as_deref().is_some_and(|place| !Home::is_used(place));
-    match options.place.as_deref().map(Home::open) {
-        Some(Err(OpenError::NoPlace(_))) if !options.lasts => Ok(None),
-        Some(Err(OpenError::InUse(_))) if !options.lasts && is_free => Ok(None),
-        claim => Ok(claim.transpose()?),
+    let Some(place) = options.place.as_deref() else { return Ok(None) };
+    match Home::open(place) {
+        Err(OpenError::NoPlace(_) | OpenError::InUse(_)) if !options.lasts && !Home::is_used(place) => Ok(None),
+        claim => Ok(Some(claim?)),
     }
 }
 

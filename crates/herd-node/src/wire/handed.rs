@@ -32,18 +32,24 @@ pub(crate) fn with_object(header: &Header, op: &Op<'_, Arc<Body>>) -> bool {
     is_read && !header.has(FLAG_HEAD_ONLY)
 }
 
+/// Whether a method is a get of memcached's, which is counted; and if so, whether it is a use of what it finds.
+pub(crate) fn get_is_use(header: &Header, op: &Op<'_, Arc<Body>>) -> Option<bool> {
+    match &op.action {
+        Action::Execute(Method::Memcached(memcached::Method::Get(meta))) => Some(!meta.has(b'u')),
+        Action::Execute(Method::Memcached(memcached::Method::Touch { .. })) => {
+            (!header.has(FLAG_HEAD_ONLY)).then_some(true)
+        }
+        _ => None,
+    }
+}
+
 /// Counts what a client of this node would have been counted for.
 fn count(header: &Header, op: &Op<'_, Arc<Body>>, outcome: &mut Outcome<'_, '_>) {
     let hit = outcome.before.is_some();
-    match &op.action {
-        Action::Execute(Method::Memcached(memcached::Method::Get(meta))) if hit && meta.has(b'u') => {
-            outcome.count_hit();
-        }
-        Action::Execute(Method::Memcached(memcached::Method::Get(_))) => outcome.count_get(hit),
-        Action::Execute(Method::Memcached(memcached::Method::Touch { .. })) if !header.has(FLAG_HEAD_ONLY) => {
-            outcome.count_get(hit);
-        }
-        _ => {}
+    match get_is_use(header, op) {
+        Some(false) if hit => outcome.count_hit(),
+        Some(_) => outcome.count_get(hit),
+        None => {}
     }
 }
 

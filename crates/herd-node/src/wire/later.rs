@@ -108,8 +108,8 @@ impl Session {
         error: &Error,
         out: &mut Output<'_>,
     ) -> bool {
-        let lacks_room = matches!(error.kind, ErrorKind::Full | ErrorKind::Quota | ErrorKind::TooLarge);
-        let handed = Handed::decode(header, fields).ok().flatten().filter(|_| lacks_room && self.peer.is_some());
+        let may_remove = error.kind.lacks_room() && self.peer.is_some();
+        let handed = Handed::decode(header, fields).ok().flatten().filter(|_| may_remove);
         let removes = handed.is_some_and(|it| it.asked.else_remove && it.asked.first_epoch == 0);
         let Some(collection) = verbs::collection(cx, header, fields).ok().filter(|_| removes) else { return false };
         let name = fields.name.unwrap_or_default();

@@ -21,7 +21,7 @@ use crate::context::{Context, Output};
 use crate::memcached;
 use crate::metrics::VerbName;
 use asks::Asking;
-pub(crate) use handed::with_object;
+pub(crate) use handed::{get_is_use, with_object};
 use herd_core::key::CollectionId;
 use herd_core::limits::{
     INLINE_MAX_BYTES, LINK_OPS_MAX, OUTPUT_HIGH_BYTES, WIRE_ARGUMENTS_MAX_BYTES, WIRE_OPEN_REQUESTS_MAX,

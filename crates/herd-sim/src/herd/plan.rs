@@ -123,9 +123,9 @@ impl Plan {
             number += 1;
             !cut.without.contains(&(number - 1))
         });
-        Self::depose_more(&mut faults, &mut Random::new(seed ^ 0xDE_9053), (nodes, copies), &cut.without);
-        Self::fail_more(&mut faults, &mut Random::new(seed ^ 0x1A_7E11), (nodes, copies), &cut.without);
-        Self::expel_more(&mut faults, &mut Random::new(seed ^ 0xE8_9E11), (nodes, copies), &cut.without);
+        if copies > 1 {
+            Self::add_more(&mut faults, seed, nodes, &cut.without);
+        }
         let keys = 2 + random.below(4) as usize;
         let value_bytes = [60, 2_000, 20_000, LARGE_BYTES, 600_000][random.below(5) as usize];
         let look_ns = random.below(20_000);
@@ -134,51 +134,34 @@ impl Plan {
         Self { random, nodes, copies, small, clients, ops, faults, lags, keys, value_bytes, look_ns, values: 0 }
     }
 
-    /// Some more that lose the lead, as retries come of that alone.
-    fn depose_more(
-        faults: &mut Vec<(usize, Fault)>,
-        random: &mut Random,
-        (nodes, copies): (usize, u8),
-        without: &[usize],
-    ) {
-        for number in DEPOSED_MORE.filter(|_| copies > 1) {
-            let fault =
-                (20 + random.below(OPS as u64 - 60) as usize, Fault::Depose(random.below(nodes as u64) as usize));
-            faults.extend(Some(fault).filter(|_| !without.contains(&number)));
-        }
-        faults.sort_by_key(|(at, _)| *at);
+    fn add_more(faults: &mut Vec<(usize, Fault)>, seed: u64, nodes: usize, without: &[usize]) {
+        let one = |random: &mut Random| random.below(nodes as u64) as usize;
+        // As retries come of that alone.
+        Self::more(faults, Random::new(seed ^ 0xDE_9053), DEPOSED_MORE, without, |random, _| {
+            Fault::Depose(one(random))
+        });
+        Self::more(faults, Random::new(seed ^ 0x1A_7E11), LATE.chain(REFUSED), without, |random, number| {
+            let ms = 1 + random.size(4_000);
+            let (one, more) = (one(random), random.below(nodes as u64 - 1) as usize);
+            let other = (one + 1 + more) % nodes;
+            if LATE.contains(&number) { Fault::Late(one, other, ms) } else { Fault::Refuse(one, ms) }
+        });
+        Self::more(faults, Random::new(seed ^ 0xE8_9E11), EXPELLED.chain(RETURNS), without, |random, number| {
+            if EXPELLED.contains(&number) { Fault::Expel(one(random)) } else { Fault::Return(one(random)) }
+        });
     }
 
-    /// Some more that only members of a group see.
-    fn fail_more(
+    /// Some more of certain numbers, which only members of a group see.
+    fn more(
         faults: &mut Vec<(usize, Fault)>,
-        random: &mut Random,
-        (nodes, copies): (usize, u8),
+        mut random: Random,
+        numbers: impl Iterator<Item = usize>,
         without: &[usize],
+        fault: impl Fn(&mut Random, usize) -> Fault,
     ) {
-        for number in LATE.chain(REFUSED).filter(|_| copies > 1) {
-            let (at, ms) = (20 + random.below(OPS as u64 - 60) as usize, 1 + random.size(4_000));
-            let (one, more) = (random.below(nodes as u64) as usize, random.below(nodes as u64 - 1) as usize);
-            let fault = if LATE.contains(&number) {
-                Fault::Late(one, (one + 1 + more) % nodes, ms)
-            } else {
-                Fault::Refuse(one, ms)
-            };
-            faults.extend(Some((at, fault)).filter(|_| !without.contains(&number)));
-        }
-        faults.sort_by_key(|(at, _)| *at);
-    }
-
-    /// Some more in which nodes that live lose their place in a group, or the lead of it for a moment.
-    fn expel_more(
-        faults: &mut Vec<(usize, Fault)>,
-        random: &mut Random,
-        (nodes, copies): (usize, u8),
-        without: &[usize],
-    ) {
-        for number in EXPELLED.chain(RETURNS).filter(|_| copies > 1) {
-            let (at, one) = (20 + random.below(OPS as u64 - 60) as usize, random.below(nodes as u64) as usize);
-            let fault = if EXPELLED.contains(&number) { Fault::Expel(one) } else { Fault::Return(one) };
+        for number in numbers {
+            let at = 20 + random.below(OPS as u64 - 60) as usize;
+            let fault = fault(&mut random, number);
             faults.extend(Some((at, fault)).filter(|_| !without.contains(&number)));
         }
         faults.sort_by_key(|(at, _)| *at);

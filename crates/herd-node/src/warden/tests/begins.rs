@@ -156,6 +156,19 @@ fn copies_that_a_herd_does_not_keep_are_refused_where_it_goes_on() {
     assert!(told.starts_with("--replicas 3: the herd that is there keeps 2 copies"), "{told}");
 }
 
+/// Whoever was told of no directory does not begin another herd either, beside one that is there.
+#[test]
+fn a_place_where_a_node_was_and_that_can_t_be_had_is_an_error() {
+    let directory = TempDir::new().expect("a directory");
+    let place = directory.path().join("node-1");
+    let (begun, _) = herd(&place);
+    begun.warden.stop().expect("a clean end");
+    let lock = place.join("control.lock");
+    fs::remove_file(&lock).expect("it is there");
+    fs::create_dir(&lock).expect("in the way");
+    assert!(matches!(refused(options(Some(&place), false)), BeginError::Place(OpenError::NoPlace(_))));
+}
+
 #[test]
 fn who_is_of_another_herd_does_not_begin_one() {
     let directory = TempDir::new().expect("a directory");
