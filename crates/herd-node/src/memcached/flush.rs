@@ -30,14 +30,6 @@ struct Flush {
     until_ms: u64,
 }
 
-#[cfg(test)]
-impl Flushes {
-    /// Whether the warden was not asked for any.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.open.is_empty()
-    }
-}
-
 /// Asks the warden.
 pub(super) fn begin(cx: &mut Context, quiet: bool, out: &mut Output<'_>) -> Result<(), Error> {
     cx.shared.check_serving()?;

@@ -1,11 +1,13 @@
 //! Puts that begin at once, at the node that decides on their object, while other nodes keep copies.
 
 use super::*;
+use crate::metrics::{DoorName, VerbName};
 use crate::tests::{frame, frames_of, request};
 use herd_core::limits::{FLIGHT_MS, LINK_SILENCE_MS};
 use herd_core::wire::{Fields, Header, Status, Verb};
 use herd_store::Seat;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A key that this node decides on, which begins so.
 fn key_led_by(world: &mut World, number: u32, begin: &str) -> String {
@@ -68,11 +70,14 @@ fn a_client_that_goes_leaves_nothing_behind_and_its_put_is_done() {
     let mut world = World::keeping(2, 2);
     let (client, key) = (world.connect(1, 1 << 20), key_led_by(&mut world, 1, "k"));
     world.cut = true;
+    let held = |world: &mut World| world.machine(1).shared.store.unsettled().1;
+    let before = held(&mut world);
     assert_eq!(say(&mut world, client, &format!("set {key} 0 0 1\r\na\r\n")), "");
     assert_eq!(begun(&mut world, 1), 1);
     world.outside[client].1.reset();
     world.settle();
     assert_settled(&mut world, 1);
+    assert!(held(&mut world) > before, "what the group keeps of it counts until the member has it");
     world.cut = false;
     world.pass(LINK_SILENCE_MS);
     let other = world.connect(2, 1 << 20);
@@ -122,11 +127,15 @@ fn a_flush_stands_behind_all_that_its_connection_asked_before() {
     world.cut = true;
     let sets: String = (0..20).map(|n| format!("set {key} 0 0 2 noreply\r\n{n:02}\r\n")).collect();
     assert_eq!(say(&mut world, client, &format!("{sets}flush_all\r\nget {key}\r\n")), "");
-    let is_asked = |world: &mut World| !world.machine(1).engine.service().cx.flushes.is_empty();
-    assert!(!is_asked(&mut world), "the warden is asked when that is done");
+    let flushes = |world: &mut World| {
+        let metrics = &world.machine(1).shared.metrics[0];
+        metrics.of(DoorName::Memcached, VerbName::Admin).requests.load(Relaxed)
+    };
+    assert_eq!(flushes(&mut world), 0, "it begins when that is done");
     world.cut = false;
     world.pass(50);
-    // There is no warden here, which is told when it was asked.
+    assert_eq!(flushes(&mut world), 1);
+    // There is no warden here.
     let said = say(&mut world, client, "");
     assert!(said.starts_with("SERVER_ERROR"), "{said}");
     assert!(said.ends_with(&format!("VALUE {key} 0 2\r\n19\r\nEND\r\n")), "{said}");
