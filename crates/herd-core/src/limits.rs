@@ -425,6 +425,19 @@ pub const WARDEN_SEEN_MS: u64 = 2_000;
 /// are made within some 100 ms, and nodes that are started together with the warden's join within a second or two.
 pub const WARDEN_HEARS_MS: u64 = 3_000;
 
+/// How long a group keeps fewer copies than it should before another node is asked to keep one: one that is only
+/// started anew is there again by then, and one that had no room may have some.
+pub const REPAIR_AFTER_MS: u64 = 10_000;
+
+/// How long the map is the same before the lead of groups is shared out again: what makes it change comes in a row.
+pub const BALANCE_CALM_MS: u64 = 3_000;
+
+/// Groups whose lead goes to another member with one map: each takes no write for some ms.
+pub const BALANCE_MOVES_MAX: usize = 64;
+
+/// What primaries want, in one request: in JSON at most 60 bytes each, in a field of 1 KiB.
+pub const WANTS_MAX: usize = 16;
+
 /// How often the warden looks at its clock.
 pub const WARDEN_TICK_MS: u64 = 100;
 

@@ -371,6 +371,7 @@ impl Context {
         let stopping = self.shared.stopping.load(Relaxed);
         self.shared.watch.due(self.number, if stopping { u64::MAX } else { self.now.unix_ms }, due);
         if self.number == 0 {
+            self.tell_wants();
             self.shared.watch.flushed(self.now.unix_ms).into_iter().for_each(|id| self.emptied(id));
             if self.shared.place.get().is_some_and(Place::has_news) {
                 self.wake(self.shared.watch.everybody());

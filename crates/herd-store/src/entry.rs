@@ -439,6 +439,13 @@ impl<'s> Entry<'s> {
         self.shard.leave(self.generation, self.name, Cause::Shown, fence, self.now.unix_ms);
     }
 
+    /// Leaves a fence that another node keeps of the object that was here; nothing where there is one.
+    pub fn copy_left(&mut self, fence: Fence) {
+        if self.place.is_none() {
+            self.shard.leave(self.generation, self.name, Cause::Gone, fence, self.now.unix_ms);
+        }
+    }
+
     /// As it is once its time is over.
     #[cold]
     pub(crate) fn expired(mut self) -> Self {

@@ -70,6 +70,12 @@ impl Left {
         Some(kept.fence)
     }
 
+    /// The names of a generation at which one is left.
+    pub(crate) fn names(&self, generation: Generation, now_ms: u64) -> impl Iterator<Item = &[u8]> {
+        let names = self.generations.get(&generation).into_iter().flatten();
+        names.filter(move |(_, kept)| kept.time.0 > now_ms).map(|(name, _)| &**name)
+    }
+
     /// Leaves a fence at a name of a generation.
     pub(crate) fn leave(&mut self, arena: &Arena, of: (Generation, &[u8]), cause: Cause, fence: Fence, now_ms: u64) {
         let (generation, name) = of;

@@ -208,6 +208,23 @@ impl Store {
     }
 }
 
+impl Store {
+    /// Names without an object, in those slots of a spread group for which `is_meant`, that remember the token of a
+    /// lock.
+    pub fn left_tokens(&self, spread: u16, is_meant: impl Fn(usize) -> bool, now: Now) -> Vec<Key> {
+        let mut all = Vec::new();
+        for at in 0..self.shards.len() {
+            let shard = self.lock(at);
+            let current = shard.of_spread(spread).into_iter().filter(|(generation, l)| l.is_current(*generation, now));
+            for (generation, logs) in current {
+                let keys = shard.left.names(generation, now.unix_ms).map(|name| self.key_of(&logs.c, name));
+                all.extend(keys.filter(|key| is_meant(key.slot())));
+            }
+        }
+        all
+    }
+}
+
 /// A stretch of a shard's index.
 pub(crate) struct Stretch {
     /// The spread group that is meant.

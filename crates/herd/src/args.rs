@@ -67,8 +67,10 @@ pub(crate) enum Command {
     #[command(after_help = "Example:\n  herd nodes --json")]
     Nodes(ShowArgs),
     /// Show the state of the herd
-    #[command(after_help = "Examples:\n  herd status\n  herd status --json --node one:7700")]
-    Status(ShowArgs),
+    #[command(
+        after_help = "Examples:\n  herd status\n  herd status --json --node one:7700\n  herd status --wait > /dev/null"
+    )]
+    Status(StatusArgs),
     /// Show the replica groups: who leads, who has copies, what stops writes
     Group(GroupArgs),
     /// Compare the copies of all objects
@@ -559,6 +561,15 @@ pub(crate) struct ShowArgs {
 }
 
 #[derive(ClapArgs)]
+pub(crate) struct StatusArgs {
+    /// Wait until each replica group takes writes and has all its copies
+    #[arg(long)]
+    pub(crate) wait: bool,
+    #[command(flatten)]
+    pub(crate) show: ShowArgs,
+}
+
+#[derive(ClapArgs)]
 pub(crate) struct TopArgs {
     /// Show one second, and end
     #[arg(long)]
@@ -621,7 +632,6 @@ pub(crate) fn not_in_version(words: &[OsString]) -> Option<Failure> {
         ["collection", "create", ..] => {
             format!("collection create {}", find(&["--home"])?)
         }
-        ["status", ..] => format!("status {}", find(&["--wait"])?),
         _ => return None,
     };
     Some(Failure::new(USAGE, format!("'{what}' is not in this version; `herd --help` lists what is")))
@@ -638,7 +648,6 @@ mod tests {
         for line in [
             "herd group set",
             "herd drain",
-            "herd status --wait",
             "herd node --site a",
             "herd node --control=etcd://a:1",
             "herd node --listen unix:/run/herd",
@@ -647,7 +656,14 @@ mod tests {
         ] {
             assert!(told(line), "{line}");
         }
-        for line in ["herd", "herd ls", "herd put a --wait", "herd lock l -- herd drain", "herd node --listen :0"] {
+        for line in [
+            "herd",
+            "herd ls",
+            "herd status --wait",
+            "herd put a --wait",
+            "herd lock l -- herd drain",
+            "herd node --listen :0",
+        ] {
             assert!(!told(line), "{line}");
         }
     }

@@ -1,4 +1,4 @@
-//! How far a transfer is, on stderr while that is a terminal, and how fast it was.
+//! How far a transfer is, or something else that takes long, on stderr while that is a terminal.
 
 use crate::out;
 use herd_core::size;
@@ -76,6 +76,30 @@ impl Progress {
         self.bar.finish_and_clear();
         let time = self.begin.elapsed();
         format!("{:.1} s, {}/s", time.as_secs_f64(), size::show(rate(bytes, time)))
+    }
+}
+
+/// How many of some things are done, while stderr is a terminal.
+pub(crate) struct Steps(ProgressBar);
+
+impl Steps {
+    /// Of things that are called so.
+    pub(crate) fn new(what: &'static str) -> Self {
+        let style = ProgressStyle::with_template("{bar:30} {pos} of {len} {msg}").expect("the template is valid");
+        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(5)).with_style(style);
+        Self(bar.with_message(what))
+    }
+
+    /// So many of them are done.
+    pub(crate) fn at(&self, done: u64, all: u64) {
+        self.0.set_length(all);
+        self.0.set_position(done);
+    }
+}
+
+impl Drop for Steps {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
     }
 }
 

@@ -2,10 +2,11 @@
 //! nodes that it names, at once, what it holds. Who does not answer is shown as such, and is no failure: that is what
 //! one looks for.
 
-use crate::args::{GroupCommand, HerdArgs, ShowArgs};
+use crate::args::{GroupCommand, HerdArgs, ShowArgs, StatusArgs};
 use crate::exit::{Failure, Outcome};
 use crate::objects::client;
 use crate::out;
+use crate::progress::Steps;
 use herd_client::Config;
 use herd_client::blocking::Client;
 use herd_core::size;
@@ -15,6 +16,8 @@ use std::time::Duration;
 
 /// How long a node is waited for that another one has named.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How often it is looked whether groups have their copies.
+const AGAIN: Duration = Duration::from_millis(200);
 /// What each node tells of itself that is shown beside its name.
 const OWN: [&str; 8] =
     ["objects", "bytes", "memory_used_bytes", "memory_bytes", "connections", "uptime_s", "build", "epoch"];
@@ -68,6 +71,26 @@ fn merged(mut all: Value, nodes: Vec<Value>, told: &[Option<Value>]) -> Value {
     all
 }
 
+/// Waits until each group takes writes and has all its copies; what the herd says of itself then.
+fn whole(herd: &HerdArgs) -> Result<Value, Failure> {
+    let steps = Steps::new("groups have all their copies");
+    loop {
+        let status = gather(herd)?;
+        let groups = status["group_list"].as_array().map_or(&[][..], Vec::as_slice);
+        let done = groups.iter().filter(|group| is_whole(group)).count() as u64;
+        if done == groups.len() as u64 {
+            return Ok(status);
+        }
+        steps.at(done, groups.len() as u64);
+        std::thread::sleep(AGAIN);
+    }
+}
+
+/// Whether a group takes writes and has all its copies.
+fn is_whole(group: &Value) -> bool {
+    group["stops"].is_null() && group["has"].as_u64() >= group["copies"].as_u64()
+}
+
 /// Of what [`gather`] told: the names of the nodes that were silent.
 pub(crate) fn silent(all: &Value) -> impl Iterator<Item = String> {
     let nodes = all["nodes"].as_array().into_iter().flatten();
@@ -91,8 +114,9 @@ pub(crate) fn nodes(args: &ShowArgs) -> Outcome {
     out::print(if args.json { format!("{nodes}\n") } else { nodes_text(&nodes) })
 }
 
-pub(crate) fn status(args: &ShowArgs) -> Outcome {
-    let status = gather(&args.herd)?;
+pub(crate) fn status(args: &StatusArgs) -> Outcome {
+    let StatusArgs { show: args, wait } = args;
+    let status = if *wait { whole(&args.herd)? } else { gather(&args.herd)? };
     out::print(if args.json { format!("{status}\n") } else { status_text(&status) })
 }
 
@@ -214,6 +238,9 @@ fn groups_text(groups: &Value, nodes: &Value) -> String {
         let members: Vec<String> = group["members"].as_array().into_iter().flatten().map(named).collect();
         let (primary, members, slots) = (named(&group["primary"]), members.join(","), &group["slots"]);
         let mut state = if group["stops"].is_null() { "takes writes".into() } else { word(group, "stops") };
+        if !group["syncing"].is_null() {
+            state += &format!("; {} gets its copies", word(group, "syncing"));
+        }
         if let Some(epoch) = group["lost"].as_u64() {
             state += &format!("; lost its objects at epoch {epoch}");
         }

@@ -64,12 +64,15 @@ impl Draft {
 
     /// Groups that hold nothing any more, as all nodes that had what they held were started anew: the nodes that are
     /// there keep anew as many copies as there are to be. Before this nobody led them who lives, so nobody answers for
-    /// them by an older map. Where a whole spread group holds nothing it is planned anew; where fewer nodes are there
-    /// than a write needs, they wait for more.
+    /// them by an older map. What somebody has still, half a copy, is of no worth: of a group its part drops it, by
+    /// [`Group::lost`]. Where a whole spread group holds nothing it is planned anew, and its collections are emptied;
+    /// where fewer nodes are there than a write needs, they wait for more.
     pub fn reopen(&mut self, there: &[Node]) {
+        let mut emptied = Vec::new();
         for spread in self.spreads.iter_mut().filter(|spread| spread.may_reopen(there)) {
             if spread.groups.iter().all(is_lost) {
                 spread.plan(there);
+                emptied.push(spread.id);
                 continue;
             }
             for number in 0..spread.groups.len() {
@@ -78,6 +81,7 @@ impl Draft {
                 }
             }
         }
+        emptied.into_iter().for_each(|spread| self.forget_objects(spread));
     }
 
     /// Whether there are such groups.
@@ -181,15 +185,8 @@ impl Spread {
         let led = |node: &Node| self.groups.iter().filter(|group| group.primary == Some(node.id)).count() as u128;
         let first = up(nodes).min_by_key(|node| ((led(node) << u64::BITS) / weight(node), node.id));
         let mut members: Vec<&Node> = first.into_iter().collect();
-        let groups = |node: &Node| self.groups.iter().filter(|group| group.members().any(|id| id == node.id)).count();
         while members.len() < usize::from(self.copies) {
-            let rest = up(nodes).filter(|node| members.iter().all(|member| member.id != node.id));
-            let next = rest.min_by_key(|node| {
-                let host = members.iter().any(|member| member.host == node.host);
-                let rack = members.iter().any(|member| member.rack == node.rack);
-                (host, rack, groups(node), node.id)
-            });
-            let Some(next) = next else { break };
+            let Some(next) = self.next_member(&members, nodes) else { break };
             members.push(next);
         }
         let places: Vec<usize> = (0..members.len()).collect();
@@ -197,6 +194,18 @@ impl Spread {
         if !places.is_empty() {
             self.groups[number] = Group { lost, ..group(&places, &members) };
         }
+    }
+
+    /// Who of these nodes is to be a member beside those: of another host and another rack, if there is such a one, and
+    /// of those who is in the fewest groups.
+    pub(super) fn next_member<'n>(&self, members: &[&Node], nodes: &'n [Node]) -> Option<&'n Node> {
+        let groups = |node: &Node| self.groups.iter().filter(|group| group.members().any(|id| id == node.id)).count();
+        let rest = up(nodes).filter(|node| members.iter().all(|member| member.id != node.id));
+        rest.min_by_key(|node| {
+            let host = members.iter().any(|member| member.host == node.host);
+            let rack = members.iter().any(|member| member.rack == node.rack);
+            (host, rack, groups(node), node.id)
+        })
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod code;
 mod map;
+mod mend;
 mod plan;
 mod seat;
 

@@ -22,10 +22,13 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         self.tell_pendings(at);
     }
 
-    /// All that was here is dropped, as [`Effect::Clear`] asked. From now on the part takes its primary's writes.
-    pub fn cleared<S: Copies<K, C>>(&mut self, at: &S) {
+    /// All that was here is dropped, as [`Effect::Clear`] asked. From now on the part takes its primary's writes, or
+    /// decides on its own.
+    pub fn cleared<S: Copies<K, C>>(&mut self, at: &mut S) {
         self.is_clearing = false;
         self.tell_pendings(at);
+        self.open(at);
+        self.go_on(at);
     }
 
     /// What is pending here, to the primary that waits for it, but only once what is of no worth has gone.

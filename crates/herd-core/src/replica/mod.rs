@@ -78,6 +78,9 @@ pub struct View {
     pub members: Vec<Member>,
     /// Copies a write needs, the primary's among them.
     pub needed: u8,
+    /// The epoch since which nobody has what was held in views before; 0: it was never lost. A copy of before that a
+    /// member has still, half made perhaps, is of no worth.
+    pub lost: GroupEpoch,
 }
 
 impl View {
@@ -85,12 +88,12 @@ impl View {
     /// in the view they are in, as whoever was the primary may do all that its members still allow it.
     pub fn of(group: &Group, needed: u8) -> Option<View> {
         let (epoch, since, members) = (group.epoch, group.primary_since, group.others.clone());
-        Some(View { epoch, primary: group.primary?, since, members, needed })
+        Some(View { epoch, primary: group.primary?, since, members, needed, lost: group.lost })
     }
 
     /// Before any: nobody leads it or belongs to it, and every view is newer.
     pub fn none() -> Self {
-        View { epoch: 0, primary: NodeId(NonZeroU32::MIN), since: 0, members: Vec::new(), needed: 1 }
+        View { epoch: 0, primary: NodeId(NonZeroU32::MIN), since: 0, members: Vec::new(), needed: 1, lost: 0 }
     }
 
     /// What a node is in it, unless it is the primary or none of it.

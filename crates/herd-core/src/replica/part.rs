@@ -152,24 +152,28 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         }
         self.links.values_mut().for_each(Link::restart);
         self.writes.values_mut().for_each(Write::forget_serials);
+        let is_void = old.epoch > 0 && self.view.lost > old.epoch;
+        if old.is_led_by(self.me) && (is_void || !self.leads()) {
+            self.resign();
+        }
+        if is_void {
+            drop_pendings(at);
+            self.clear();
+        }
         if self.leads() {
             return self.lead(at, &old);
         }
-        if old.is_led_by(self.me) {
-            self.resign();
-        }
         let mine = |view: &View| view.member(self.me).map(|member| (member.since, member.standing));
         match (mine(&old), mine(&self.view)) {
-            (_, None) => {
-                at.pendings().iter().for_each(|(key, pending)| at.end(key, pending.version, false));
-            }
+            (_, None) => drop_pendings(at),
             (Some((before, _)), Some((since, Standing::Syncing))) if before == since => {}
             (_, Some((_, Standing::Syncing))) => self.clear(),
             (_, Some(_)) => {}
         }
     }
 
-    /// What is here of the group is of no worth. It may be much, so the caller drops it in turns.
+    /// What is here of the group is of no worth. It may be much, so the caller drops it in turns; until that is done a
+    /// primary does not open, and a member tells nobody that it obeys.
     fn clear(&mut self) {
         if !std::mem::replace(&mut self.is_clearing, true) {
             self.out.push(Effect::Clear);
@@ -214,4 +218,8 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             self.out.push(Effect::Send(to, link.generation, message));
         }
     }
+}
+
+fn drop_pendings<K, C, S: Copies<K, C>>(at: &mut S) {
+    at.pendings().iter().for_each(|(key, pending)| at.end(key, pending.version, false));
 }

@@ -157,7 +157,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         for member in 0..self.view.members.len() {
             let peer = self.view.members[member].node;
             if syncing(&self.view, &peer).is_some() {
-                self.targets.entry(peer).or_insert_with(Target::new);
+                self.targets.entry(peer).or_insert_with(|| Target::new(at.tokens()));
             }
             self.adopt(peer);
         }
@@ -448,6 +448,9 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         let version = write.pending.version;
         at.end(key, version, true);
         self.targets.values_mut().for_each(|target| target.committed(key, version));
+        if write.pending.removes && !self.targets.is_empty() && at.has_token(key) {
+            self.targets.values_mut().for_each(|target| target.left_token(key));
+        }
         self.tell(write.ops, Outcome::Done(version));
     }
 
@@ -476,10 +479,11 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
     }
 
     /// Serves, once all needed members obey and nothing is left of the primary before.
-    fn open<S: Copies<K, C>>(&mut self, at: &mut S) {
+    pub(super) fn open<S: Copies<K, C>>(&mut self, at: &mut S) {
         let has_adopted = |peer: &NodeId| self.links.get(peer).is_some_and(|link| link.is_ready);
         let is_ready = |member: &Member| !self.needs(member.node) || has_adopted(&member.node);
-        if self.is_open || !self.leads() || !self.writes.is_empty() || !self.resolving.is_empty() {
+        let is_busy = self.is_clearing || !self.writes.is_empty() || !self.resolving.is_empty();
+        if self.is_open || !self.leads() || is_busy {
             return;
         }
         if self.view.members.iter().all(is_ready) {

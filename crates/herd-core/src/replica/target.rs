@@ -2,13 +2,15 @@
 //!
 //! The copy goes entry by entry in the order of the keys, one under way at a time, on whatever link. The target gets
 //! prepares only for what the cursor has passed, and none of the entry whose copy is under way: what becomes of that
-//! follows when the copy is answered. So a copy never meets anything newer, and a removal is remembered nowhere.
+//! follows when the copy is answered. So a copy never meets anything newer, and a removal is remembered nowhere, but
+//! for the token of a lock that it leaves: that is copied in its place, like an object.
 
 use super::bugs::{self, Bug};
 use super::unacked::Unacked;
 use super::{Change, Copies, Effect, Message, NodeId, Offer, Part, Pending, Want};
 use crate::entry::Version;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 /// A member that is syncing.
 #[derive(Clone, Debug, Hash)]
@@ -21,6 +23,8 @@ pub(super) struct Target<K: Ord> {
     is_copying: bool,
     /// What was committed of it since its copy was sent.
     behind: Option<Version>,
+    /// Entries that are absent and left a token, before the cursor; some of them may be there again.
+    tokens: BTreeSet<K>,
     /// Writes it was sent and has not acked.
     pub(super) unacked: Unacked<K>,
     pub(super) stage: Stage,
@@ -37,9 +41,11 @@ pub(super) enum Stage {
 }
 
 impl<K: Ord + Clone> Target<K> {
-    pub(super) fn new() -> Self {
-        let (at, unacked) = (None, Unacked::new());
-        Self { at, is_at_end: false, is_copying: false, behind: None, unacked, stage: Stage::Copying }
+    /// `tokens`: the entries that left one.
+    pub(super) fn new(tokens: Vec<K>) -> Self {
+        let (at, behind, unacked) = (None, None, Unacked::new());
+        let tokens = tokens.into_iter().collect();
+        Self { at, is_at_end: false, is_copying: false, behind, tokens, unacked, stage: Stage::Copying }
     }
 
     /// Whether writes of this key are sent to it.
@@ -61,6 +67,19 @@ impl<K: Ord + Clone> Target<K> {
         if !self.unacked.contains(key, version) {
             self.unacked.remove_up_to(key, version);
         }
+    }
+
+    /// An entry was removed and left a token: if the cursor has yet to come there, it is copied.
+    pub(super) fn left_token(&mut self, key: &K) {
+        if !self.is_at_end && self.at.as_ref().is_none_or(|at| key > at) {
+            self.tokens.insert(key.clone());
+        }
+    }
+
+    /// The next of the entries that left a token.
+    fn next_token(&mut self) -> Option<&K> {
+        let from = self.at.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        self.tokens.range((from, Bound::Unbounded)).next()
     }
 
     /// It holds this write. Once that is committed, it needs none before it any more.
@@ -122,16 +141,18 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
     }
 
     fn go_on_one<S: Copies<K, C>>(&mut self, at: &mut S, peer: NodeId) -> bool {
-        let is_ready = self.links.get(&peer).is_some_and(|link| link.is_ready);
+        let is_ready = !self.is_clearing && self.links.get(&peer).is_some_and(|link| link.is_ready);
         let Some(target) = self.targets.get_mut(&peer) else { return false };
         if !is_ready || target.is_copying || target.stage != Stage::Copying {
             return false;
         }
         let next = if target.is_at_end { None } else { at.next_key(target.at.as_ref()) };
+        let next = next.iter().chain(target.next_token()).min().cloned();
         match next {
             Some(key) if at.state(&key).pending.is_some() && bugs::has(Bug::WaitingCursor) => false,
             Some(key) => {
                 target.at = Some(key.clone());
+                target.tokens.remove(&key);
                 // The cursor waits for no write: a group below k, where none ends, would stay there.
                 if !self.send_copy(at, peer, &key) {
                     self.send_whole(at, peer, &key);
@@ -149,24 +170,28 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         }
     }
 
-    /// Copies the committed state of an entry, if it has one.
+    /// Copies the committed state of an entry, if it has one, or left a token.
     fn send_copy<S: Copies<K, C>>(&mut self, at: &mut S, peer: NodeId, key: &K) -> bool {
-        let version = at.state(key).committed;
+        let committed = at.state(key).committed;
+        let is_there = committed != 0 || at.has_token(key);
         let Some(target) = self.targets.get_mut(&peer) else { return false };
-        target.is_copying = version != 0;
-        if version != 0 {
-            let (epoch, state) = (self.view.epoch, at.whole_committed(key));
+        target.is_copying = is_there;
+        if is_there {
+            // Of what is absent it has no version: it is above nothing.
+            let (epoch, version, state) = (self.view.epoch, committed.max(1), at.whole_committed(key));
             self.send(peer, Message::Copy { epoch, key: key.clone(), version, state });
         }
-        version != 0
+        is_there
     }
 
     /// The answer to a copy was lost. What was removed since, `behind`, may have come to the target before.
     fn copy_again<S: Copies<K, C>>(&mut self, at: &mut S, peer: NodeId, key: &K, behind: Option<Version>) {
-        if !self.send_copy(at, peer, key)
-            && let Some(version) = behind
-        {
-            self.send_committed(at, peer, key, version);
+        match behind.filter(|_| at.state(key).committed == 0) {
+            Some(version) => {
+                self.targets.entry(peer).and_modify(|target| target.is_copying = false);
+                self.send_committed(at, peer, key, version);
+            }
+            None => drop(self.send_copy(at, peer, key)),
         }
     }
 

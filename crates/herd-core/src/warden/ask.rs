@@ -4,7 +4,8 @@ use crate::collection::{Class, Spec, Wanted};
 use crate::error::{Error, ErrorKind, quote};
 use crate::key::CollectionId;
 use crate::limits::{COPIES_BUILT, NODES_MAX};
-use crate::place::{HerdId, MapError, NodeId};
+use crate::place::{GroupId, HerdId, MapError, NodeId};
+use crate::replica::{GroupEpoch, Want};
 use std::fmt;
 
 /// Who a node is, over its restarts: random, kept in its own directory; of a node without one, drawn at each start.
@@ -91,6 +92,9 @@ pub enum Ask {
         /// Its name.
         name: String,
     },
+    /// What the primaries of groups want, each in the view of that epoch: noted, and done with the next map, if it is
+    /// the present view still. At most [`WANTS_MAX`](crate::limits::WANTS_MAX); told again until the map says so.
+    Wants(Vec<(GroupId, GroupEpoch, Want)>),
 }
 
 /// What was done. Its map was pushed before; that objects are gone is answered when all nodes that are up have it.
@@ -109,6 +113,8 @@ pub enum Answer {
         /// The generation.
         generation: u32,
     },
+    /// It will be done, if it can be.
+    Noted,
 }
 
 /// What a node must know to be one of the herd, besides the map.

@@ -28,6 +28,9 @@
 //! * A group that holds nothing, as all nodes that had what it held were started anew, is opened anew over the nodes
 //!   that are heard: at once if that are all, or from [`WARDEN_HEARS_MS`](crate::limits::WARDEN_HEARS_MS) after it came
 //!   into office on. So it is led by nobody whose life is over and who has not been back to say so.
+//! * A node that was started anew while others hold objects is syncing in its groups at once, and those that it led are
+//!   led by a backup: what its life before held is gone, and so is that life, as only one process has its directory. A
+//!   member becomes a backup when its primary says that it has all ([`Ask::Wants`]).
 //! * A store that holds less than nodes were told is not gone on from: its numbers would be given a second time.
 //!
 //! * [`ask`]: requests, answers, refusals.
@@ -35,6 +38,7 @@
 //! * [`Order`]: what it gives.
 //! * `told`: what nodes tell of their maps, and who waits for that.
 //! * `reach`: which nodes are heard.
+//! * `tend`: what it does of itself.
 //! * `layout`: keys and values in the store.
 //!
 //! Callers: the node of the warden, simulations.
@@ -48,6 +52,7 @@ mod layout;
 mod order;
 mod reach;
 mod state;
+mod tend;
 #[cfg(test)]
 mod tests;
 mod told;
@@ -68,6 +73,7 @@ use reach::Reach;
 use state::{Rules, State};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use tend::Care;
 use told::Wait;
 
 /// A request of the driver's, by its own number.
@@ -141,6 +147,7 @@ pub struct Warden {
     have: BTreeMap<NodeId, (u64, u32, u64)>,
     /// The nodes that it hears.
     reach: Reach,
+    care: Care,
     /// The latest map epoch that a node told of.
     told: u32,
     /// Writes begun so far.
@@ -170,6 +177,7 @@ impl Warden {
             waits: Vec::new(),
             have: BTreeMap::new(),
             reach: Reach::default(),
+            care: Care::default(),
             told: 0,
             flights: 0,
             retired: None,
@@ -194,9 +202,13 @@ impl Warden {
     /// Somebody asks for something.
     #[must_use]
     pub fn ask(&mut self, ticket: Ticket, ask: Ask) -> Vec<Order> {
-        match self.refusal(&ask) {
-            Some(refusal) => self.answer(ticket, Err(refusal)),
-            None => self.asks.push_back((ticket, ask)),
+        match (self.refusal(&ask), ask) {
+            (Some(refusal), _) => self.answer(ticket, Err(refusal)),
+            (None, Ask::Wants(wants)) => {
+                self.care.wants(&wants);
+                self.answer(ticket, Ok(Answer::Noted));
+            }
+            (None, ask) => self.asks.push_back((ticket, ask)),
         }
         self.step();
         self.taken()
@@ -441,21 +453,6 @@ impl Warden {
 
     fn rules(&self) -> Rules<'_> {
         Rules { term: self.term(), lasts: self.config.lasts, heard: self.reach.at(self.now_ms) }
-    }
-
-    /// Opens groups that hold nothing any more, when the nodes for it are there.
-    fn tend(&mut self) {
-        let is_idle = matches!(self.phase, Phase::Idle);
-        let waits = |kept: &mut Kept| is_idle && kept.state.map.has_lost_groups();
-        let Some(kept) = self.kept.take_if(waits) else { return };
-        let mut state = kept.state.clone();
-        let opened = state.reopen(&self.rules());
-        let flight = opened.then(|| {
-            let stamp = self.next_stamp();
-            Flight::new(Some(&kept), state, stamp, Vec::new(), Vec::new())
-        });
-        self.kept = Some(kept);
-        flight.into_iter().for_each(|flight| self.fly(flight));
     }
 
     /// What no other write has, ever: a term is one process's.

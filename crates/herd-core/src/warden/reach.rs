@@ -53,6 +53,11 @@ impl Heard<'_> {
         self.nodes.contains(&node.id)
     }
 
+    /// Whether a node is heard.
+    pub(super) fn hears(&self, node: NodeId) -> bool {
+        self.nodes.contains(&node)
+    }
+
     /// Those that are up and heard.
     pub(super) fn there(&self, nodes: &[Node]) -> Vec<Node> {
         up(nodes).filter(|node| self.is_there(node)).cloned().collect()

@@ -102,6 +102,8 @@ impl State {
             Ask::Create(create) => self.create(create, rules).map(Answer::Created),
             Ask::Destroy { name } => self.destroy(name, rules).map(|()| Answer::Destroyed),
             Ask::Flush { name } => self.flush(name, rules).map(|generation| Answer::Flushed { generation }),
+            // Done with what else there is to do.
+            Ask::Wants(_) => Ok(Answer::Noted),
         }
     }
 
@@ -119,7 +121,7 @@ impl State {
     }
 
     /// Lets a node in. One that is known by its identity keeps its number; if it is another process, its memory is
-    /// gone, and it is in no group that holds objects.
+    /// gone, and it gets its copies back from those who have them.
     fn join(&mut self, join: &Join, rules: &Rules) -> Result<Joined, Refusal> {
         let own = self.members.iter().find(|(_, member)| member.identity == join.identity).map(|(id, _)| *id);
         self.admit(join, own, rules)?;
@@ -139,7 +141,13 @@ impl State {
         let node = node(join, id, incarnation);
         let mut held = self.held;
         let map = self.changed(rules, |draft| {
-            held = held && forget(draft, id);
+            let was_held = held;
+            held = held && draft.start_anew(id, |node| rules.heard.hears(node));
+            if was_held && !held {
+                // Nobody has all, but some may have half a copy.
+                let spreads: Vec<u16> = draft.spreads.iter().map(|spread| spread.id).collect();
+                spreads.into_iter().for_each(|spread| draft.forget_objects(spread));
+            }
             draft.join(node, held);
             if let Some(there) = rules.heard.all_there(&draft.nodes, Some(id)) {
                 draft.reopen(&there);
@@ -148,13 +156,6 @@ impl State {
         (self.map, self.held, self.next_node) = (map, held, next_node);
         self.members.insert(id, Member { identity: join.identity, process: join.process });
         Ok(self.joined(id, incarnation))
-    }
-
-    /// Opens the groups that hold nothing any more and wait for nodes, if these are there. Whether there were any.
-    pub(super) fn reopen(&mut self, rules: &Rules) -> bool {
-        let there = rules.heard.all_there(&self.map.nodes, None).filter(|there| self.map.may_reopen(there));
-        let opened = there.and_then(|there| self.changed(rules, |draft| draft.reopen(&there)).ok());
-        opened.map(|map| self.map = map).is_some()
     }
 
     /// An error if the node can't be one of this herd. `own`: its number, if it was one before.
@@ -195,25 +196,4 @@ fn node(join: &Join, id: NodeId, incarnation: u64) -> Node {
         memory_bytes: join.memory_bytes,
         state: NodeState::Up,
     }
-}
-
-/// Takes a node whose memory is gone out of all groups. Whether anybody is left who holds what was acknowledged; if
-/// not, the loss is a fact, and the herd holds nothing. Each group of which it is a fact says so from then on.
-fn forget(draft: &mut Draft, node: NodeId) -> bool {
-    let mut held = false;
-    // That of the map that comes of it: a node in another life changes it.
-    let epoch = draft.epoch + 1;
-    for spread in &mut draft.spreads {
-        for group in &mut spread.groups {
-            let was_eligible = group.eligible.contains(&node);
-            group.primary = group.primary.filter(|primary| *primary != node);
-            group.others.retain(|member| member.node != node);
-            group.eligible.retain(|eligible| *eligible != node);
-            held |= !group.eligible.is_empty();
-            if was_eligible && group.eligible.is_empty() {
-                group.lost = if spread.kind == Kind::Kept { epoch } else { 0 };
-            }
-        }
-    }
-    held
 }

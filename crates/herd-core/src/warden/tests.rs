@@ -4,6 +4,7 @@ mod asked;
 mod layout;
 mod race;
 mod reach;
+mod tend;
 mod trouble;
 
 use super::{Answer, Ask, Birth, Call, Config, Create, Identity, Join, Joined, Order, Refusal, Reply, Ticket, Warden};

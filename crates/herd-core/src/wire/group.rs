@@ -482,13 +482,13 @@ impl<'a> Source<'a, '_> {
     fn view(&mut self, epoch: u32) -> Option<View> {
         let mut rest = Reader(self.body);
         let (primary, since) = (node(&mut rest)?, rest.u32()?);
-        let (needed, count) = (rest.u8()?, rest.u8()?);
+        let (lost, needed, count) = (rest.u32()?, rest.u8()?, rest.u8()?);
         let member = |_| {
             let (node, standing) = (node(&mut rest)?, coded(&STANDINGS, rest.u8()?)?);
             Some(Member { node, standing, since: rest.u32()? })
         };
         let members: Option<Vec<Member>> = (0..count).map(member).collect();
-        let view = View { epoch, primary, since, members: members?, needed };
+        let view = View { epoch, primary, since, members: members?, needed, lost };
         (view_fits(&view) && rest.0.is_empty()).then_some(view)
     }
 
@@ -541,7 +541,9 @@ fn view_bytes(view: &View) -> Result<Vec<u8>, WireError> {
         return Err(WireError::BadField(GROUP));
     }
     let mut out = Vec::new();
-    [view.primary.0.get(), view.since].iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
+    [view.primary.0.get(), view.since, view.lost]
+        .iter()
+        .for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
     out.extend_from_slice(&[view.needed, view.members.len() as u8]);
     for member in &view.members {
         out.extend_from_slice(&member.node.0.get().to_le_bytes());

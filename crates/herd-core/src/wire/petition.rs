@@ -1,4 +1,5 @@
-//! What a node asks of the warden over a link (PROTOCOL.md §1.14): leave to hold objects, and changes of collections.
+//! What a node asks of the warden over a link (PROTOCOL.md §1.14): leave to hold objects, changes of collections, and
+//! of groups that it leads.
 //! Joins are asked otherwise ([`super::join`]): who joins has no link yet. Pure.
 //!
 //! Callers: link sessions of nodes.
@@ -9,7 +10,11 @@ use super::{WireError, encode_frame};
 use crate::collection::Wanted;
 use crate::error::{Error, ErrorKind};
 use crate::key::CollectionId;
+use crate::place::{GroupId, NodeId};
+use crate::replica::Want;
 use crate::warden::{Answer, Ask, Create, Refusal};
+use serde::{Deserialize, Serialize};
+use std::num::NonZeroU32;
 
 /// The verb by which nodes ask something of the warden.
 pub const VERB_WARDEN: u8 = 19;
@@ -18,6 +23,38 @@ const HOLD: u16 = 1;
 const CREATE: u16 = 2;
 const DESTROY: u16 = 3;
 const FLUSH: u16 = 4;
+const WANTS: u16 = 5;
+
+/// What a primary wants, as it is sent.
+#[derive(Serialize, Deserialize)]
+struct Wish {
+    /// Spread group, and number there.
+    group: (u16, u16),
+    epoch: u32,
+    /// The member that is to be joining; or to be taken out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    joining: Option<NonZeroU32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    removed: Option<NonZeroU32>,
+}
+
+impl Wish {
+    fn of((group, epoch, want): &(GroupId, u32, Want)) -> Self {
+        let (joining, removed) = match want {
+            Want::Joining(node) => (Some(node.0), None),
+            Want::Removed(node) => (None, Some(node.0)),
+        };
+        Self { group: (group.spread, group.number), epoch: *epoch, joining, removed }
+    }
+
+    /// `None`: a later program wants something that this one knows nothing of.
+    fn want(&self) -> Option<(GroupId, u32, Want)> {
+        let joining = self.joining.map(|node| Want::Joining(NodeId(node)));
+        let want = joining.or(self.removed.map(|node| Want::Removed(NodeId(node))))?;
+        let (spread, number) = self.group;
+        Some((GroupId { spread, number }, self.epoch, want))
+    }
+}
 
 /// Appends the request with this id. Error: it is a join, which is not asked so, or its name is too long.
 pub fn encode_ask(out: &mut Vec<u8>, id: u64, ask: &Ask) -> Result<(), WireError> {
@@ -32,6 +69,10 @@ pub fn encode_ask(out: &mut Vec<u8>, id: u64, ask: &Ask) -> Result<(), WireError
         }
         Ask::Destroy { name } => (DESTROY, Fields { collection: Some(name), ..none }),
         Ask::Flush { name } => (FLUSH, Fields { collection: Some(name), ..none }),
+        Ask::Wants(wants) => {
+            json = serde_json::to_string(&wants.iter().map(Wish::of).collect::<Vec<_>>()).expect("plain data");
+            (WANTS, Fields { spec: Some(&json), ..none })
+        }
         Ask::Join(_) => return Err(WireError::BadField(super::fields::JOIN)),
     };
     let header = Header { verb: VERB_WARDEN, id, code, ..Header::new(Kind::Request) };
@@ -53,6 +94,11 @@ pub fn ask_of(header: &Header, fields: &Fields<'_>) -> Result<Ask, Error> {
         }
         DESTROY => Ok(Ask::Destroy { name: name()? }),
         FLUSH => Ok(Ask::Flush { name: name()? }),
+        WANTS => {
+            let json = fields.spec.ok_or_else(|| bad("the request says nothing"))?;
+            let wishes: Vec<Wish> = serde_json::from_str(json).map_err(|_| bad("what is wanted can't be read"))?;
+            Ok(Ask::Wants(wishes.iter().filter_map(Wish::want).collect()))
+        }
         _ => Err(Error::new(ErrorKind::NotInVersion, "the warden of this version knows no such request")),
     }
 }
@@ -63,7 +109,7 @@ pub fn encode_answer(out: &mut Vec<u8>, request: &Header, answer: &Result<Answer
     let header = match answer {
         Ok(Answer::Created(id)) => Header { collection: id.0, ..ok },
         Ok(Answer::Flushed { generation }) => Header { version: u64::from(*generation), ..ok },
-        Ok(Answer::Held | Answer::Destroyed | Answer::Joined(_)) => ok,
+        Ok(Answer::Held | Answer::Destroyed | Answer::Joined(_) | Answer::Noted) => ok,
         Err(refusal) => {
             let error = Error::from(refusal.clone());
             let header = Header::reply_to(request, Status::Error(error.kind));
@@ -89,6 +135,7 @@ pub fn answer_of(ask: &Ask, header: &Header, fields: &Fields<'_>) -> Result<Answ
             let generation = u32::try_from(header.version).map_err(|_| unknown())?;
             Ok(Answer::Flushed { generation })
         }
+        Ask::Wants(_) => Ok(Answer::Noted),
         Ask::Join(_) => Err(unknown()),
     }
 }
@@ -113,7 +160,15 @@ mod tests {
             Ask::Create(spread),
             Ask::Destroy { name: name.clone() },
             Ask::Flush { name },
+            Ask::Wants((0..crate::limits::WANTS_MAX as u32).map(wish).collect()),
         ]
+    }
+
+    /// The longest numbers there are.
+    fn wish(number: u32) -> (GroupId, u32, Want) {
+        let node = NodeId(NonZeroU32::MAX);
+        let want = if number.is_multiple_of(2) { Want::Joining(node) } else { Want::Removed(node) };
+        (GroupId { spread: 15, number: 4_095 }, u32::MAX >> 8, want)
     }
 
     #[test]
@@ -134,7 +189,14 @@ mod tests {
     #[test]
     fn what_is_answered_is_read_as_it_was_written() {
         let created = Answer::Created(CollectionId(0x1_0000_0009));
-        let answers = [Answer::Held, created.clone(), created, Answer::Destroyed, Answer::Flushed { generation: 7 }];
+        let answers = [
+            Answer::Held,
+            created.clone(),
+            created,
+            Answer::Destroyed,
+            Answer::Flushed { generation: 7 },
+            Answer::Noted,
+        ];
         let request = Header { verb: VERB_WARDEN, id: 3, ..Header::new(Kind::Request) };
         for (ask, answer) in asks().iter().zip(answers) {
             for answer in [Ok(answer), Err(Refusal::Busy)] {

@@ -370,6 +370,16 @@ impl replica::Copies<Key, Edit> for Copies<'_> {
         Edit::whole(found.as_ref(), left, Vec::new())
     }
 
+    fn tokens(&self) -> Vec<Key> {
+        let store = &self.cx.shared.store;
+        let all = store.left_tokens(self.kept.group.spread, |slot| self.kept.has(slot), self.cx.now);
+        all.into_iter().filter_map(|of| self.key_of(of)).collect()
+    }
+
+    fn has_token(&self, key: &Key) -> bool {
+        self.look(key, |entry| entry.committed() == 0 && entry.left().is_some()) == Some(true)
+    }
+
     fn next_key(&self, after: Option<&Key>) -> Option<Key> {
         let (store, spread, mut items) = (&self.cx.shared.store, self.kept.group.spread, Vec::new());
         let first = after.map_or(0, |key| key.of.slot() as u16);
@@ -397,8 +407,13 @@ impl replica::Copies<Key, Edit> for Copies<'_> {
                     return Ok(());
                 }
             }
-            // Only what is there is copied.
-            Becomes::Removed(_) => return Ok(()),
+            Becomes::Removed(fence) => {
+                let mut entry = self.cx.shared.store.entry_of(&c, &key.of, self.cx.now);
+                if c.is_still(key.generation) {
+                    fence.iter().for_each(|fence| entry.copy_left(*fence));
+                }
+                return Ok(());
+            }
         }
         self.cx.changed(&c, &key.of.name);
         Ok(())

@@ -356,7 +356,7 @@ impl Share {
         self.clearing = Some(walk).filter(|_| !is_done);
         if is_done {
             self.kept.forget();
-            self.part.cleared(&Copies { cx, kept: &mut self.kept });
+            self.part.cleared(&mut Copies { cx, kept: &mut self.kept });
         }
     }
 
@@ -559,8 +559,8 @@ impl Share {
             Outcome::TooFew => (
                 ErrorKind::Unreachable,
                 format!(
-                    "fewer than the {} nodes that must keep '{name}' have a copy: one that was started anew gets none \
-                     back in this version",
+                    "fewer than the {} nodes that must keep '{name}' have a copy, until another one is made: nothing \
+                     was done, try again",
                     view.needed
                 ),
             ),

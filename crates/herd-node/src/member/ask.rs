@@ -120,6 +120,15 @@ impl Context {
         }
     }
 
+    /// Tells the warden what the groups that this node leads want. It is told again until the map says so, so nobody
+    /// waits for an answer.
+    pub(crate) fn tell_wants(&mut self) {
+        let member = self.shared.member.get().cloned();
+        for ask in member.map(|member| member.take_wants()).unwrap_or_default() {
+            drop(self.ask_warden(ask, None));
+        }
+    }
+
     /// What came back over a link; `None`: it was lost.
     pub(crate) fn warden_answered(&mut self, number: u64, reply: Option<(&Header, &Fields<'_>)>) {
         let Some(petition) = self.petitions.open.remove(&number) else { return };

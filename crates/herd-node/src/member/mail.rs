@@ -1,9 +1,10 @@
-//! What loops and the warden have for the thread that takes maps. Bounded: of maps the latest, of each node one word,
-//! and some lines for the log.
+//! What loops and the warden have for the thread that takes maps. Bounded: of maps the latest, of each node and each
+//! group one word, and some lines for the log.
 
 use crate::link::Came;
 use herd_core::limits::{MEMBER_LINES_MAX, NODES_MAX};
-use herd_core::place::{Map, NodeId};
+use herd_core::place::{GroupId, Map, NodeId};
+use herd_core::replica::{GroupEpoch, Want};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,6 +21,8 @@ pub(super) struct Mail {
     pub(super) came: Option<Came>,
     /// The maps that other nodes have: told to the warden again and again, which forgets it when it loses its office.
     pub(super) haves: BTreeMap<NodeId, Have>,
+    /// What the groups that this node leads want of the warden, each in the view of that epoch.
+    pub(super) wants: BTreeMap<GroupId, (GroupEpoch, Want)>,
     /// For the log.
     pub(super) lines: Vec<String>,
 }
@@ -81,6 +84,7 @@ impl Mailbox {
         mail.came = new.came.or(mail.came.take());
         mail.lines.extend(new.lines);
         mail.haves.extend(new.haves);
+        mail.wants.extend(new.wants);
         !state.stopping
     }
 

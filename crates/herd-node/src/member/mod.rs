@@ -25,8 +25,10 @@ use crate::link::{Came, Hub, Owner, Warden};
 use crate::report::journal::{Journal, called};
 use crate::warden::{Handle, Newcomer, Running};
 use herd_core::Error;
-use herd_core::limits::MEMBER_TICK_MS;
-use herd_core::place::{HerdId, Life, Map, NodeId};
+use herd_core::limits::{MEMBER_TICK_MS, WANTS_MAX};
+use herd_core::place::{GroupId, HerdId, Life, Map, NodeId};
+use herd_core::replica::{GroupEpoch, Want};
+use herd_core::warden::Ask;
 use herd_core::wire::{LinkError, MapMark};
 use mail::{Mail, Mailbox};
 use std::io;
@@ -54,6 +56,8 @@ pub(crate) struct Member {
     pub(crate) hub: OnceLock<Arc<Hub>>,
     /// The map as the thread took it last.
     map: Mutex<Option<Arc<Map>>>,
+    /// What a loop is to tell the warden, which is elsewhere.
+    wants: Mutex<Vec<Ask>>,
 }
 
 impl Member {
@@ -127,6 +131,27 @@ impl Member {
                 handle.have(*node, *incarnation, *epoch, *revision);
             }
         }
+        self.tell_wants(mail);
+    }
+
+    /// Has the warden told what the groups that this node leads want, again and again until the map says something of
+    /// them: what is told while nobody is in office is forgotten.
+    fn tell_wants(&self, mail: &mut Mail) {
+        let Some(map) = self.map() else { return };
+        let is_open = |id: &GroupId, epoch: GroupEpoch| map.group(*id).is_some_and(|group| group.epoch <= epoch);
+        mail.wants.retain(|id, (epoch, _)| is_open(id, *epoch));
+        let wants: Vec<_> = mail.wants.iter().map(|(id, (epoch, want))| (*id, *epoch, *want)).collect();
+        let asks = wants.chunks(WANTS_MAX).map(|wants| Ask::Wants(wants.to_vec()));
+        match &self.warden {
+            // It says nothing that the map will not.
+            Some(handle) => asks.for_each(|ask| handle.ask(ask, drop)),
+            None => *self.wants.lock().unwrap_or_else(PoisonError::into_inner) = asks.collect(),
+        }
+    }
+
+    /// Takes what is to be told to the warden over a link.
+    pub(crate) fn take_wants(&self) -> Vec<Ask> {
+        std::mem::take(&mut *self.wants.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// What the log is to be told of the herd.
@@ -194,6 +219,10 @@ impl Owner for Post {
     fn turned_away(&self, who: &str, error: &LinkError) {
         self.mailbox.tell(format!("{who} was refused: {error}"));
     }
+
+    fn wants(&self, group: GroupId, epoch: GroupEpoch, want: Want) {
+        self.mailbox.change(|mail| mail.wants.extend([(group, (epoch, want))]));
+    }
 }
 
 /// The thread that takes maps, and the warden, if it is here.
@@ -257,6 +286,7 @@ mod tests {
             mailbox: Arc::default(),
             hub: OnceLock::new(),
             map: Mutex::new(None),
+            wants: Mutex::default(),
         };
         member.first(&world.shared, &map, true).expect("it may be taken");
         for (from, is_pushed, warden) in [(3, false, 1), (3, true, 3), (1, false, 3)] {

@@ -225,6 +225,7 @@ impl Known<'_> {
             mailbox: self.mailbox.clone(),
             hub: OnceLock::new(),
             map: Mutex::new(None),
+            wants: Mutex::default(),
         });
         if let Some(secret) = entry.secret {
             let post = Post { mailbox: self.mailbox, member: OnceLock::new() };

@@ -1,7 +1,7 @@
 //! Replica groups as people are told of them: which there are, what keeps them from taking writes, which lost what they
 //! held.
 
-use herd_core::place::{Group, GroupId, Map, NodeId, Spread};
+use herd_core::place::{Group, GroupId, Map, NodeId, NodeState, Spread, Standing};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The groups of a spread group that have slots, and how many: a number may have been given up.
@@ -20,7 +20,8 @@ pub(super) fn why_stopped(
     group: &Group,
     is_there: impl Fn(NodeId) -> bool,
 ) -> Option<String> {
-    let gone: Vec<NodeId> = group.members().filter(|id| !is_there(*id)).collect();
+    let syncing = |id: &NodeId| group.others.iter().any(|it| it.node == *id && it.standing == Standing::Syncing);
+    let gone: Vec<NodeId> = group.members().filter(|id| !syncing(id) && !is_there(*id)).collect();
     match () {
         () if group.primary.is_none() => Some(format!("not read either: {}", not_led(map, group))),
         () if !gone.is_empty() => Some(named(map, &gone) + " can't be reached"),
@@ -31,16 +32,33 @@ pub(super) fn why_stopped(
 
 /// Why nobody decides in a group.
 pub(crate) fn not_led(map: &Map, group: &Group) -> String {
-    let why = "the node that led was started anew, without its objects";
     match group.eligible[..] {
-        [] => why.to_owned(),
-        _ => format!("{why}, and the copies at {} can't take over in this version", named(map, &group.eligible)),
+        [] => {
+            "all nodes that had its objects were started anew: it opens anew, empty, when enough nodes are there".into()
+        }
+        _ => format!("nobody leads it, and {} must: start what does not run", named(map, &group.eligible)),
     }
+}
+
+/// Who is being brought up to date, if anybody is.
+pub(super) fn syncing(map: &Map, group: &Group) -> Option<String> {
+    let nodes: Vec<NodeId> =
+        group.others.iter().filter(|it| it.standing != Standing::Backup).map(|it| it.node).collect();
+    (!nodes.is_empty()).then(|| named(map, &nodes))
 }
 
 fn too_few(group: &Group, needed: u8) -> String {
     let (copies, are) = (group.copies(), if group.copies() == 1 { "copy is" } else { "copies are" });
-    format!("{copies} {are} left of the {needed} that a write needs; a node that was started anew gets none back")
+    format!("{copies} {are} left of the {needed} that a write needs, until another is made")
+}
+
+/// Groups that somebody leads and that have fewer copies than they should, as far as there are nodes for them.
+pub(super) fn short(map: &Map) -> BTreeSet<GroupId> {
+    let up = map.nodes.iter().filter(|node| node.state == NodeState::Up).count();
+    let is_short =
+        |spread: &Spread, group: &Group| group.primary.is_some() && group.copies() < up.min(usize::from(spread.copies));
+    let all = map.spreads.iter().flat_map(|spread| used(spread).map(move |(id, group, _)| (spread, id, group)));
+    all.filter(|(spread, _, group)| is_short(spread, group)).map(|(_, id, _)| id).collect()
 }
 
 /// By rising number.

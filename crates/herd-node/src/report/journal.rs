@@ -4,7 +4,7 @@
 //! Each change is told once. What is short is not told at all: a link that was lost is there again within some 100 ms.
 //! Lines of one text are told once a minute, and so many different ones at most, whoever brings them about.
 
-use super::groups::{losses, several, used, why_stopped};
+use super::groups::{losses, several, short, used, why_stopped};
 use herd_core::limits::{JOURNAL_AGAIN_MS, JOURNAL_LINES_MAX, JOURNAL_PATIENCE_MS};
 use herd_core::place::{GroupId, Map, Node, NodeId, NodeState};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +19,8 @@ pub(crate) struct Journal {
     /// Groups that take no writes, by why, and since when.
     stopped: BTreeMap<String, BTreeSet<GroupId>>,
     since_ms: BTreeMap<GroupId, u64>,
+    /// Since when there are groups with fewer copies than they should have, which was told.
+    short_ms: Option<u64>,
     /// Losses up to this epoch were told.
     lost: u32,
     /// Other lines, and when they were told.
@@ -95,6 +97,7 @@ impl Journal {
             let groups = take(&again, count);
             lines.push(format!("{groups} writes again, after {}", seconds(now_ms - since_ms)));
         }
+        self.short(map, now_ms, count, lines);
         for (why, groups) in stopped.iter().filter(|(why, groups)| self.stopped.get(*why) != Some(*groups)) {
             lines.push(format!("{} no writes: {why}", take(groups, count)));
         }
@@ -102,6 +105,23 @@ impl Journal {
             self.since_ms.entry(*id).or_insert(now_ms);
         }
         drop(mem::replace(&mut self.stopped, stopped));
+    }
+
+    /// Groups that have fewer copies than they should, while they get them back.
+    fn short(&mut self, map: &Map, now_ms: u64, count: usize, lines: &mut Vec<String>) {
+        let short = short(map);
+        match self.short_ms {
+            None if !short.is_empty() => {
+                self.short_ms = Some(now_ms);
+                let have = if short.len() == 1 { "has" } else { "have" };
+                lines.push(format!("{} {have} fewer copies than there should be", several(&short, count)));
+            }
+            Some(since_ms) if short.is_empty() => {
+                self.short_ms = None;
+                lines.push(format!("all {count} groups have their copies again, after {}", seconds(now_ms - since_ms)));
+            }
+            _ => {}
+        }
     }
 }
 

@@ -1,10 +1,10 @@
 //! The warden of a simulated herd: what the map says of groups when a node dies, comes back, or is taken the lead from.
 //!
-//! It is the test's own, so that views come in orders that no good warden makes soon; what it never does is to take for
-//! a copy what is none.
+//! It is the test's own, so that views come in orders that no good warden makes soon; what it never does is to take
+//! for a copy what is none. What primaries ask for is granted as the herd's own does it (`herd_core::place`), and half
+//! of the nodes that start anew come back as with that.
 
-use herd_core::place::{Draft, Group, GroupId, Map, Member, NodeId, Standing};
-use herd_core::replica::Want;
+use herd_core::place::{Draft, Group, Map, Member, NodeId, Standing};
 
 /// Whether each group outlives the node: it was alone there, or another one that lives has all that was acknowledged.
 pub(super) fn may_go(map: &Map, node: NodeId, lives: impl Fn(NodeId) -> bool) -> bool {
@@ -49,32 +49,6 @@ pub(super) fn depose(draft: &mut Draft, node: NodeId, may: impl Fn(NodeId) -> bo
         let Some(at) = group.others.iter().position(backup) else { continue };
         group.primary = Some(group.others.remove(at).node);
         group.others.push(Member { node, standing: Standing::Backup, since: 0 });
-        settle(group);
-    }
-}
-
-/// What the primary of a group asked for in a view, if that is the present one; whether there was anything to do.
-pub(super) fn grant(draft: &mut Draft, id: GroupId, epoch: u32, want: Want) -> bool {
-    let spread = draft.spreads.iter_mut().find(|spread| spread.id == id.spread);
-    let Some(group) = spread.and_then(|spread| spread.groups.get_mut(usize::from(id.number))) else { return false };
-    if group.epoch != epoch {
-        return false;
-    }
-    let (Want::Joining(node) | Want::Removed(node)) = want;
-    let Some(at) = group.others.iter().position(|member| member.node == node) else { return false };
-    match (want, group.others[at].standing) {
-        (Want::Joining(_), Standing::Syncing) => group.others[at].standing = Standing::Joining,
-        (Want::Removed(_), Standing::Syncing | Standing::Joining) => drop(group.others.remove(at)),
-        _ => return false,
-    }
-    true
-}
-
-/// Who is joining, and is waited for therefore, has all and is a backup.
-pub(super) fn seat_joined(draft: &mut Draft) {
-    for group in groups(draft) {
-        let joining = group.others.iter_mut().filter(|member| member.standing == Standing::Joining);
-        joining.for_each(|member| member.standing = Standing::Backup);
         settle(group);
     }
 }

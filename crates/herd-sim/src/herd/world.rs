@@ -7,7 +7,7 @@ use super::client::{Client, History, name};
 use super::machine::{Machine, Make, first_map, node};
 use super::plan::{Cut, Fault, Plan};
 use super::warden;
-use herd_core::place::{Draft, GroupId, Map, NodeId, Standing};
+use herd_core::place::{Draft, GroupId, Map, Node, NodeId, Standing};
 use herd_core::replica::Want;
 use herd_net::{Cable, Peer, Pipes, Service, System};
 use herd_node::Unsettled;
@@ -556,21 +556,21 @@ impl<S: Service> World<S> {
     /// The next one leads what a node led, where it may; both hear of it at once.
     fn depose_for(&mut self, at: usize, next: usize) {
         let living = self.living();
-        self.depose_to(at, move |other| other == node(next) && living(other));
+        self.depose_to(at, move |other| other == node(next) && living(other), true);
         let map = self.map.clone();
         if let Some(machine) = &mut self.machines[next] {
             machine.take(&map);
         }
     }
 
-    /// Others lead what a node led.
+    /// Others lead what a node led, who hears of it first or, as it stays a member, sometime.
     fn depose(&mut self, at: usize) {
-        let living = self.living();
-        self.depose_to(at, living);
+        let (living, hears_first) = (self.living(), self.map.epoch.is_multiple_of(2));
+        self.depose_to(at, living, hears_first);
     }
 
-    /// Those that may lead what a node led. It hears of it first, as no lease has to run out then.
-    fn depose_to(&mut self, at: usize, may: impl Fn(NodeId) -> bool) {
+    /// Those that may lead what a node led.
+    fn depose_to(&mut self, at: usize, may: impl Fn(NodeId) -> bool, hears_first: bool) {
         let leads = |map: &Map| map.groups_of(node(at)).filter(|(_, group)| group.primary == Some(node(at))).count();
         let before = leads(&self.map);
         if self.machines[at].is_none() || self.paused[at].0 > self.now_ns() {
@@ -581,7 +581,7 @@ impl<S: Service> World<S> {
             self.count("take-overs from the living");
             self.count_pendings(at, TAKEN_OVER);
         }
-        if let Some(machine) = &mut self.machines[at] {
+        if let Some(machine) = self.machines[at].as_mut().filter(|_| hears_first) {
             machine.take(&self.map);
         }
     }
@@ -648,8 +648,8 @@ impl<S: Service> World<S> {
                         warden::bring_back(draft, node(at), &plan);
                     }
                     Task::Remove(..) | Task::BringBack(..) => {}
-                    Task::Grant(group, epoch, want) => granted |= warden::grant(draft, group, epoch, want),
-                    Task::Seat => warden::seat_joined(draft),
+                    Task::Grant(group, epoch, want) => granted |= draft.grant(group, epoch, want),
+                    Task::Seat => drop(draft.seat_joined()),
                 }
             }
         });
@@ -772,10 +772,25 @@ impl<S: Service> World<S> {
             self.lives[at] += 1;
             let life = self.lives[at];
             let living = self.living();
+            let is_alone = self.map.groups_of(node(at)).any(|(_, group)| group.others.is_empty());
+            let at_once = !is_alone && (at as u64 + life).is_multiple_of(2);
+            let mut lost = false;
             self.next_map(|draft| {
-                warden::remove(draft, node(at), &living);
+                match at_once {
+                    true => drop(draft.start_anew(node(at), &living)),
+                    false => warden::remove(draft, node(at), &living),
+                }
                 draft.nodes[at].incarnation = life;
+                lost = draft.has_lost_groups();
+                if lost {
+                    let is_there = |other: &Node| other.id == node(at) || living(other.id);
+                    let there: Vec<Node> = draft.nodes.iter().filter(|other| is_there(other)).cloned().collect();
+                    draft.reopen(&there);
+                }
             });
+            if lost {
+                self.count("groups opened anew");
+            }
             self.start(at);
             self.later(Task::BringBack(at, life));
             for (key, begin) in self.losses.remove(&at).into_iter().flatten() {
@@ -820,7 +835,9 @@ impl<S: Service> World<S> {
         if self.history.nothing + self.history.open > untold {
             let last = |ops: &Vec<Op>| ops.iter().rev().take(self.machines.len()).map(|op| format!("{op}\n")).collect();
             let last: Vec<String> = self.history.ops.values().map(last).collect();
-            return Err(format!("not all objects can be had when nothing goes wrong any more:\n{}", last.concat()));
+            let groups: Vec<String> = self.map.spreads[0].groups.iter().map(|group| format!("{group:?}\n")).collect();
+            let text = "not all objects can be had when nothing goes wrong any more";
+            return Err(format!("{text}:\n{}{}", last.concat(), groups.concat()));
         }
         for client in &mut self.clients {
             client.lost(&mut self.history);

@@ -166,6 +166,14 @@ impl Copies<Key, Edit> for Group {
         Edit::of(self.state(key))
     }
 
+    fn tokens(&self) -> Vec<Key> {
+        Vec::new()
+    }
+
+    fn has_token(&self, _: &Key) -> bool {
+        false
+    }
+
     fn next_key(&self, after: Option<&Key>) -> Option<Key> {
         let (mut items, first) = (Vec::new(), after.map_or(0, Key::slot));
         for slot in (first..SLOTS).filter(|slot| *slot == first || self.store.slot(0, *slot).entries > 0) {
@@ -220,7 +228,7 @@ impl World {
     fn new(seed: u64) -> Self {
         let member = |id| Member { node: node(id), standing: Standing::Backup, since: EPOCH };
         let members = vec![member(2), member(3)];
-        let view = View { epoch: EPOCH, primary: node(1), since: EPOCH, members, needed: 2 };
+        let view = View { epoch: EPOCH, primary: node(1), since: EPOCH, members, needed: 2, lost: 0 };
         let of = |id| (node(id), Node { part: Part::new(node(id)), group: Group::new(8 << 20) });
         let mut world = Self {
             nodes: (1..=4).map(of).collect(),
@@ -270,7 +278,7 @@ impl World {
             Effect::Want(Want::Removed(peer)) => self.stand(peer, None),
             Effect::Clear => {
                 node.group.clear();
-                node.part.cleared(&node.group);
+                node.part.cleared(&mut node.group);
             }
             Effect::Close(peer) => panic!("{id:?} says {peer:?} broke the rules"),
         }

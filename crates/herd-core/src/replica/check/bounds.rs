@@ -59,6 +59,14 @@ impl Copies<u32, Weight> for Blank {
         Weight(1)
     }
 
+    fn tokens(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
+    fn has_token(&self, _: &u32) -> bool {
+        false
+    }
+
     fn next_key(&self, key: Option<&u32>) -> Option<u32> {
         key.is_none().then_some(9)
     }

@@ -158,6 +158,14 @@ impl Copies<Key, Val> for Store {
         Val::of(self.entry(*key).state)
     }
 
+    fn tokens(&self) -> Vec<Key> {
+        Vec::new()
+    }
+
+    fn has_token(&self, _: &Key) -> bool {
+        false
+    }
+
     fn next_key(&self, after: Option<&Key>) -> Option<Key> {
         let is_there = |entry: &Entry| entry.version != 0 || entry.pending.is_some();
         self.entries.iter().find(|(key, entry)| after.is_none_or(|after| *key > after) && is_there(entry)).map(|e| *e.0)

@@ -131,7 +131,7 @@ pub(super) fn node(id: u32) -> NodeId {
 pub(super) fn view(epoch: u32, since: u32, primary: u32, members: &[(u32, Standing, u32)], needed: u8) -> View {
     let member =
         |(id, standing, since): &(u32, Standing, u32)| Member { node: node(*id), standing: *standing, since: *since };
-    View { epoch, primary: node(primary), since, members: members.iter().map(member).collect(), needed }
+    View { epoch, primary: node(primary), since, members: members.iter().map(member).collect(), needed, lost: 0 }
 }
 
 /// Gives a member another standing, or takes it out; who was none comes in.
@@ -258,7 +258,7 @@ impl World {
             Action::Cleared(id) => self.with(*id, |node| {
                 node.clears = false;
                 node.store.entries.clear();
-                node.part.cleared(&node.store);
+                node.part.cleared(&mut node.store);
             }),
             Action::Ask => {
                 let Some(op) = self.later.pop_front() else { return };

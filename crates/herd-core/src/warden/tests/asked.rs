@@ -5,7 +5,7 @@ use crate::control::Control;
 use crate::error::ErrorKind;
 use crate::key::CollectionId;
 use crate::limits::{OFFICE_LEASE_MS, OFFICE_RENEW_MS, SLOTS, WARDEN_ASKS_MAX};
-use crate::place::{GroupId, Grows, Kind};
+use crate::place::{GroupId, Grows, Kind, Standing};
 use std::collections::BTreeSet;
 
 fn spread(bench: &Bench) -> (u8, u8) {
@@ -184,7 +184,7 @@ fn a_join_sends_who_wants_to_hold_back_to_wait() {
 }
 
 #[test]
-fn who_lost_its_memory_is_in_no_group_until_all_have() {
+fn who_lost_its_memory_is_brought_up_to_date_by_who_has_not_until_all_have() {
     let mut bench = Bench::new(config("a"));
     bench.join_all(1..=3);
     bench.all_have();
@@ -192,15 +192,17 @@ fn who_lost_its_memory_is_in_no_group_until_all_have() {
     let before = bench.map();
     let back = bench.join(join(1, 2));
     let map = bench.map();
-    assert_eq!(map.groups_of(back.node).count(), 0);
+    assert_eq!(map.groups_of(back.node).count(), before.groups_of(back.node).count());
     for (number, group) in map.spread(0).expect("the default one").groups.iter().enumerate() {
         let old = before.group(GroupId { spread: 0, number: number as u16 }).expect("it was there");
         assert!(!group.eligible.contains(&back.node));
         let led = old.primary == Some(back.node);
-        assert_eq!(group.primary, old.primary.filter(|_| !led), "nobody else takes its place");
-        let left: BTreeSet<NodeId> = old.members().filter(|node| *node != back.node).collect();
-        assert_eq!(group.members().collect::<BTreeSet<_>>(), left);
-        assert_eq!(group.epoch, map.epoch, "those that are left have a view without it");
+        assert!(group.primary.is_some_and(|primary| led || old.primary == Some(primary)), "who leads goes on");
+        assert!(group.primary.is_some_and(|primary| old.eligible.contains(&primary)), "who leads has all");
+        assert_eq!(group.members().collect::<BTreeSet<_>>(), old.members().collect());
+        let of_back = group.others.iter().find(|member| member.node == back.node).map(|it| (it.standing, it.since));
+        assert_eq!(of_back, Some((Standing::Syncing, map.epoch)), "what it had is gone");
+        assert_eq!((group.epoch, group.copies()), (map.epoch, 2), "those that are left have a view without it");
     }
     bench.join(join(2, 2));
     assert_eq!(bench.pushed.last().map(|(_, held)| *held), Some(true));
@@ -251,7 +253,7 @@ fn a_group_that_lost_all_is_kept_anew_by_who_is_there() {
         let lost = was.members().all(|node| back.contains(&node));
         assert_eq!(is.lost, if lost { map.epoch } else { 0 });
         let gone = was.members().filter(|node| back.contains(node)).count();
-        assert_eq!(is.members().count(), if lost { 2 } else { 2 - gone }, "slot {slot}");
+        assert_eq!((is.members().count(), is.copies()), (2, if lost { 2 } else { 2 - gone }), "slot {slot}");
         assert!(!lost || is.copies() == 2 && is.primary_since == map.epoch);
     }
     assert!(map.spread(0).expect("the default one").groups.iter().any(|group| group.lost > 0), "some did");

@@ -23,9 +23,9 @@ const REFUSED_BY_QUOTA: &str = "\
     ce031208e682edad00000000000000000800140000000000020000000000000009000000000000000000000000000000\
     00000000000000004d0000000000000000000000560be33a0101006e1a0d0003000201050000000600000002";
 const ADOPT_A_VIEW: &str = "\
-    ce031208c9f7e210000000000000000001000b001c000000000000000000000000000000000000000000000000000000\
-    1c000000000000004d00000000000000000000005237a7071a0800030002010500000031e70e27070000000400000002\
-    02090000000003000000080000000205000000";
+    ce031208d23c46e9000000000000000001000b0020000000000000000000000000000000000000000000000000000000\
+    20000000000000004d0000000000000000000000dc5ec0ca1a0800030002010500000097192f20070000000400000003\
+    0000000202090000000003000000080000000205000000";
 const ADOPTED_AND_MORE: &str = "\
     ce0312086e57c3d6000000000000000002000c0020000000000000000000000000000000000000000000000000000000\
     20000000000000004d000000000000000000000008008b461a090003000201050000000087e98fd00200000000000000\
@@ -103,7 +103,7 @@ fn view(chance: &mut Chance) -> View {
     let first = chance.index(members.len() + 1);
     members.rotate_left(first);
     let (epoch, primary, since) = (chance.next() as u32, node(1 + 7 * chance.below(1000) as u32), chance.next() as u32);
-    View { epoch, primary, since, members, needed: 1 + chance.below(9) as u8 }
+    View { epoch, primary, since, members, needed: 1 + chance.below(9) as u8, lost: chance.next() as u32 }
 }
 
 fn pending(chance: &mut Chance) -> Pending {
@@ -181,7 +181,7 @@ fn a_prepare_and_its_answer_have_their_golden_bytes() {
 fn a_view_and_what_is_pending_have_their_golden_bytes() {
     let backup = Member { node: node(9), standing: Standing::Backup, since: 3 };
     let syncing = Member { node: node(8), standing: Standing::Syncing, since: 5 };
-    let view = View { epoch: 5, primary: node(7), since: 4, members: vec![backup, syncing], needed: 2 };
+    let view = View { epoch: 5, primary: node(7), since: 4, members: vec![backup, syncing], needed: 2, lost: 3 };
     assert_eq!(hex(&encoded(Message::Adopt { view })), ADOPT_A_VIEW);
     let key = Key { collection: CollectionId::DEFAULT, generation: 6, name: b"n" };
     let pending = vec![(key, Pending { version: 9, base: 8, removes: true })];
@@ -386,7 +386,10 @@ fn any_bytes_of_a_list_are_taken_or_refused() {
 fn a_view_that_is_out_of_range_is_refused() {
     let body = |primary, needed, nodes: &[u8], standing| {
         let members = nodes.iter().flat_map(|node| [*node, 0, 0, 0, standing, 6, 0, 0, 0]);
-        [primary, 0, 0, 0, 4, 0, 0, 0, needed, nodes.len() as u8].into_iter().chain(members).collect::<Vec<u8>>()
+        [primary, 0, 0, 0, 4, 0, 0, 0, 3, 0, 0, 0, needed, nodes.len() as u8]
+            .into_iter()
+            .chain(members)
+            .collect::<Vec<u8>>()
     };
     let many: Vec<u8> = (10..27).collect();
     for (body, fits, why) in [

@@ -4,11 +4,11 @@ use super::herd::{Herd, shown};
 use crate::group::Done;
 use crate::link::tests::world::node;
 use herd_core::ErrorKind;
-use herd_core::entry::Condition;
+use herd_core::entry::{Condition, Token};
 use herd_core::limits::{GROUP_SWEEP_MS, LINK_PART, PART_OPS_MAX, SLOTS};
 use herd_core::method::Method;
 use herd_core::op::{Action, Answer, Op, Put};
-use herd_core::place::{GroupId, Life, Member, Standing};
+use herd_core::place::{Group, GroupId, Life, Member, NodeId, Standing};
 use herd_store::Body;
 use std::sync::Arc;
 
@@ -409,6 +409,93 @@ fn a_part_of_a_group_that_is_no_more_looks_after_no_slots() {
         assert_eq!((slots(&mut herd, 0), slots(&mut herd, last)), (SLOTS, 0));
     }
     put(&mut herd, b"n", b"1");
+    herd.pass(5);
+    herd.check_equal();
+}
+
+/// The node that is none of a group's members.
+fn third(group: &Group) -> NodeId {
+    (1..=3).map(node).find(|id| group.members().all(|member| member != *id)).expect("two of three are")
+}
+
+/// An earlier holder is refused by a member that came with a copy, after its take-over.
+#[test]
+fn a_copy_takes_along_the_tokens_that_removed_objects_left() {
+    let mut herd = Herd::new(3, 2);
+    let names: Vec<[u8; 4]> = (0..60u32).map(u32::to_le_bytes).collect();
+    let with = |op: Op<'static, Arc<Body>>, grant| Op { token: Some(Token { lock: [7; 16], grant }), ..op };
+    for (at, name) in names.iter().enumerate() {
+        herd.ask(name, &with(small(b"1"), 9)).expect("it is done");
+        if at % 3 > 0 {
+            herd.ask(name, &with(remove(), 9)).expect("it is done");
+        }
+    }
+    let groups = herd.map.spreads[0].groups.clone();
+    herd.change_map(|draft| {
+        for group in &mut draft.spreads[0].groups {
+            let node = third(group);
+            group.others.push(Member { node, standing: Standing::Syncing, since: 0 });
+        }
+    });
+    herd.tell_map();
+    // One more leaves its token while the copies are made, or after that.
+    herd.ask(&names[0], &with(remove(), 9)).expect("it is done");
+    herd.settle();
+    let wants = herd.wants();
+    assert_eq!(wants.len(), groups.len());
+    herd.change_map(|draft| {
+        let epochs: Vec<u32> = draft.spreads[0].groups.iter().map(|group| group.epoch).collect();
+        wants.iter().for_each(|(id, want)| assert!(draft.grant(*id, epochs[usize::from(id.number)], *want)));
+    });
+    herd.tell_map();
+    herd.change_map(|draft| assert!(draft.seat_joined()));
+    herd.tell_map();
+    herd.change_map(|draft| {
+        for (group, old) in draft.spreads[0].groups.iter_mut().zip(&groups) {
+            let (first, next) = (group.primary.expect("it has one"), third(old));
+            group.primary = Some(next);
+            group.others.iter_mut().filter(|member| member.node == next).for_each(|member| member.node = first);
+        }
+    });
+    herd.tell_map();
+    for name in &names {
+        let refused = |herd: &mut Herd, op| herd.ask(name, &op).err().map(|error| error.kind);
+        assert_eq!(refused(&mut herd, with(small(b"2"), 8)), Some(ErrorKind::ConditionFailed));
+        assert_eq!(refused(&mut herd, small(b"2")), Some(ErrorKind::NotAllowed));
+        assert_eq!(refused(&mut herd, with(small(b"3"), 9)), None);
+    }
+    herd.pass(5);
+    herd.check_equal();
+}
+
+/// What was held before the epoch of a loss is dropped by whoever has it, before the group goes on.
+#[test]
+fn what_a_group_has_lost_comes_back_from_nobody() {
+    let mut herd = Herd::new(3, 2);
+    for i in 0..60u32 {
+        put(&mut herd, &i.to_le_bytes(), b"old");
+    }
+    herd.change_map(|draft| {
+        let epoch = draft.epoch + 1;
+        for (number, group) in draft.spreads[0].groups.iter_mut().enumerate().filter(|(number, _)| number % 2 == 0) {
+            group.lost = epoch;
+            // Led by the one before, or by its backup.
+            if number % 4 == 0 {
+                let first = group.primary.replace(group.others[0].node).expect("it has one");
+                group.others[0].node = first;
+            }
+            group.others.push(Member { node: third(group), standing: Standing::Backup, since: 0 });
+            group.eligible = group.members().collect();
+        }
+    });
+    herd.tell_map();
+    for i in 0..60u32 {
+        let name = i.to_le_bytes();
+        let is_lost = herd.group(&name).number.is_multiple_of(2);
+        let found = herd.ask(&name, &read()).ok().and_then(|done| shown(&done));
+        assert_eq!(found.is_none(), is_lost, "object {i}");
+        put(&mut herd, &name, b"new");
+    }
     herd.pass(5);
     herd.check_equal();
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::link::tests::world::{node, serving};
-use herd_core::place::Draft;
+use herd_core::place::{Draft, Standing};
 
 /// A herd of three with two copies, as its first node sees it: which others have links to it.
 struct World {
@@ -81,12 +81,27 @@ fn a_group_that_nobody_leads_is_told_beside_those_that_are_stopped_otherwise() {
     let mut world = World::new();
     world.look(0);
     world.change(|draft| draft.spreads[0].groups[5].primary = None);
-    begin(&world.look(200), &["1 of 24 groups (0/5) takes no writes: not read either: the node that led was started"]);
+    begin(&world.look(200), &["1 of 24 groups (0/5) takes no writes: not read either: nobody leads it, and n"]);
     world.linked.clear();
     world.look(400);
     let lines = world.look(1_400);
     begin(&lines[..2], &["node n2 (127.0.0.1:7002) is out", "node n3 (127.0.0.1:7003) is out"]);
     assert!(lines[2..].iter().all(|line| !line.contains("(0/5)")), "{lines:#?}");
+}
+
+#[test]
+fn copies_that_are_made_anew_are_told_when_that_begins_and_when_all_are_there() {
+    let mut world = World::new();
+    world.look(0);
+    let syncing = |draft: &mut Draft, numbers: &[usize], standing| {
+        numbers.iter().for_each(|number| draft.spreads[0].groups[*number].others[0].standing = standing);
+    };
+    world.change(|draft| syncing(draft, &[3, 4], Standing::Syncing));
+    begin(&world.look(200), &["2 of 24 groups (0/3, 0/4) have fewer copies than there should be"]);
+    world.change(|draft| syncing(draft, &[4], Standing::Backup));
+    assert_eq!(world.look(400), [""; 0]);
+    world.change(|draft| syncing(draft, &[3], Standing::Backup));
+    begin(&world.look(1_400), &["all 24 groups have their copies again, after 1.2 s"]);
 }
 
 #[test]

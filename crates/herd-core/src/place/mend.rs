@@ -1,0 +1,220 @@
+//! Groups as nodes come and go while the herd holds objects: who leads when a node was started anew, who gets its
+//! copies back, who is a backup again, and that the lead is shared out evenly.
+//!
+//! * Nobody leads who has not all that was acknowledged: the next primary is one of the backups.
+//! * What a node had is gone when it is started anew. It is syncing from then on, in the very map that tells of its new
+//!   life, so nobody takes for a copy what is none.
+//! * A member that has all, as its primary says, is joining; who is joining by one map is a backup by a later one.
+//! * The lead goes from one member to another of a group that is whole: who led stays a backup, so the next primary
+//!   decides nothing before that has heard of it.
+//!
+//! All these are changes of a draft; the map numbers what has changed. Callers: the warden, and that of the simulator.
+
+use super::map::{Draft, Group, GroupId, Kind, Member, Node, NodeId, Spread, Standing};
+use crate::limits::BALANCE_MOVES_MAX;
+use crate::replica::Want;
+use std::collections::BTreeMap;
+
+impl Draft {
+    /// The memory of a node is gone. Groups that it led are led by a backup, of those that are heard first; it is
+    /// syncing where it was a member and others have what was acknowledged. Where nobody has, that is noted. Gives
+    /// whether anybody has anything.
+    pub fn start_anew(&mut self, node: NodeId, is_heard: impl Fn(NodeId) -> bool) -> bool {
+        // That of the map that comes of it: a node in another life changes it.
+        let epoch = self.epoch + 1;
+        let mut held = false;
+        for spread in &mut self.spreads {
+            let mut loads = Loads::of(spread);
+            let slots = slots_of(spread);
+            for (group, slots) in spread.groups.iter_mut().zip(slots) {
+                let was_eligible = group.eligible.contains(&node);
+                group.start_anew(node, |backups| loads.lightest(backups, slots, &is_heard));
+                held |= !group.eligible.is_empty();
+                if was_eligible && group.eligible.is_empty() {
+                    group.lost = if spread.kind == Kind::Kept { epoch } else { 0 };
+                }
+            }
+        }
+        held
+    }
+
+    /// All objects of the collections of a spread group are gone, wherever somebody has some of them still: half of a
+    /// copy whose original was lost.
+    pub fn forget_objects(&mut self, spread: u16) {
+        let its = self.collections.iter_mut().filter(|it| it.id.spread_group() == spread);
+        its.for_each(|it| it.generation = it.generation.saturating_add(1));
+    }
+
+    /// What the primary of a group asked for in the view of that epoch, if that is the present one; whether there was
+    /// anything to do.
+    pub fn grant(&mut self, id: GroupId, epoch: u32, want: Want) -> bool {
+        let spread = self.spreads.iter_mut().find(|spread| spread.id == id.spread);
+        let group = spread.and_then(|spread| spread.groups.get_mut(usize::from(id.number)));
+        let Some(group) = group.filter(|it| it.epoch == epoch && it.primary.is_some()) else { return false };
+        let (Want::Joining(node) | Want::Removed(node)) = want;
+        let Some(at) = group.others.iter().position(|member| member.node == node) else { return false };
+        match (want, group.others[at].standing) {
+            (Want::Joining(_), Standing::Syncing) => group.others[at].standing = Standing::Joining,
+            (Want::Removed(_), Standing::Syncing | Standing::Joining) => drop(group.others.remove(at)),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Whether somebody is joining.
+    pub fn has_joining(&self) -> bool {
+        let groups = self.spreads.iter().flat_map(|spread| &spread.groups).filter(|group| group.primary.is_some());
+        groups.flat_map(|group| &group.others).any(|member| member.standing == Standing::Joining)
+    }
+
+    /// Who is joining, and is waited for therefore, has all and is a backup; whether there was anybody.
+    pub fn seat_joined(&mut self) -> bool {
+        let mut any = false;
+        let groups = self.spreads.iter_mut().flat_map(|spread| &mut spread.groups);
+        // Where nobody leads what they have is lost.
+        for group in groups.filter(|group| group.primary.is_some()) {
+            for member in group.others.iter_mut().filter(|member| member.standing == Standing::Joining) {
+                member.standing = Standing::Backup;
+                group.eligible.push(member.node);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// The groups that have fewer members than they should keep copies, and somebody who decides; while so many nodes
+    /// are there.
+    pub fn short_groups(&self, nodes: usize) -> Vec<GroupId> {
+        let mut short = Vec::new();
+        for spread in self.spreads.iter().filter(|spread| spread.kind == Kind::Kept) {
+            let is_short =
+                |group: &Group| group.primary.is_some() && group.members().count() < nodes.min(spread.copies.into());
+            let numbers = (0..).zip(&spread.groups).filter(|(_, group)| is_short(group)).map(|(number, _)| number);
+            short.extend(numbers.map(|number| GroupId { spread: spread.id, number }));
+        }
+        short
+    }
+
+    /// Has these groups get one copy more each, at a node of those that are there; whether any could.
+    pub fn repair(&mut self, groups: &[GroupId], there: &[Node]) -> bool {
+        let mut any = false;
+        for id in groups {
+            let nodes: BTreeMap<NodeId, &Node> = self.nodes.iter().map(|node| (node.id, node)).collect();
+            let Some(spread) = self.spreads.iter_mut().find(|spread| spread.id == id.spread) else { continue };
+            let Some(group) = spread.groups.get(usize::from(id.number)) else { continue };
+            let members: Vec<&Node> = group.members().filter_map(|id| nodes.get(&id).copied()).collect();
+            let next = spread.next_member(&members, there).map(|node| node.id);
+            let group = &mut spread.groups[usize::from(id.number)];
+            group.others.extend(next.map(|node| Member { node, standing: Standing::Syncing, since: 0 }));
+            any |= next.is_some();
+        }
+        any
+    }
+
+    /// Whether each group has all its copies, as far as there are so many nodes that are up, and somebody who decides.
+    pub fn is_whole(&self, nodes: usize) -> bool {
+        let is_whole = |spread: &Spread, group: &Group| {
+            let is_backup = |member: &Member| member.standing == Standing::Backup;
+            group.primary.is_some()
+                && group.others.iter().all(is_backup)
+                && group.copies() >= nodes.min(spread.copies.into())
+        };
+        self.spreads.iter().all(|spread| spread.groups.iter().all(|group| is_whole(spread, group)))
+    }
+
+    /// Shares the lead out: nobody leads a larger part of the slots that he keeps than another member who could lead
+    /// some of them instead. Only where all groups are whole. Some groups at a time; whether there were any.
+    pub fn balance(&mut self) -> bool {
+        let mut left = BALANCE_MOVES_MAX;
+        for spread in &mut self.spreads {
+            let (mut loads, slots) = (Loads::of(spread), slots_of(spread));
+            while left > 0
+                && let Some((number, next)) = loads.uneven(spread, &slots)
+            {
+                let group = &mut spread.groups[number];
+                let Some(at) = group.others.iter().position(|member| member.node == next) else { break };
+                let Some(old) = group.primary.replace(next) else { break };
+                group.others[at].node = old;
+                loads.moves(old, next, slots[number]);
+                left -= 1;
+            }
+        }
+        left < BALANCE_MOVES_MAX
+    }
+}
+
+impl Group {
+    fn start_anew(&mut self, node: NodeId, successor: impl FnOnce(&[NodeId]) -> Option<NodeId>) {
+        let was_member = self.members().any(|member| member == node);
+        self.eligible.retain(|eligible| *eligible != node);
+        self.others.retain(|member| member.node != node);
+        self.primary = self.primary.filter(|primary| *primary != node);
+        if self.primary.is_none() {
+            let backups = self.others.iter().filter(|member| member.standing == Standing::Backup);
+            self.primary = successor(&backups.map(|member| member.node).collect::<Vec<_>>());
+            let primary = self.primary;
+            self.others.retain(|member| Some(member.node) != primary);
+        }
+        if was_member && self.primary.is_some() {
+            self.others.push(Member { node, standing: Standing::Syncing, since: 0 });
+        }
+    }
+}
+
+/// How many slots each group has, by number.
+fn slots_of(spread: &Spread) -> Vec<u64> {
+    let mut slots = vec![0; spread.groups.len()];
+    spread.slots.iter().for_each(|number| slots[usize::from(*number)] += 1);
+    slots
+}
+
+/// The slots that nodes lead, and those that they keep.
+struct Loads(BTreeMap<NodeId, (u64, u64)>);
+
+impl Loads {
+    fn of(spread: &Spread) -> Self {
+        let mut loads = Self(BTreeMap::new());
+        for (group, slots) in spread.groups.iter().zip(slots_of(spread)) {
+            for member in group.members() {
+                let (led, kept) = loads.0.entry(member).or_default();
+                *led += if group.primary == Some(member) { slots } else { 0 };
+                *kept += slots;
+            }
+        }
+        loads
+    }
+
+    /// The part of its slots that a node leads, if it leads `more` than now.
+    fn part(&self, node: NodeId, more: u64) -> u64 {
+        let (led, kept) = self.0.get(&node).copied().unwrap_or_default();
+        ((led + more) << 32) / kept.max(1)
+    }
+
+    /// Of those nodes, of which some are heard, the one that leads the least; it leads so many slots more from now on.
+    fn lightest(&mut self, nodes: &[NodeId], slots: u64, is_heard: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+        let next = nodes.iter().copied().min_by_key(|node| (!is_heard(*node), self.part(*node, slots), *node))?;
+        self.0.entry(next).or_default().0 += slots;
+        Some(next)
+    }
+
+    /// The group, and its next primary, by which the lead is shared out most.
+    fn uneven(&self, spread: &Spread, slots: &[u64]) -> Option<(usize, NodeId)> {
+        let mut best = (0, None);
+        for (number, group) in spread.groups.iter().enumerate().filter(|(number, _)| slots[*number] > 0) {
+            let Some(primary) = group.primary else { continue };
+            for member in group.others.iter().filter(|member| member.standing == Standing::Backup) {
+                let gain = self.part(primary, 0).saturating_sub(self.part(member.node, slots[number]));
+                if gain > best.0 {
+                    best = (gain, Some((number, member.node)));
+                }
+            }
+        }
+        best.1
+    }
+
+    /// The lead of so many slots goes from one node to another.
+    fn moves(&mut self, from: NodeId, to: NodeId, slots: u64) {
+        self.0.entry(from).and_modify(|(led, _)| *led -= slots);
+        self.0.entry(to).and_modify(|(led, _)| *led += slots);
+    }
+}

@@ -1,0 +1,133 @@
+//! What the warden does of itself: nodes that were started anew get their copies back, and lead again.
+
+use super::*;
+use crate::limits::{BALANCE_CALM_MS, REPAIR_AFTER_MS, WANTS_MAX, WARDEN_HEARS_MS, WARDEN_TICK_MS};
+use crate::place::{GroupId, Member, Standing};
+use crate::replica::Want;
+
+/// Three nodes that keep three copies, and the herd holds objects.
+fn held() -> Bench {
+    let mut bench = Bench::new(config("a"));
+    bench.join_all(1..=3);
+    bench.all_have();
+    bench.ask(Ask::Hold).expect("all have the map");
+    bench.tick(WARDEN_HEARS_MS);
+    bench
+}
+
+/// Members of the default spread group's groups that are so.
+fn all(bench: &Bench, standing: Standing) -> Vec<(GroupId, u32, NodeId)> {
+    let map = bench.map();
+    let groups = map.spread(0).expect("the default one").groups.iter().enumerate();
+    let of = |(number, group): (usize, &crate::place::Group)| {
+        let id = GroupId { spread: 0, number: number as u16 };
+        let epoch = group.epoch;
+        let its = group.others.iter().filter(|member: &&Member| member.standing == standing);
+        its.map(|member| (id, epoch, member.node)).collect::<Vec<_>>()
+    };
+    groups.flat_map(of).collect()
+}
+
+fn led(bench: &Bench) -> [usize; 3] {
+    let map = bench.map();
+    let groups = &map.spread(0).expect("the default one").groups;
+    [1, 2, 3].map(|number| groups.iter().filter(|it| it.primary.is_some_and(|node| node.0.get() == number)).count())
+}
+
+/// Time goes by, for the lead to be shared out.
+fn calm(bench: &mut Bench) {
+    bench.tick(BALANCE_CALM_MS);
+    bench.tick(WARDEN_TICK_MS);
+}
+
+/// The primaries of these groups want this.
+fn want(bench: &mut Bench, all: &[(GroupId, u32, NodeId)], want: impl Fn(NodeId) -> Want) {
+    let wants: Vec<_> = all.iter().map(|(id, epoch, node)| (*id, *epoch, want(*node))).collect();
+    for some in wants.chunks(WANTS_MAX) {
+        assert_eq!(bench.ask(Ask::Wants(some.to_vec())), Ok(Answer::Noted));
+    }
+}
+
+#[test]
+fn who_was_started_anew_is_a_backup_again_when_it_has_all_and_leads_its_share_when_all_is_calm() {
+    let mut bench = held();
+    let before = led(&bench);
+    assert_eq!(before, [8, 8, 8]);
+    bench.join(join(2, 2));
+    assert_eq!(led(&bench), [12, 0, 12], "what it led is led by others, evenly");
+    let syncing = all(&bench, Standing::Syncing);
+    assert_eq!(syncing.len(), 24);
+    calm(&mut bench);
+    assert_eq!(led(&bench), [12, 0, 12], "nothing moves while copies are made");
+    want(&mut bench, &syncing[..10], Want::Joining);
+    bench.tick(WARDEN_TICK_MS);
+    assert_eq!(all(&bench, Standing::Joining).len(), 10);
+    bench.tick(WARDEN_TICK_MS);
+    assert_eq!((all(&bench, Standing::Joining).len(), all(&bench, Standing::Syncing).len()), (0, 14));
+    let epoch = bench.map().epoch;
+    want(&mut bench, &syncing[..10], Want::Joining);
+    bench.tick(WARDEN_TICK_MS);
+    assert_eq!(bench.map().epoch, epoch, "what was asked in a view that is over stands for nothing");
+    want(&mut bench, &syncing[10..], Want::Joining);
+    bench.tick(WARDEN_TICK_MS);
+    bench.tick(WARDEN_TICK_MS);
+    let map = bench.map();
+    assert!(map.is_whole(3));
+    let is_eligible = |group: &crate::place::Group| group.eligible.len() == 3;
+    assert!(map.spread(0).expect("the default one").groups.iter().all(is_eligible));
+    calm(&mut bench);
+    assert_eq!(led(&bench), [12, 0, 12], "not before all have the map");
+    bench.all_have();
+    calm(&mut bench);
+    assert_eq!(led(&bench), [8, 8, 8]);
+    let epoch = bench.map().epoch;
+    bench.all_have();
+    calm(&mut bench);
+    assert_eq!(bench.map().epoch, epoch, "and there it stays");
+}
+
+#[test]
+fn who_had_no_room_is_asked_again_later() {
+    let mut bench = held();
+    bench.join(join(3, 2));
+    let syncing = all(&bench, Standing::Syncing);
+    want(&mut bench, &syncing[..1], Want::Removed);
+    bench.tick(WARDEN_TICK_MS);
+    assert_eq!(all(&bench, Standing::Syncing).len(), 23);
+    bench.tick(WARDEN_TICK_MS);
+    bench.tick(REPAIR_AFTER_MS - WARDEN_TICK_MS);
+    assert_eq!(all(&bench, Standing::Syncing).len(), 23);
+    bench.tick(WARDEN_TICK_MS);
+    assert_eq!(all(&bench, Standing::Syncing).len(), 24);
+}
+
+/// One after the other, each time when the last one has all: nothing is lost.
+#[test]
+fn all_nodes_can_be_started_anew_in_turn() {
+    let mut bench = held();
+    for life in 2..4 {
+        for number in 1..=3 {
+            bench.join(join(number, life));
+            let syncing = all(&bench, Standing::Syncing);
+            assert_eq!(syncing.len(), 24);
+            want(&mut bench, &syncing, Want::Joining);
+            bench.tick(WARDEN_TICK_MS);
+            bench.tick(WARDEN_TICK_MS);
+        }
+    }
+    let map = bench.map();
+    assert!(map.is_whole(3) && map.spread(0).expect("the default one").groups.iter().all(|group| group.lost == 0));
+    assert_eq!(map.collections[0].generation, 1);
+}
+
+/// Half a copy of what is lost is nothing: the collections are emptied where somebody has it.
+#[test]
+fn what_was_half_copied_when_its_last_holder_went_is_gone_everywhere() {
+    let mut bench = held();
+    for number in 1..=3 {
+        bench.join(join(number, 2));
+    }
+    let map = bench.map();
+    assert!(map.collections[0].generation > 1);
+    assert!(map.spread(0).expect("the default one").groups.iter().all(|group| group.lost == map.epoch));
+}
