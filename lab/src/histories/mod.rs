@@ -195,14 +195,17 @@ impl History<'_> {
         missing.map_or(Ok(line), |why| Err(Error::new(format!("{why}; kept in {}", file.display()))))
     }
 
-    /// Clients and disturbances at once.
+    /// Clients and disturbances at once. Nodes end with the thread that started them: so it is this one that disturbs.
     fn make(&self, herd: &Herd, plan: &Plan, faults: &[Fault]) -> Result<(Vec<Record>, BTreeMap<Fault, u64>)> {
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
-            let nemesis = scope.spawn(|| nemesis::run(herd, faults, self.seed, &over));
-            let records = herd.on_clients(|| work::run(plan));
-            over.store(true, Ordering::Relaxed);
-            let counts = nemesis.join().map_err(|_| Error::new("the thread that disturbs panicked"))?;
+            let asking = scope.spawn(|| {
+                let records = herd.on_clients(|| work::run(plan));
+                over.store(true, Ordering::Relaxed);
+                records
+            });
+            let counts = nemesis::run(herd, faults, self.seed, &over);
+            let records = asking.join().map_err(|_| Error::new("the thread that asks panicked"))?;
             Ok((records?, counts?))
         })
     }

@@ -1,5 +1,5 @@
-//! What befalls a herd while a history is made: nodes that are stopped in their tracks, cables pulled, slow links, and
-//! pairs of nodes that do not hear each other, or whose connections are reset, for moments or seconds.
+//! What befalls a herd while a history is made: nodes that are stopped in their tracks, or killed, cables pulled, slow
+//! links, and pairs of nodes that do not hear each other, or whose connections are reset, for moments or seconds.
 //!
 //! Each disturbance is undone before the next begins, and all of them before the history ends.
 
@@ -29,15 +29,21 @@ pub(super) enum Fault {
     Part,
     /// Connections between such two are reset again and again.
     Reset,
+    /// A node is killed, and started again later; the next disturbance waits until it has its copies again.
+    Kill,
 }
 
 impl Fault {
     /// All of them.
-    pub(super) const ALL: [Self; 5] = [Self::Pause, Self::Cut, Self::Slow, Self::Part, Self::Reset];
+    pub(super) const ALL: [Self; 6] = [Self::Pause, Self::Cut, Self::Slow, Self::Part, Self::Reset, Self::Kill];
 
-    /// All but the first need a network of our own.
+    /// All but the first need a network of our own; who is killed loses nothing where others have copies.
     fn can_befall(self, herd: &Herd) -> bool {
-        self == Self::Pause || herd.hosts.is_some()
+        match self {
+            Self::Pause => true,
+            Self::Kill => herd.hosts.is_some() && herd.keeps_copies(),
+            _ => herd.hosts.is_some(),
+        }
     }
 }
 
@@ -76,7 +82,7 @@ fn befall(herd: &Herd, fault: Fault, (node, other): (usize, usize), time_ms: u64
     let hosts = || herd.hosts.as_ref().ok_or_else(|| Error::new("there is no network of our own"));
     match fault {
         Fault::Pause => {
-            let pid = herd.nodes[node].pid();
+            let pid = herd.pid(node);
             sys::signal(pid, libc::SIGSTOP)?;
             rest(time_ms, over);
             Ok(sys::signal(pid, libc::SIGCONT)?)
@@ -108,6 +114,12 @@ fn befall(herd: &Herd, fault: Fault, (node, other): (usize, usize), time_ms: u64
                 rest(time_ms / (2 * RESETS), over);
             }
             Ok(())
+        }
+        Fault::Kill => {
+            hosts()?;
+            herd.kill(node)?;
+            rest(time_ms, over);
+            herd.start_again(node)
         }
     }
 }
