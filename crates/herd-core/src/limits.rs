@@ -429,6 +429,9 @@ pub const WARDEN_HEARS_MS: u64 = 3_000;
 /// started anew is there again by then, and one that had no room may have some.
 pub const REPAIR_AFTER_MS: u64 = 10_000;
 
+/// How long at most a node that could not keep a copy is not asked to keep one again: it is asked ever later.
+pub const REPAIR_AGAIN_MAX_MS: u64 = 3_600_000;
+
 /// How long the map is the same before the lead of groups is shared out again: what makes it change comes in a row.
 pub const BALANCE_CALM_MS: u64 = 3_000;
 

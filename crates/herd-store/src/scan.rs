@@ -95,6 +95,16 @@ impl SlotCursor {
     pub fn is_at_end(&self) -> bool {
         self.next.is_none()
     }
+
+    /// The slot.
+    pub fn slot(&self) -> usize {
+        self.slot
+    }
+
+    /// Goes to the end: what is left is not looked at.
+    pub fn end(&mut self) {
+        self.next = None;
+    }
 }
 
 impl Store {
@@ -217,8 +227,12 @@ impl Store {
             let shard = self.lock(at);
             let current = shard.of_spread(spread).into_iter().filter(|(generation, l)| l.is_current(*generation, now));
             for (generation, logs) in current {
-                let keys = shard.left.names(generation, now.unix_ms).map(|name| self.key_of(&logs.c, name));
-                all.extend(keys.filter(|key| is_meant(key.slot())));
+                for name in shard.left.names(generation, now.unix_ms) {
+                    let id = logs.c.object_id(&self.hash_key, name);
+                    if is_meant(id.slot()) {
+                        all.push(Key::of(id, logs.c.id, name));
+                    }
+                }
             }
         }
         all

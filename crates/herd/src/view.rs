@@ -11,13 +11,16 @@ use herd_client::Config;
 use herd_client::blocking::Client;
 use herd_core::size;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a node is waited for that another one has named.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How often it is looked whether groups have their copies.
 const AGAIN: Duration = Duration::from_millis(200);
+/// How long no node may answer meanwhile.
+const SILENT: Duration = Duration::from_secs(10);
 /// What each node tells of itself that is shown beside its name.
 const OWN: [&str; 8] =
     ["objects", "bytes", "memory_used_bytes", "memory_bytes", "connections", "uptime_s", "build", "epoch"];
@@ -74,11 +77,24 @@ fn merged(mut all: Value, nodes: Vec<Value>, told: &[Option<Value>]) -> Value {
 /// Waits until each group takes writes and has all its copies; what the herd says of itself then.
 fn whole(herd: &HerdArgs) -> Result<Value, Failure> {
     let steps = Steps::new("groups have all their copies");
+    let mut heard = Instant::now();
     loop {
-        let status = gather(herd)?;
+        let status = match gather(herd) {
+            Ok(status) => status,
+            // It may be the one that is just started again.
+            Err(error) if heard.elapsed() > SILENT => return Err(error),
+            Err(_) => {
+                std::thread::sleep(AGAIN);
+                continue;
+            }
+        };
+        heard = Instant::now();
         let groups = status["group_list"].as_array().map_or(&[][..], Vec::as_slice);
-        let done = groups.iter().filter(|group| is_whole(group)).count() as u64;
-        if done == groups.len() as u64 {
+        let nodes = status["nodes"].as_array().map_or(&[][..], Vec::as_slice);
+        let up = nodes.iter().filter(|node| node["state"] != "down").count() as u64;
+        let done = groups.iter().filter(|group| is_whole(group, up)).count() as u64;
+        let epochs: BTreeSet<u64> = nodes.iter().filter_map(|node| node["epoch"].as_u64()).collect();
+        if done == groups.len() as u64 && epochs.len() <= 1 {
             return Ok(status);
         }
         steps.at(done, groups.len() as u64);
@@ -86,9 +102,10 @@ fn whole(herd: &HerdArgs) -> Result<Value, Failure> {
     }
 }
 
-/// Whether a group takes writes and has all its copies.
-fn is_whole(group: &Value) -> bool {
-    group["stops"].is_null() && group["has"].as_u64() >= group["copies"].as_u64()
+/// Whether a group takes writes and has all its copies, as far as there are so many nodes.
+fn is_whole(group: &Value, nodes: u64) -> bool {
+    let number = |field: &str| group[field].as_u64().unwrap_or(0);
+    group["stops"].is_null() && number("has") >= number("copies").min(nodes)
 }
 
 /// Of what [`gather`] told: the names of the nodes that were silent.

@@ -17,9 +17,10 @@ use std::collections::BTreeMap;
 
 impl Draft {
     /// The memory of a node is gone. Groups that it led are led by a backup, of those that are heard first; it is
-    /// syncing where it was a member and others have what was acknowledged. Where nobody has, that is noted. Gives
-    /// whether anybody has anything.
+    /// syncing where it was a member and others have what was acknowledged, also who was joining until now. Where
+    /// nobody has, that is noted. Gives whether anybody has anything.
     pub fn start_anew(&mut self, node: NodeId, is_heard: impl Fn(NodeId) -> bool) -> bool {
+        self.seat_joined();
         // That of the map that comes of it: a node in another life changes it.
         let epoch = self.epoch + 1;
         let mut held = false;
@@ -95,15 +96,16 @@ impl Draft {
         short
     }
 
-    /// Has these groups get one copy more each, at a node of those that are there; whether any could.
-    pub fn repair(&mut self, groups: &[GroupId], there: &[Node]) -> bool {
+    /// Has these groups get one copy more each, at a node of those that are there and may; whether any could.
+    pub fn repair(&mut self, groups: &[GroupId], there: &[Node], may: impl Fn(GroupId, NodeId) -> bool) -> bool {
         let mut any = false;
         for id in groups {
+            let there: Vec<Node> = there.iter().filter(|node| may(*id, node.id)).cloned().collect();
             let nodes: BTreeMap<NodeId, &Node> = self.nodes.iter().map(|node| (node.id, node)).collect();
             let Some(spread) = self.spreads.iter_mut().find(|spread| spread.id == id.spread) else { continue };
             let Some(group) = spread.groups.get(usize::from(id.number)) else { continue };
             let members: Vec<&Node> = group.members().filter_map(|id| nodes.get(&id).copied()).collect();
-            let next = spread.next_member(&members, there).map(|node| node.id);
+            let next = spread.next_member(&members, &there).map(|node| node.id);
             let group = &mut spread.groups[usize::from(id.number)];
             group.others.extend(next.map(|node| Member { node, standing: Standing::Syncing, since: 0 }));
             any |= next.is_some();

@@ -165,6 +165,11 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         }
         let mine = |view: &View| view.member(self.me).map(|member| (member.since, member.standing));
         match (mine(&old), mine(&self.view)) {
+            // Half a copy takes the room that its node may need for whole ones.
+            (Some((_, Standing::Syncing | Standing::Joining)), None) => {
+                drop_pendings(at);
+                self.clear();
+            }
             (_, None) => drop_pendings(at),
             (Some((before, _)), Some((since, Standing::Syncing))) if before == since => {}
             (_, Some((_, Standing::Syncing))) => self.clear(),

@@ -5,10 +5,10 @@ use super::flight::Flight;
 use super::reach::Heard;
 use super::state::{Rules, State};
 use super::{Phase, Warden};
-use crate::limits::{BALANCE_CALM_MS, REPAIR_AFTER_MS};
-use crate::place::{GroupId, Map, Node};
+use crate::limits::{BALANCE_CALM_MS, REPAIR_AFTER_MS, REPAIR_AGAIN_MAX_MS};
+use crate::place::{GroupId, Map, Node, NodeId, NodeState};
 use crate::replica::Want;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// What it keeps for that.
@@ -18,8 +18,12 @@ pub(super) struct Care {
     wants: BTreeMap<GroupId, (u32, Want)>,
     /// Groups with fewer members than they should have: their epoch, and since when it is so.
     short: BTreeMap<GroupId, (u32, u64)>,
+    /// Who could not keep a copy of a group: until when it is not asked again, and how long that was.
+    barred: BTreeMap<(GroupId, NodeId), (u64, u64)>,
     /// The map's epoch, and since when it is that.
     calm: (u32, u64),
+    /// The epoch at which the lead was even.
+    even: u32,
 }
 
 /// What there is to do.
@@ -28,6 +32,8 @@ pub(super) struct Todo {
     wants: Vec<(GroupId, u32, Want)>,
     /// Groups that are to get a copy more.
     repair: Vec<GroupId>,
+    /// At none of these nodes.
+    barred: BTreeSet<(GroupId, NodeId)>,
     /// Whether the lead may be shared out.
     balance: bool,
 }
@@ -48,17 +54,35 @@ impl Care {
         if self.calm.0 != map.epoch {
             self.calm = (map.epoch, now_ms);
         }
-        let short: Vec<(GroupId, u32)> =
+        let short: BTreeMap<GroupId, u32> =
             map.short_groups(there).into_iter().filter_map(|id| Some((id, map.group(id)?.epoch))).collect();
-        self.short.retain(|id, (epoch, _)| short.contains(&(*id, *epoch)));
+        self.short.retain(|id, (epoch, _)| short.get(id) == Some(epoch));
         for (id, epoch) in short {
             self.short.entry(id).or_insert((epoch, now_ms));
         }
+        let wants = std::mem::take(&mut self.wants);
+        for (id, (_, want)) in &wants {
+            if let Want::Removed(node) = want {
+                self.bar((*id, *node), now_ms);
+            }
+        }
+        self.barred.retain(|_, (until_ms, for_ms)| now_ms < *until_ms + *for_ms);
         let is_due = |since_ms: u64| now_ms >= since_ms + REPAIR_AFTER_MS;
         Todo {
-            wants: std::mem::take(&mut self.wants).into_iter().map(|(id, (epoch, want))| (id, epoch, want)).collect(),
+            wants: wants.into_iter().map(|(id, (epoch, want))| (id, epoch, want)).collect(),
             repair: self.short.iter().filter(|(_, (_, since_ms))| is_due(*since_ms)).map(|(id, _)| *id).collect(),
-            balance: now_ms >= self.calm.1 + BALANCE_CALM_MS,
+            barred: self.barred.iter().filter(|(_, (until_ms, _))| now_ms < *until_ms).map(|(of, _)| *of).collect(),
+            balance: self.even != map.epoch && now_ms >= self.calm.1 + BALANCE_CALM_MS,
+        }
+    }
+
+    /// A node could not keep a copy of a group: it is asked again ever later, as each time costs a copy.
+    fn bar(&mut self, of: (GroupId, NodeId), now_ms: u64) {
+        let (until_ms, for_ms) = self.barred.entry(of).or_insert((0, REPAIR_AFTER_MS / 2));
+        // What is told again in the same view is one time.
+        if now_ms >= *until_ms {
+            *for_ms = (2 * *for_ms).min(REPAIR_AGAIN_MAX_MS);
+            *until_ms = now_ms + *for_ms;
         }
     }
 }
@@ -76,7 +100,11 @@ impl Warden {
             && there.len() == up(map)
             && self.is_ready(&kept.state)
             && map.is_whole(there.len());
+        let (balances, epoch) = (todo.balance, map.epoch);
         let next = kept.state.tended(&self.rules(), todo, &there);
+        if balances && next.is_none() {
+            self.care.even = epoch;
+        }
         let flight = next.map(|map| {
             let stamp = self.next_stamp();
             let state = State { map, ..kept.state.clone() };
@@ -88,13 +116,13 @@ impl Warden {
 }
 
 fn up(map: &Map) -> usize {
-    map.nodes.iter().filter(|node| node.state == crate::place::NodeState::Up).count()
+    map.nodes.iter().filter(|node| node.state == NodeState::Up).count()
 }
 
 impl State {
     /// The map after all of it; `None`: there was nothing to do, or it can't be done.
     fn tended(&self, rules: &Rules, todo: Todo, there: &[Node]) -> Option<Arc<Map>> {
-        let Todo { wants, repair, balance } = todo;
+        let Todo { wants, repair, barred, balance } = todo;
         let opens = may_reopen(&self.map, &rules.heard);
         let has_joining = self.map.has_joining();
         if wants.is_empty() && repair.is_empty() && !balance && opens.is_none() && !has_joining {
@@ -110,7 +138,7 @@ impl State {
                 draft.reopen(there);
                 any = true;
             }
-            any |= draft.repair(&repair, there);
+            any |= draft.repair(&repair, there, |group, node| !barred.contains(&(group, node)));
             any |= balance && draft.balance();
         });
         map.ok().filter(|_| any)

@@ -128,7 +128,12 @@ impl Share {
 
     /// A map says which slots the group has, and its view, if it has a primary.
     pub(super) fn adopt(&mut self, cx: &Context, slots: Vec<u16>, view: Option<View>) {
-        self.kept.slots = slots;
+        if self.kept.slots != slots {
+            // A walk that stands in a slot which is another group's now goes no further there.
+            self.sweep = Walk::default();
+            self.clearing = self.clearing.map(|_| Walk::default());
+            self.kept.slots = slots;
+        }
         if let Some(view) = view {
             self.part.take(&mut Copies { cx, kept: &mut self.kept }, view);
         }
@@ -349,7 +354,13 @@ impl Share {
     fn clear(&mut self, cx: &Context) {
         let Some(mut walk) = self.clearing else { return };
         let store = &cx.shared.store;
+        let (spread, id) = (self.id.spread, self.id);
         let is_done = walk.go_on(&self.kept, |cursor, budget| {
+            // A map that is just taken may give the slot to another group.
+            if cx.shared.gates.group_of(spread, cursor.slot()) != Some(id) {
+                cursor.end();
+                return false;
+            }
             store.clear_turn(cursor, budget, cx.now);
             !cursor.is_at_end()
         });

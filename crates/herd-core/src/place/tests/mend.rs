@@ -48,15 +48,14 @@ fn who_leads_has_all_whatever_is_started_anew() {
                 })
                 .expect("a valid map");
             for (old, new) in before.spreads[0].groups.iter().zip(&map.spreads[0].groups) {
-                let was_eligible = |id: &NodeId| old.eligible.contains(id);
-                assert!(new.primary.is_none_or(|id| was_eligible(&id) && (draw != 0 || id != one)), "seed {seed}");
+                let joined =
+                    |id: &NodeId| old.others.iter().any(|it| it.node == *id && it.standing == Standing::Joining);
+                let had_all = |id: &NodeId| old.eligible.contains(id) || joined(id);
+                assert!(new.primary.is_none_or(|id| had_all(&id) && (draw != 0 || id != one)), "seed {seed}");
                 assert!(new.primary.is_some() || new.eligible.is_empty(), "seed {seed}: {new:?}");
                 let members: BTreeSet<NodeId> = old.members().collect();
                 assert!(new.primary.is_none() || new.members().collect::<BTreeSet<_>>() == members, "seed {seed}");
-                let more = new.eligible.iter().filter(|id| !was_eligible(id));
-                let joined =
-                    |id: &NodeId| old.others.iter().any(|it| it.node == *id && it.standing == Standing::Joining);
-                assert!(more.into_iter().all(joined), "seed {seed}: only who has all");
+                assert!(new.eligible.iter().all(had_all), "seed {seed}: only who has all");
             }
         }
     }
@@ -107,7 +106,9 @@ fn a_copy_is_made_anew_at_a_node_that_has_none_and_of_another_host() {
     let short = draft.short_groups(draft.nodes.len());
     assert_eq!(short.len(), draft.spreads[0].groups.len());
     let there: Vec<Node> = draft.nodes[1..].to_vec();
-    assert!(draft.repair(&short, &there));
+    let mut barred = draft.clone();
+    assert!(!barred.repair(&short, &there, |_, _| false), "who may not is not asked");
+    assert!(draft.repair(&short, &there, |_, _| true));
     for (group, lost) in draft.spreads[0].groups.iter().zip(lost) {
         let members: BTreeSet<NodeId> = group.members().collect();
         assert_eq!(members.len(), copies);

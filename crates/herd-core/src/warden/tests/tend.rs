@@ -99,6 +99,39 @@ fn who_had_no_room_is_asked_again_later() {
     assert_eq!(all(&bench, Standing::Syncing).len(), 23);
     bench.tick(WARDEN_TICK_MS);
     assert_eq!(all(&bench, Standing::Syncing).len(), 24);
+    // Each time costs a copy: it is asked ever later.
+    let mut waits = Vec::new();
+    for _ in 0..4 {
+        let refusing = syncing[0].0;
+        let of_group = all(&bench, Standing::Syncing).into_iter().filter(|(id, ..)| *id == refusing);
+        want(&mut bench, &of_group.collect::<Vec<_>>(), Want::Removed);
+        let mut ticks = 0;
+        while all(&bench, Standing::Syncing).len() < 24 || ticks < 2 {
+            bench.tick(1_000);
+            bench.tick(WARDEN_TICK_MS);
+            ticks += 1;
+        }
+        waits.push(ticks);
+    }
+    assert!(waits.is_sorted() && waits[3] >= 6 * waits[0], "{waits:?} s");
+}
+
+/// Who was joining has all: nothing is lost where the last one that was a member before it goes.
+#[test]
+fn who_is_joining_takes_over_from_the_last_that_had_all() {
+    let mut bench = Bench::new(Config { birth: Some(Birth { copies: Some(2), ..birth() }), ..config("a") });
+    bench.join_all(1..=2);
+    bench.all_have();
+    bench.ask(Ask::Hold).expect("all have the map");
+    bench.join(join(2, 2));
+    let syncing = all(&bench, Standing::Syncing);
+    want(&mut bench, &syncing, Want::Joining);
+    bench.tick(WARDEN_TICK_MS);
+    assert_eq!(all(&bench, Standing::Joining).len(), syncing.len());
+    bench.join(join(1, 2));
+    let map = bench.map();
+    let groups = &map.spread(0).expect("the default one").groups;
+    assert!(groups.iter().all(|group| group.lost == 0 && group.primary.is_some_and(|node| node.0.get() == 2)));
 }
 
 /// One after the other, each time when the last one has all: nothing is lost.
