@@ -95,16 +95,6 @@ impl SlotCursor {
     pub fn is_at_end(&self) -> bool {
         self.next.is_none()
     }
-
-    /// The slot.
-    pub fn slot(&self) -> usize {
-        self.slot
-    }
-
-    /// Goes to the end: what is left is not looked at.
-    pub fn end(&mut self) {
-        self.next = None;
-    }
 }
 
 impl Store {
@@ -155,10 +145,11 @@ impl Store {
         });
     }
 
-    /// A turn of having done with a slot: what it meets goes, pending writes too, and leaves no
-    /// token behind.
-    pub fn clear_turn(&self, cursor: &mut SlotCursor, budget: usize, now: Now) {
-        self.turn(cursor, budget, |shard, stretch| shard.clear_stretch(stretch, now));
+    /// A turn of having done with a slot: what it meets goes, pending writes too, and leaves no token behind. Only
+    /// while `is_meant`, which is asked under the lock of the slot's shard, as is what the node is to the slot.
+    pub fn clear_turn(&self, cursor: &mut SlotCursor, budget: usize, now: Now, is_meant: impl Fn(usize) -> bool) {
+        let slot = cursor.slot;
+        self.turn(cursor, budget, |shard, stretch| if is_meant(slot) { shard.clear_stretch(stretch, now) } else { 0 });
     }
 
     /// A turn in stretches; `look` gives how many entries it looked at.
@@ -216,9 +207,7 @@ impl Store {
         }
         all
     }
-}
 
-impl Store {
     /// Names without an object, in those slots of a spread group for which `is_meant`, that remember the token of a
     /// lock.
     pub fn left_tokens(&self, spread: u16, is_meant: impl Fn(usize) -> bool, now: Now) -> Vec<Key> {

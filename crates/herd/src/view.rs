@@ -3,7 +3,7 @@
 //! one looks for.
 
 use crate::args::{GroupCommand, HerdArgs, ShowArgs, StatusArgs};
-use crate::exit::{Failure, Outcome};
+use crate::exit::{Failure, Outcome, REFUSED};
 use crate::objects::client;
 use crate::out;
 use crate::progress::Steps;
@@ -82,17 +82,19 @@ fn whole(herd: &HerdArgs) -> Result<Value, Failure> {
         let status = match gather(herd) {
             Ok(status) => status,
             // It may be the one that is just started again.
-            Err(error) if heard.elapsed() > SILENT => return Err(error),
-            Err(_) => {
+            Err(error) if error.code == REFUSED && heard.elapsed() < SILENT + herd.timeout => {
                 std::thread::sleep(AGAIN);
                 continue;
             }
+            Err(error) => return Err(error),
         };
         heard = Instant::now();
         let groups = status["group_list"].as_array().map_or(&[][..], Vec::as_slice);
         let nodes = status["nodes"].as_array().map_or(&[][..], Vec::as_slice);
-        let up = nodes.iter().filter(|node| node["state"] != "down").count() as u64;
-        let done = groups.iter().filter(|group| is_whole(group, up)).count() as u64;
+        // Who is gone and keeps nothing is asked for no copy.
+        let counts = |node: &&Value| node["state"] == "serving" || node["groups"].as_u64() > Some(0);
+        let count = nodes.iter().filter(counts).count() as u64;
+        let done = groups.iter().filter(|group| is_whole(group, count)).count() as u64;
         let epochs: BTreeSet<u64> = nodes.iter().filter_map(|node| node["epoch"].as_u64()).collect();
         if done == groups.len() as u64 && epochs.len() <= 1 {
             return Ok(status);

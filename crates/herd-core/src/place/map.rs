@@ -170,6 +170,13 @@ impl Spread {
         &self.groups[usize::from(self.slots[slot])]
     }
 
+    /// How many slots each group has, by number.
+    pub fn slots_of_groups(&self) -> Vec<u64> {
+        let mut slots = vec![0; self.groups.len()];
+        self.slots.iter().for_each(|number| slots[usize::from(*number)] += 1);
+        slots
+    }
+
     /// The epoch at which the group or the primary of a slot below [`SLOTS`] last changed.
     #[inline]
     pub fn since(&self, slot: usize) -> u32 {

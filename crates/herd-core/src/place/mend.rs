@@ -13,7 +13,7 @@
 use super::map::{Draft, Group, GroupId, Kind, Member, Node, NodeId, Spread, Standing};
 use crate::limits::BALANCE_MOVES_MAX;
 use crate::replica::Want;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Draft {
     /// The memory of a node is gone. Groups that it led are led by a backup, of those that are heard first; it is
@@ -25,8 +25,8 @@ impl Draft {
         let epoch = self.epoch + 1;
         let mut held = false;
         for spread in &mut self.spreads {
-            let mut loads = Loads::of(spread);
-            let slots = slots_of(spread);
+            let slots = spread.slots_of_groups();
+            let mut loads = Loads::of(spread, &slots);
             for (group, slots) in spread.groups.iter_mut().zip(slots) {
                 let was_eligible = group.eligible.contains(&node);
                 group.start_anew(node, |backups| loads.lightest(backups, slots, &is_heard));
@@ -39,10 +39,10 @@ impl Draft {
         held
     }
 
-    /// All objects of the collections of a spread group are gone, wherever somebody has some of them still: half of a
-    /// copy whose original was lost.
-    pub fn forget_objects(&mut self, spread: u16) {
-        let its = self.collections.iter_mut().filter(|it| it.id.spread_group() == spread);
+    /// All objects of the collections of these spread groups are gone, wherever somebody has some of them still: half
+    /// of a copy whose original was lost.
+    pub fn forget_objects(&mut self, is_meant: impl Fn(u16) -> bool) {
+        let its = self.collections.iter_mut().filter(|it| is_meant(it.id.spread_group()));
         its.for_each(|it| it.generation = it.generation.saturating_add(1));
     }
 
@@ -62,10 +62,10 @@ impl Draft {
         true
     }
 
-    /// Whether somebody is joining.
-    pub fn has_joining(&self) -> bool {
+    /// Whether a group that somebody leads has a member that stands so.
+    pub fn has_any(&self, standing: Standing) -> bool {
         let groups = self.spreads.iter().flat_map(|spread| &spread.groups).filter(|group| group.primary.is_some());
-        groups.flat_map(|group| &group.others).any(|member| member.standing == Standing::Joining)
+        groups.flat_map(|group| &group.others).any(|member| member.standing == standing)
     }
 
     /// Who is joining, and is waited for therefore, has all and is a backup; whether there was anybody.
@@ -96,12 +96,12 @@ impl Draft {
         short
     }
 
-    /// Has these groups get one copy more each, at a node of those that are there and may; whether any could.
-    pub fn repair(&mut self, groups: &[GroupId], there: &[Node], may: impl Fn(GroupId, NodeId) -> bool) -> bool {
+    /// Has these groups get one copy more each, at one of their nodes of those that are there; whether any could.
+    pub fn repair(&mut self, groups: &BTreeMap<GroupId, BTreeSet<NodeId>>, there: &[Node]) -> bool {
         let mut any = false;
-        for id in groups {
-            let there: Vec<Node> = there.iter().filter(|node| may(*id, node.id)).cloned().collect();
-            let nodes: BTreeMap<NodeId, &Node> = self.nodes.iter().map(|node| (node.id, node)).collect();
+        let nodes: BTreeMap<NodeId, &Node> = self.nodes.iter().map(|node| (node.id, node)).collect();
+        for (id, may) in groups {
+            let there: Vec<Node> = there.iter().filter(|node| may.contains(&node.id)).cloned().collect();
             let Some(spread) = self.spreads.iter_mut().find(|spread| spread.id == id.spread) else { continue };
             let Some(group) = spread.groups.get(usize::from(id.number)) else { continue };
             let members: Vec<&Node> = group.members().filter_map(|id| nodes.get(&id).copied()).collect();
@@ -113,23 +113,13 @@ impl Draft {
         any
     }
 
-    /// Whether each group has all its copies, as far as there are so many nodes that are up, and somebody who decides.
-    pub fn is_whole(&self, nodes: usize) -> bool {
-        let is_whole = |spread: &Spread, group: &Group| {
-            let is_backup = |member: &Member| member.standing == Standing::Backup;
-            group.primary.is_some()
-                && group.others.iter().all(is_backup)
-                && group.copies() >= nodes.min(spread.copies.into())
-        };
-        self.spreads.iter().all(|spread| spread.groups.iter().all(|group| is_whole(spread, group)))
-    }
-
     /// Shares the lead out: nobody leads a larger part of the slots that he keeps than another member who could lead
-    /// some of them instead. Only where all groups are whole. Some groups at a time; whether there were any.
+    /// some of them instead. While no copy is being made. Some groups at a time; whether there were any.
     pub fn balance(&mut self) -> bool {
         let mut left = BALANCE_MOVES_MAX;
         for spread in &mut self.spreads {
-            let (mut loads, slots) = (Loads::of(spread), slots_of(spread));
+            let slots = spread.slots_of_groups();
+            let mut loads = Loads::of(spread, &slots);
             while left > 0
                 && let Some((number, next)) = loads.uneven(spread, &slots)
             {
@@ -163,23 +153,16 @@ impl Group {
     }
 }
 
-/// How many slots each group has, by number.
-fn slots_of(spread: &Spread) -> Vec<u64> {
-    let mut slots = vec![0; spread.groups.len()];
-    spread.slots.iter().for_each(|number| slots[usize::from(*number)] += 1);
-    slots
-}
-
 /// The slots that nodes lead, and those that they keep.
 struct Loads(BTreeMap<NodeId, (u64, u64)>);
 
 impl Loads {
-    fn of(spread: &Spread) -> Self {
+    fn of(spread: &Spread, slots: &[u64]) -> Self {
         let mut loads = Self(BTreeMap::new());
-        for (group, slots) in spread.groups.iter().zip(slots_of(spread)) {
+        for (group, slots) in spread.groups.iter().zip(slots) {
             for member in group.members() {
                 let (led, kept) = loads.0.entry(member).or_default();
-                *led += if group.primary == Some(member) { slots } else { 0 };
+                *led += if group.primary == Some(member) { *slots } else { 0 };
                 *kept += slots;
             }
         }

@@ -81,7 +81,7 @@ impl Draft {
                 }
             }
         }
-        emptied.into_iter().for_each(|spread| self.forget_objects(spread));
+        self.forget_objects(|spread| emptied.contains(&spread));
     }
 
     /// Whether there are such groups.

@@ -77,7 +77,7 @@ impl<K: Ord + Clone> Target<K> {
     }
 
     /// The next of the entries that left a token.
-    fn next_token(&mut self) -> Option<&K> {
+    fn next_token(&self) -> Option<&K> {
         let from = self.at.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
         self.tokens.range((from, Bound::Unbounded)).next()
     }

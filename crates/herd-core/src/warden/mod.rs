@@ -205,7 +205,9 @@ impl Warden {
         match (self.refusal(&ask), ask) {
             (Some(refusal), _) => self.answer(ticket, Err(refusal)),
             (None, Ask::Wants(wants)) => {
-                self.care.wants(&wants);
+                if let Some(kept) = &self.kept {
+                    self.care.wants(&kept.state.map, &wants);
+                }
                 self.answer(ticket, Ok(Answer::Noted));
             }
             (None, ask) => self.asks.push_back((ticket, ask)),

@@ -50,7 +50,7 @@ pub(super) struct Heard<'a> {
 
 impl Heard<'_> {
     fn is_there(&self, node: &Node) -> bool {
-        self.nodes.contains(&node.id)
+        self.hears(node.id)
     }
 
     /// Whether a node is heard.

@@ -145,8 +145,7 @@ impl State {
             held = held && draft.start_anew(id, |node| rules.heard.hears(node));
             if was_held && !held {
                 // Nobody has all, but some may have half a copy.
-                let spreads: Vec<u16> = draft.spreads.iter().map(|spread| spread.id).collect();
-                spreads.into_iter().for_each(|spread| draft.forget_objects(spread));
+                draft.forget_objects(|_| true);
             }
             draft.join(node, held);
             if let Some(there) = rules.heard.all_there(&draft.nodes, Some(id)) {

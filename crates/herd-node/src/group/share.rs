@@ -354,14 +354,10 @@ impl Share {
     fn clear(&mut self, cx: &Context) {
         let Some(mut walk) = self.clearing else { return };
         let store = &cx.shared.store;
-        let (spread, id) = (self.id.spread, self.id);
+        // A map that is just taken may give the slot to another group: gates know before anything is written there.
+        let is_its = |slot| cx.shared.gates.group_of(self.id.spread, slot) == Some(self.id);
         let is_done = walk.go_on(&self.kept, |cursor, budget| {
-            // A map that is just taken may give the slot to another group.
-            if cx.shared.gates.group_of(spread, cursor.slot()) != Some(id) {
-                cursor.end();
-                return false;
-            }
-            store.clear_turn(cursor, budget, cx.now);
+            store.clear_turn(cursor, budget, cx.now, is_its);
             !cursor.is_at_end()
         });
         self.clearing = Some(walk).filter(|_| !is_done);

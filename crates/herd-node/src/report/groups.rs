@@ -5,10 +5,8 @@ use herd_core::place::{Group, GroupId, Map, NodeId, NodeState, Spread, Standing}
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The groups of a spread group that have slots, and how many: a number may have been given up.
-pub(super) fn used(spread: &Spread) -> impl Iterator<Item = (GroupId, &Group, usize)> {
-    let mut slots = vec![0_usize; spread.groups.len()];
-    spread.slots.iter().for_each(|group| slots[usize::from(*group)] += 1);
-    let all = spread.groups.iter().zip(slots).enumerate().filter(|(_, (_, slots))| *slots > 0);
+pub(super) fn used(spread: &Spread) -> impl Iterator<Item = (GroupId, &Group, u64)> {
+    let all = spread.groups.iter().zip(spread.slots_of_groups()).enumerate().filter(|(_, (_, slots))| *slots > 0);
     let id = |number: usize| GroupId { spread: spread.id, number: number as u16 };
     all.map(move |(number, (group, slots))| (id(number), group, slots))
 }

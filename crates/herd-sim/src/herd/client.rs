@@ -86,6 +86,9 @@ struct Open {
     paused_ns: u64,
 }
 
+/// The tokens of the lock that guards objects.
+const GUARDS: std::ops::RangeInclusive<(usize, u64)> = (Plan::GUARD, 0)..=(Plan::GUARD, u64::MAX);
+
 /// See the module.
 pub(super) struct Client {
     number: usize,
@@ -95,15 +98,14 @@ pub(super) struct Client {
     open: Vec<Open>,
     /// Grants of the locks it holds, by object.
     grants: BTreeMap<usize, u64>,
-    tokens: BTreeMap<u64, Token>,
-    /// Those of other locks than the one that guards objects.
-    others: BTreeSet<u64>,
+    /// Those of the locks that it ever held, by object and grant: grants of two locks may be the same number.
+    tokens: BTreeMap<(usize, u64), Token>,
 }
 
 impl Client {
     pub(super) fn new(number: usize) -> Self {
-        let (open, grants, tokens, others) = <_>::default();
-        Self { number, link: None, door: Door::new(number as u64, 0), open, grants, tokens, others }
+        let (open, grants, tokens) = <_>::default();
+        Self { number, link: None, door: Door::new(number as u64, 0), open, grants, tokens }
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -127,7 +129,7 @@ impl Client {
         }
         let (key, family) = plan.key();
         let grant = match family {
-            Family::Guarded => self.tokens.keys().rev().find(|grant| !self.others.contains(grant)).copied(),
+            Family::Guarded => self.tokens.range(GUARDS).next_back().map(|((_, grant), _)| *grant),
             _ => self.grants.get(&key).copied(),
         };
         let ask = plan.ask(family, history.seen.get(&key), grant);
@@ -181,7 +183,12 @@ impl Client {
         }
         let by = self.by(asked_ns);
         let begin = history.begin(key, ask.clone(), after, by);
-        self.door.ask(begin, &name(key), &ask, asked_ns / 1_000_000, &self.tokens);
+        let token = match ask {
+            Ask::Unlock { grant } => self.tokens.get(&(key, grant)),
+            Ask::Guarded { grant, .. } => self.tokens.get(&(Plan::GUARD, grant)),
+            _ => None,
+        };
+        self.door.ask(begin, &name(key), &ask, asked_ns / 1_000_000, token.copied());
         let is_large = matches!(&ask, Ask::Put { value, .. } if value.len() > BLOCK_BYTES);
         self.open.push(Open { key, begin, is_large, asked_ns, paused_ns });
         begin
@@ -195,14 +202,14 @@ impl Client {
         let sent = peer.write(&output[..output.len().min(most)]);
         self.door.sent(sent);
         let bytes = peer.read(most);
-        for (begin, answer, version) in self.door.hear(&bytes, now_ns / 1_000_000, &mut self.tokens)? {
+        let mut granted = Vec::new();
+        for (begin, answer, version) in self.door.hear(&bytes, now_ns / 1_000_000, &mut granted)? {
             let at = self.open.iter().position(|open| open.begin == begin).ok_or("an answer to nothing")?;
             let open = self.open.remove(at);
             if let Answer::Granted(grant) = answer {
                 self.grants.insert(open.key, grant);
-                if open.key != Plan::GUARD {
-                    self.others.insert(grant);
-                }
+                let token = granted.iter().find(|(number, _)| *number == begin).ok_or("a grant without its token")?;
+                self.tokens.insert((open.key, grant), token.1);
             }
             history.end(open.key, open.begin, plain(answer), version);
             if matches!(self.door, Door::Memcached(_)) {

@@ -91,8 +91,8 @@ impl Door {
         }
     }
 
-    /// Asks about an object; `tokens` are those of locks, by grant.
-    pub(super) fn ask(&mut self, number: u64, name: &str, ask: &Ask, now_ms: u64, tokens: &BTreeMap<u64, Token>) {
+    /// Asks about an object, with the token of the lock that it is about.
+    pub(super) fn ask(&mut self, number: u64, name: &str, ask: &Ask, now_ms: u64, token: Option<Token>) {
         match self {
             Door::Memcached(lines) => {
                 memcached(&mut lines.out, name, ask);
@@ -102,7 +102,7 @@ impl Door {
                 http(&mut lines.out, name, ask);
                 lines.asked.push_back((vec![(number, name.into())], ask.clone()));
             }
-            Door::Wire(wire) => wire.ask(number, name, ask, now_ms, tokens),
+            Door::Wire(wire) => wire.ask(number, name, ask, now_ms, token),
         }
     }
 
@@ -137,12 +137,12 @@ impl Door {
         &mut self,
         bytes: &[u8],
         now_ms: u64,
-        tokens: &mut BTreeMap<u64, Token>,
+        granted: &mut Vec<(u64, Token)>,
     ) -> Result<Vec<Heard>, String> {
         match self {
             Door::Memcached(lines) => lines.hear(bytes, memcached_answer),
             Door::Http(lines) => lines.hear(bytes, http_answer),
-            Door::Wire(wire) => wire.hear(bytes, now_ms, tokens),
+            Door::Wire(wire) => wire.hear(bytes, now_ms, granted),
         }
     }
 }
@@ -299,7 +299,7 @@ fn http_answer(ask: &Ask, input: &[u8]) -> Answered {
 }
 
 impl Wire {
-    fn ask(&mut self, number: u64, name: &str, ask: &Ask, now_ms: u64, tokens: &BTreeMap<u64, Token>) {
+    fn ask(&mut self, number: u64, name: &str, ask: &Ask, now_ms: u64, token: Option<Token>) {
         let (method, arguments): (&str, Vec<Vec<u8>>) = match ask {
             Ask::Put { value, when: When::Value(expected) } => {
                 ("compare-and-set", vec![expected.clone(), value.clone()])
@@ -308,7 +308,7 @@ impl Wire {
             Ask::Count { delta, .. } => ("fetch-and-add", vec![delta.to_string().into_bytes()]),
             Ask::Take => ("get-and-remove", vec![]),
             Ask::Lock => ("lock", vec![b"exclusive".to_vec(), LOCK_LEASE_MAX_MS.to_string().into_bytes()]),
-            Ask::Unlock { grant } => ("unlock", vec![tokens[grant].to_string().into_bytes()]),
+            Ask::Unlock { .. } => ("unlock", vec![token.expect("it holds the lock").to_string().into_bytes()]),
             Ask::Get | Ask::Put { .. } | Ask::Guarded { .. } | Ask::Remove | Ask::Lose => ("", vec![]),
         };
         let mut encoded = Vec::new();
@@ -324,9 +324,9 @@ impl Wire {
                 };
                 Request::put(name, value, &PutOptions { condition, ..PutOptions::default() })
             }
-            Ask::Guarded { value, grant } => {
+            Ask::Guarded { value, .. } => {
                 let put = Request::put(name, value, &PutOptions::default());
-                put.map(|put| put.with_token(tokens[grant]))
+                put.map(|put| put.with_token(token.expect("it held the lock")))
             }
             Ask::Remove => Request::remove(name, Condition::None),
             _ => Request::get(name),
@@ -370,7 +370,7 @@ impl Wire {
         }
     }
 
-    fn hear(&mut self, bytes: &[u8], now_ms: u64, tokens: &mut BTreeMap<u64, Token>) -> Result<Vec<Heard>, String> {
+    fn hear(&mut self, bytes: &[u8], now_ms: u64, granted: &mut Vec<(u64, Token)>) -> Result<Vec<Heard>, String> {
         let (mut rest, mut heard) = (bytes, Vec::new());
         while !rest.is_empty() {
             let space = self.connection.space();
@@ -396,7 +396,7 @@ impl Wire {
                     self.bodies.remove(&id);
                     self.asked.remove(&id)
                 }) {
-                    heard.push(asked.answer(tokens)?);
+                    heard.push(asked.answer(granted)?);
                 }
             }
         }
@@ -405,7 +405,7 @@ impl Wire {
 }
 
 impl Asked {
-    fn answer(self, tokens: &mut BTreeMap<u64, Token>) -> Result<Heard, String> {
+    fn answer(self, granted: &mut Vec<(u64, Token)>) -> Result<Heard, String> {
         let (ask, bytes) = (&self.ask, self.bytes);
         let reply = self.reply.ok_or("a body without a reply")?;
         let short = || format!("{ask:?}").chars().take(100).collect::<String>();
@@ -424,7 +424,7 @@ impl Asked {
             (Ask::Lock, Status::Ok) => match &items(&bytes).ok_or_else(said)?[..] {
                 [b"granted", token, ..] => {
                     let token = std::str::from_utf8(token).ok().and_then(Token::parse).ok_or_else(said)?;
-                    tokens.insert(token.grant, token);
+                    granted.push((self.number, token));
                     Answer::Granted(token.grant)
                 }
                 _ => Answer::Differs,

@@ -103,7 +103,7 @@ impl Group {
         for slot in 0..SLOTS {
             let mut cursor = SlotCursor::new(0, slot);
             while !cursor.is_at_end() {
-                self.store.clear_turn(&mut cursor, usize::MAX, at(1));
+                self.store.clear_turn(&mut cursor, usize::MAX, at(1), |_| true);
             }
         }
     }

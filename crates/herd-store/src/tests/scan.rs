@@ -117,7 +117,7 @@ fn a_slot_has_nothing_of_the_slot_of_another_spread_group() {
     }
     let mut cursor = SlotCursor::new(0, slot);
     while !cursor.is_at_end() {
-        store.clear_turn(&mut cursor, 1, at(1));
+        store.clear_turn(&mut cursor, 1, at(1), |_| true);
     }
     assert_eq!((met(0).len(), met(1).len()), (0, 301));
     assert_eq!([0, 1].map(|spread| store.pendings(spread, |_| true, at(1)).len()), [0, 1]);
@@ -150,7 +150,7 @@ fn a_slot_that_is_cleared_has_nothing_and_the_others_have_all() {
     assert_eq!((all(&store, slot).len(), store.pendings(0, |_| true, at(1)).len()), (503, 4));
     let mut cursor = SlotCursor::new(0, slot);
     while !cursor.is_at_end() {
-        store.clear_turn(&mut cursor, 100, at(1));
+        store.clear_turn(&mut cursor, 100, at(1), |_| true);
     }
     assert_eq!((all(&store, slot).len(), store.slot(0, slot).entries), (0, 0));
     assert!(store.pendings(0, |_| true, at(1)).is_empty());
