@@ -96,7 +96,9 @@ pub(super) const ALLOWED: [Allowed; 32] = [
             let coded = |words: &[&[u8]]| words[0].len() == 2 && has_flag(words, b'b');
             let far = it.asked_before(|words| is_storage(words) && is_far(words));
             // Marks and far times may differ besides, as other rows say.
-            let also = |word: &[u8]| word.starts_with(b"fetch=") || (far && word.starts_with(b"exp="));
+            let marked = it.asked_before(marks);
+            let is_mark = |word: &[u8]| word.starts_with(b"fetch=") || (marked && [&b"h0"[..], b"h1"].contains(&word));
+            let also = |word: &[u8]| is_mark(word) || (far && word.starts_with(b"exp="));
             let raw = it.lines[0].contains(&0) && (it.lines[0].starts_with(b"ME ") || has(&it.lines[0], b" k"));
             it.same_head(&["VA", "HD", "ME"])
                 && it.asked_before(coded)
@@ -109,7 +111,6 @@ pub(super) const ALLOWED: [Allowed; 32] = [
                    nobody has fetched the new value: memcached keeps it where it changes the object in place. \
                    `touch`, and the N that makes an object, are no fetch: memcached marks by both.",
         is: |it| {
-            let marks = |words: &[&[u8]]| is_count(words) || is(words, b"touch") || is(words, b"md") || is_mg_n(words);
             it.asked_before(marks)
                 && it.differs_only_in(|_, one, other| {
                     (one == b"h1" && other == b"h0") || (one == b"fetch=yes" && other == b"fetch=no")
@@ -437,6 +438,11 @@ fn is_join(words: &[&[u8]]) -> bool {
 /// An `mg` that may make an object.
 fn is_mg_n(words: &[&[u8]]) -> bool {
     is(words, b"mg") && has_flag(words, b'N')
+}
+
+/// A command after which one of the servers may have an object marked as fetched and the other not.
+fn marks(words: &[&[u8]]) -> bool {
+    is_count(words) || is(words, b"touch") || is(words, b"md") || is_mg_n(words)
 }
 
 /// Whether a time in it has more than 31 bits.
