@@ -84,9 +84,14 @@ impl Node {
         self.child.id()
     }
 
+    /// Sends the process a signal. One that stops it has stopped all its threads when this returns: where the machine
+    /// is busy some go on for a while after `kill` has ended.
     pub(crate) fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
         Command::new("kill").args([signal, &pid]).stderr(Stdio::null()).status().expect("kill runs");
+        if signal == "-STOP" {
+            assert!(within(Duration::from_secs(10), || stands_still(&pid)), "process {pid} goes on");
+        }
     }
 }
 
@@ -97,6 +102,17 @@ impl Drop for Node {
             self.child.wait().expect("it ends");
         }
     }
+}
+
+/// Whether all threads of a process are stopped; of systems that do not tell, it is believed.
+fn stands_still(pid: &str) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return true };
+    let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
+        let told = std::fs::read_to_string(thread.expect("its threads are listed").path().join("stat"));
+        // Behind the name, which may have brackets in it.
+        told.is_ok_and(|told| told.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
+    };
+    threads.into_iter().all(is_stopped)
 }
 
 /// The program. A node has no place of its own, unless a test gives it one: what a developer's nodes have is none of
