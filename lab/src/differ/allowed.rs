@@ -95,13 +95,16 @@ pub(super) const ALLOWED: [Allowed; 32] = [
         is: |it| {
             let coded = |words: &[&[u8]]| words[0].len() == 2 && has_flag(words, b'b');
             let far = it.asked_before(|words| is_storage(words) && is_far(words));
-            // Marks and far times may differ besides, as other rows say.
+            // Marks, one way alone, and far times may differ besides, as other rows say.
+            let turned = |one: &[u8], other: &[u8]| has(&it.lines[0], one) && has(&it.lines[1], other);
+            let is_turned = turned(b" h0", b" h1") || turned(b" fetch=no", b" fetch=yes");
             let marked = it.asked_before(marks);
             let is_mark = |word: &[u8]| word.starts_with(b"fetch=") || (marked && [&b"h0"[..], b"h1"].contains(&word));
             let also = |word: &[u8]| is_mark(word) || (far && word.starts_with(b"exp="));
             let raw = it.lines[0].contains(&0) && (it.lines[0].starts_with(b"ME ") || has(&it.lines[0], b" k"));
             it.same_head(&["VA", "HD", "ME"])
                 && it.asked_before(coded)
+                && !is_turned
                 && (raw || it.same_but_for(|word| word.starts_with(b"k") || word == b"b" || also(word), b"ME"))
         },
     },

@@ -68,14 +68,14 @@ impl Care {
         self.barred.retain(|(_, node), bar| lives(*node, bar) && now_ms < bar.until_ms + REPAIR_AGAIN_MAX_MS);
         Todo {
             wants: wants.into_iter().map(|(id, (epoch, want))| (id, epoch, want)).collect(),
-            repair: self.to_repair(map, there, now_ms),
+            repair: self.repairs_due(map, there, now_ms),
             balance: self.even != map.epoch && now_ms >= self.calm.1 + BALANCE_CALM_MS,
         }
     }
 
     /// Groups that have been short of members for a while, and the nodes that may be asked: those that are there, are
     /// none of its members and are not barred.
-    fn to_repair(&mut self, map: &Map, there: &[Node], now_ms: u64) -> BTreeMap<GroupId, BTreeSet<NodeId>> {
+    fn repairs_due(&mut self, map: &Map, there: &[Node], now_ms: u64) -> BTreeMap<GroupId, BTreeSet<NodeId>> {
         let short = map.short_groups(there.len()).into_iter().filter_map(|id| Some((id, map.group(id)?)));
         let short: BTreeMap<GroupId, &Group> = short.collect();
         self.short.retain(|id, (epoch, _)| short.get(id).is_some_and(|group| group.epoch == *epoch));

@@ -1,9 +1,9 @@
 //! `herd exec` and `herd lock` on a real node.
 
-use crate::node::{Node, herd, text, within};
+use crate::node::{Node, herd, signal, text, within};
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 fn node() -> Node {
@@ -20,10 +20,6 @@ fn lock(node: &Node, args: &[&str]) -> Child {
 fn end(child: Child) -> (Option<i32>, String) {
     let output = child.wait_with_output().expect("it ends");
     (output.status.code(), text(&output.stderr))
-}
-
-fn signal(pid: u32, signal: &str) {
-    Command::new("kill").args([signal, &pid.to_string()]).status().expect("kill runs");
 }
 
 fn host() -> String {

@@ -86,8 +86,7 @@ impl Tight {
     }
 
     fn signal(&self, signal: &str) {
-        let pid = self.child.id().to_string();
-        Command::new("kill").args([signal, &pid]).stderr(Stdio::null()).status().expect("kill runs");
+        crate::node::signal(self.child.id(), signal);
     }
 }
 

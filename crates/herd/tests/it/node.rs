@@ -84,14 +84,8 @@ impl Node {
         self.child.id()
     }
 
-    /// Sends the process a signal. One that stops it has stopped all its threads when this returns: where the machine
-    /// is busy some go on for a while after `kill` has ended.
-    pub(crate) fn signal(&self, signal: &str) {
-        let pid = self.child.id().to_string();
-        Command::new("kill").args([signal, &pid]).stderr(Stdio::null()).status().expect("kill runs");
-        if signal == "-STOP" {
-            assert!(within(Duration::from_secs(10), || stands_still(&pid)), "process {pid} goes on");
-        }
+    pub(crate) fn signal(&self, name: &str) {
+        signal(self.pid(), name);
     }
 }
 
@@ -104,8 +98,17 @@ impl Drop for Node {
     }
 }
 
+/// Sends a process a signal. One that stops it has stopped all its threads when this returns: where the machine is busy
+/// some go on for a while after `kill` has ended.
+pub(crate) fn signal(pid: u32, name: &str) {
+    Command::new("kill").args([name, &pid.to_string()]).stderr(Stdio::null()).status().expect("kill runs");
+    if name == "-STOP" {
+        assert!(within(Duration::from_secs(10), || stands_still(pid)), "process {pid} goes on");
+    }
+}
+
 /// Whether all threads of a process are stopped; of systems that do not tell, it is believed.
-fn stands_still(pid: &str) -> bool {
+fn stands_still(pid: u32) -> bool {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return true };
     let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
         let told = std::fs::read_to_string(thread.expect("its threads are listed").path().join("stat"));
