@@ -15,6 +15,7 @@ pub mod door;
 pub mod entry;
 pub mod error;
 pub mod key;
+pub mod lease;
 pub mod limits;
 pub mod method;
 pub mod op;

@@ -404,6 +404,17 @@ pub const OFFICE_LEASE_MS: u64 = 5_000;
 /// How often a warden renews its office, and how soon it asks a control store again that did not answer.
 pub const OFFICE_RENEW_MS: u64 = 1_000;
 
+/// How long the lease of a node is taken to last, by the warden; its holder uses half of it (`lease`). Ten beats: a node
+/// that is taken out while it lives costs a copy of all that it has.
+pub const LEASE_MS: u64 = 2_000;
+
+/// How long the warden's node may not have beaten itself before it is taken to have stood still, so that it judges
+/// nobody: three beats.
+pub const LEASE_STEADY_MS: u64 = 600;
+
+/// How often the warden has the store say that it is in office still: a few times while it may grant by one answer.
+pub const OFFICE_SURE_MS: u64 = 300;
+
 /// Requests that may wait for the warden, and besides as many that wait for nodes to have a map: some of each node.
 pub const WARDEN_ASKS_MAX: usize = 4 * NODES_MAX;
 

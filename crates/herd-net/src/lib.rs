@@ -32,4 +32,5 @@ pub use pipe::{Cable, Dialed, Moved, Peer, Pipe, Pipes};
 pub use service::{Call, Due, Intake, Next, Service, Step};
 pub use sink::Sink;
 pub use stats::LoopStats;
+pub use sys::boot_ns;
 pub use system::System;

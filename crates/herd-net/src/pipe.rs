@@ -9,17 +9,19 @@
 
 use crate::engine::Ready;
 use crate::system::System;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// The system of a simulation: its clock, what the loop dialed, and what it handed over. All clones share them.
 #[derive(Clone, Default)]
 pub struct Pipes {
-    now_ns: Rc<Cell<u64>>,
-    look_ns: Rc<Cell<u64>>,
+    now_ns: Arc<AtomicU64>,
+    look_ns: Arc<AtomicU64>,
     /// How much slower than the others' its clock goes, in thousandths.
     lag: u64,
     dialed: Rc<RefCell<Vec<Dialed>>>,
@@ -101,12 +103,12 @@ impl Way {
 impl Pipes {
     /// Lets time pass.
     pub fn pass(&self, ns: u64) {
-        self.now_ns.set(self.now_ns.get() + ns);
+        self.now_ns.fetch_add(ns, SeqCst);
     }
 
     /// Lets so much time pass at each look at the clock: while the node works.
     pub fn pass_at_each_look(&self, ns: u64) {
-        self.look_ns.set(ns);
+        self.look_ns.store(ns, SeqCst);
     }
 
     /// The system of another loop, or node, which has the same clock.
@@ -117,6 +119,15 @@ impl Pipes {
     /// The system of another node, whose clock goes slower by so many thousandths, at most 999.
     pub fn another_slower(&self, thousandths: u64) -> Pipes {
         Pipes { lag: thousandths.min(999), ..self.another() }
+    }
+
+    /// A look at this clock, for who has no loop: it takes as long as one of the loop.
+    pub fn clock(&self) -> impl Fn() -> u64 + Send + Sync + use<> {
+        let (now_ns, look_ns, lag) = (self.now_ns.clone(), self.look_ns.clone(), self.lag);
+        move || {
+            now_ns.fetch_add(look_ns.load(SeqCst), SeqCst);
+            lagging(now_ns.load(SeqCst), lag)
+        }
     }
 
     /// The connections that the loop handed over since the last time.
@@ -181,16 +192,21 @@ impl Line {
     }
 }
 
+/// What a clock shows that goes slower by so many thousandths.
+fn lagging(ns: u64, thousandths: u64) -> u64 {
+    (u128::from(ns) * u128::from(1000 - thousandths) / 1000) as u64
+}
+
 impl System for Pipes {
     type Socket = Pipe;
 
     fn now_ns(&self) -> u64 {
-        self.pass(self.look_ns.get());
+        self.pass(self.look_ns.load(SeqCst));
         self.cpu_ns()
     }
 
     fn cpu_ns(&self) -> u64 {
-        (u128::from(self.now_ns.get()) * u128::from(1000 - self.lag) / 1000) as u64
+        lagging(self.now_ns.load(SeqCst), self.lag)
     }
 
     fn dial(&self, to: SocketAddr, at: usize) -> io::Result<Pipe> {

@@ -49,6 +49,16 @@ impl Kernel {
     }
 }
 
+/// Nanoseconds since a moment before this process began, also while the machine slept, as far as it knows.
+pub fn boot_ns() -> u64 {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let id = rustix::time::ClockId::Boottime;
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let id = rustix::time::ClockId::Monotonic;
+    let time = rustix::time::clock_gettime(id);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 impl System for Kernel {
     type Socket = Tcp;
 

@@ -164,6 +164,7 @@ impl Context {
     #[inline]
     pub(crate) fn begin(&mut self, now_ns: u64) {
         self.began_ns = now_ns;
+        self.shared.gates.begin();
         self.held = self.shared.held.load(Relaxed);
         self.now = self.shared.now_at(now_ns);
         self.epoch = self.shared.place.get().map_or(0, Place::epoch_told);
@@ -371,6 +372,7 @@ impl Context {
         let stopping = self.shared.stopping.load(Relaxed);
         self.shared.watch.due(self.number, if stopping { u64::MAX } else { self.now.unix_ms }, due);
         if self.number == 0 {
+            self.shared.hub.get().into_iter().for_each(|hub| hub.own_beat());
             self.tell_wants();
             self.shared.watch.flushed(self.now.unix_ms).into_iter().for_each(|id| self.emptied(id));
             if self.shared.place.get().is_some_and(Place::has_news) {
@@ -386,6 +388,12 @@ impl Context {
 }
 
 impl Shared {
+    /// The node has links by this hub, and the lease that comes over them; before its loops are made.
+    pub(crate) fn link_by(&self, hub: Arc<Hub>) {
+        self.gates.go_by(hub.leases.clone());
+        self.hub.set(hub).ok();
+    }
+
     /// The class of a collection: where its spread group needs more copies than it was made with, the better one.
     #[inline]
     pub(crate) fn class(&self, c: &Collection) -> Class {

@@ -63,7 +63,7 @@ impl Inside {
 
     fn start(config: Config, environment: &Environment, hub: Option<Arc<Hub>>) -> io::Result<(Self, NodeService)> {
         let shared = Arc::new(shared(Config { threads: 1, ..config }, environment)?);
-        hub.into_iter().for_each(|hub| drop(shared.hub.set(hub)));
+        hub.into_iter().for_each(|hub| shared.link_by(hub));
         shared.gates.note_acts();
         let service = NodeService::new(shared.clone(), 0);
         Ok((Self { shared, taken: Mutex::default() }, service))

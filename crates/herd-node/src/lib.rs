@@ -20,6 +20,7 @@ mod group;
 mod held;
 mod http;
 mod inside;
+mod lease;
 mod link;
 mod member;
 mod memcached;
@@ -39,6 +40,7 @@ pub use defect::abort_on_panic;
 pub use environment::Environment;
 pub use herd_store::check_memory;
 pub use inside::{Copy, Inside, Unsettled};
+pub use lease::{Clock, Leases};
 pub use link::{Came, Hub, Membership, Owner, Warden};
 pub use member::{Entry, JoinError, StartError, Tell};
 
@@ -88,7 +90,7 @@ impl Node {
         let (start, environment) = (Instant::now(), machine()?);
         let shared = Arc::new(shared(config, &environment)?);
         if let Some(hub) = hub {
-            shared.hub.set(hub).ok();
+            shared.link_by(hub);
         }
         Self::run(shared, listeners, addrs, start)
     }
@@ -105,7 +107,7 @@ impl Node {
         let shared = Arc::new(shared_as(config, &environment, founded)?);
         shared.held.store(false, Relaxed);
         shared.member.set(member.clone()).ok();
-        member.hub.get().into_iter().for_each(|hub| drop(shared.hub.set(hub.clone())));
+        member.hub.get().into_iter().for_each(|hub| shared.link_by(hub.clone()));
         member.first(&shared, &map, held).map_err(|error| io::Error::other(error.text))?;
         let node = Self::run(shared.clone(), listeners, addrs, start)?;
         let duty = Duty::begin(member, shared, warden, newcomer, entry.tell.clone())?;

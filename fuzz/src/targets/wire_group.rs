@@ -60,6 +60,8 @@ names!(message_name, MESSAGES, Message<Key<'_>, Delta<'_>> {
     Message::Copy { .. } => "copy",
     Message::Answer { .. } => "answer",
     Message::Moved { .. } => "moved",
+    Message::Confirm { .. } => "confirm",
+    Message::Confirmed { .. } => "confirmed",
 });
 
 /// A frame of this head and body, whatever they say; `None` if they are too long for one.

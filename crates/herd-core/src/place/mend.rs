@@ -10,7 +10,7 @@
 //!
 //! All these are changes of a draft; the map numbers what has changed. Callers: the warden, and that of the simulator.
 
-use super::map::{Draft, Group, GroupId, Kind, Member, Node, NodeId, Spread, Standing};
+use super::map::{Draft, Group, GroupId, Kind, Member, Node, NodeId, NodeState, Spread, Standing};
 use crate::limits::BALANCE_MOVES_MAX;
 use crate::replica::Want;
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,6 +37,27 @@ impl Draft {
             }
         }
         held
+    }
+
+    /// A node is silent, and may live: it is in no group any more that has as many copies as a write needs without it.
+    /// Groups that it led are led by a backup, of those that are heard first.
+    pub fn take_out(&mut self, node: NodeId, is_heard: impl Fn(NodeId) -> bool) {
+        self.seat_joined();
+        for spread in &mut self.spreads {
+            let slots = spread.slots_of_groups();
+            let (mut loads, needed) = (Loads::of(spread, &slots), usize::from(spread.needed));
+            for (group, slots) in spread.groups.iter_mut().zip(slots) {
+                if group.copies_without(node) >= needed.max(1) {
+                    group.take_out(node, |backups| loads.lightest(backups, slots, &is_heard));
+                }
+            }
+        }
+        self.nodes.iter_mut().filter(|it| it.id == node).for_each(|it| it.state = NodeState::Down);
+    }
+
+    /// A node that was taken out is heard again.
+    pub fn bring_back(&mut self, node: NodeId) {
+        self.nodes.iter_mut().filter(|it| it.id == node).for_each(|it| it.state = NodeState::Up);
     }
 
     /// All objects of the collections of these spread groups are gone, wherever somebody has some of them still: half
@@ -138,6 +159,19 @@ impl Draft {
 impl Group {
     fn start_anew(&mut self, node: NodeId, successor: impl FnOnce(&[NodeId]) -> Option<NodeId>) {
         let was_member = self.members().any(|member| member == node);
+        self.take_out(node, successor);
+        if was_member && self.primary.is_some() {
+            self.others.push(Member { node, standing: Standing::Syncing, since: 0 });
+        }
+    }
+
+    /// The copies that others than this node have.
+    fn copies_without(&self, node: NodeId) -> usize {
+        let backups = self.others.iter().filter(|member| member.standing == Standing::Backup);
+        self.primary.into_iter().chain(backups.map(|member| member.node)).filter(|member| *member != node).count()
+    }
+
+    fn take_out(&mut self, node: NodeId, successor: impl FnOnce(&[NodeId]) -> Option<NodeId>) {
         self.eligible.retain(|eligible| *eligible != node);
         self.others.retain(|member| member.node != node);
         self.primary = self.primary.filter(|primary| *primary != node);
@@ -146,9 +180,6 @@ impl Group {
             self.primary = successor(&backups.map(|member| member.node).collect::<Vec<_>>());
             let primary = self.primary;
             self.others.retain(|member| Some(member.node) != primary);
-        }
-        if was_member && self.primary.is_some() {
-            self.others.push(Member { node, standing: Standing::Syncing, since: 0 });
         }
     }
 }

@@ -52,6 +52,8 @@ pub(crate) enum Bug {
     TwoPrimaries,
     /// Operations are decided on a write that may still fail, and "no" is told before it has not.
     DecidedBeside,
+    /// A read without a lease is answered when one member has confirmed it.
+    OneConfirms,
 }
 
 #[cfg(test)]
@@ -97,6 +99,7 @@ pub(crate) fn has(bug: Bug) -> bool {
         Bug::BehindCopy => Planted::BehindCopy,
         Bug::TwoPrimaries => Planted::TwoPrimaries,
         Bug::DecidedBeside => Planted::DecidedBeside,
+        Bug::OneConfirms => Planted::OneConfirms,
         _ => return false,
     };
     crate::bugs::has(planted)

@@ -15,6 +15,7 @@
 //! | abort | primary, after a refusal | drops the pending write | aborted |
 //! | resolve | primary, for what only the member has pending | commits or drops it | resolved |
 //! | copy | primary, to who is syncing | `copies::copy` | copied, copy refused |
+//! | confirm | primary without a lease, for its reads (`confirm.rs`) | nothing | confirmed |
 //! | moved | anybody, to a lower epoch | takes the view in it | none |
 //!
 //! # What a primary does with a link
@@ -30,6 +31,7 @@
 //! One needed member refused -> aborting -> every needed member has aborted -> dropped, answered.
 
 pub(crate) mod bugs;
+mod confirm;
 mod copies;
 mod link;
 mod member;
@@ -243,6 +245,20 @@ pub enum Message<K, C> {
         /// Its state.
         state: C,
     },
+    /// Whether the member is in the primary's view still: reads wait for that.
+    Confirm {
+        /// Of the primary.
+        epoch: GroupEpoch,
+        /// Which round of asking it is.
+        round: u64,
+    },
+    /// It is.
+    Confirmed {
+        /// Of what is answered.
+        epoch: GroupEpoch,
+        /// As it was asked.
+        round: u64,
+    },
     /// The answer to all that is about one entry.
     Answer {
         /// Of what is answered.
@@ -270,8 +286,11 @@ impl<K, C> Message<K, C> {
             | Message::Abort { epoch, .. }
             | Message::Settle { epoch, .. }
             | Message::Resolve { epoch, .. }
-            | Message::Copy { epoch, .. } => Some(epoch),
-            Message::Adopted { .. } | Message::Answer { .. } | Message::Moved { .. } => None,
+            | Message::Copy { epoch, .. }
+            | Message::Confirm { epoch, .. } => Some(epoch),
+            Message::Adopted { .. } | Message::Confirmed { .. } | Message::Answer { .. } | Message::Moved { .. } => {
+                None
+            }
         }
     }
 
@@ -295,6 +314,8 @@ impl<K, C> Message<K, C> {
                 Message::Abort { epoch, settled, key: key(of), version }
             }
             Message::Settle { epoch, settled } => Message::Settle { epoch, settled },
+            Message::Confirm { epoch, round } => Message::Confirm { epoch, round },
+            Message::Confirmed { epoch, round } => Message::Confirmed { epoch, round },
             Message::Resolve { epoch, key: ref of, version, commit } => {
                 Message::Resolve { epoch, key: key(of), version, commit }
             }

@@ -2,6 +2,7 @@
 //! is in `primary.rs` and `target.rs`, what it does as a member in `member.rs`.
 
 use super::bugs::{self, Bug};
+use super::confirm::Rounds;
 use super::link::Link;
 use super::target::Target;
 use super::write::{Line, Write};
@@ -27,6 +28,8 @@ pub struct Part<K: Ord, C, O> {
     pub(super) lines: BTreeMap<K, Line<O>>,
     /// Who is syncing, at the primary.
     pub(super) targets: BTreeMap<NodeId, Target<K>>,
+    /// What reads wait for, at the primary.
+    pub(super) rounds: Rounds,
     /// What members were told to resolve and have not yet.
     pub(super) resolving: BTreeSet<(NodeId, K, Version)>,
     /// Operations in lines and writes.
@@ -50,6 +53,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             writes: BTreeMap::new(),
             lines: BTreeMap::new(),
             targets: BTreeMap::new(),
+            rounds: Rounds::default(),
             resolving: BTreeSet::new(),
             ops: 0,
             bytes: 0,
@@ -85,11 +89,13 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
 
     /// What is to be done now; takes it out.
     pub fn effects(&mut self) -> Vec<Effect<K, C, O>> {
+        self.go_on_confirming();
         std::mem::take(&mut self.out)
     }
 
     /// As [`Part::effects`], into a list that is empty, whose room is used again.
     pub fn effects_into(&mut self, list: &mut Vec<Effect<K, C, O>>) {
+        self.go_on_confirming();
         std::mem::swap(&mut self.out, list);
     }
 
@@ -125,11 +131,13 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             Message::Moved { view } => self.take(at, view),
             Message::Adopted { epoch, pending, is_last } => self.adopted(at, from, epoch, pending, is_last),
             Message::Answer { epoch, key, version, verdict } => self.answer(at, from, epoch, (key, version), verdict),
+            Message::Confirmed { epoch, round } => self.says_yes(from, epoch, round),
             Message::Adopt { view } => self.obey(at, from, view),
             Message::Prepare { epoch, .. }
             | Message::Abort { epoch, .. }
             | Message::Settle { epoch, .. }
             | Message::Resolve { epoch, .. }
+            | Message::Confirm { epoch, .. }
             | Message::Copy { epoch, .. } => {
                 if self.obeys(from, epoch) {
                     self.serve(at, from, message);
@@ -165,12 +173,13 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         }
         let mine = |view: &View| view.member(self.me).map(|member| (member.since, member.standing));
         match (mine(&old), mine(&self.view)) {
-            // Half a copy takes the room that its node may need for whole ones.
-            (Some((_, Standing::Syncing | Standing::Joining)), None) => {
+            // A copy that is one no more takes the room that its node may need for others.
+            (before, None) => {
                 drop_pendings(at);
-                self.clear();
+                if before.is_some() || old.is_led_by(self.me) {
+                    self.clear();
+                }
             }
-            (_, None) => drop_pendings(at),
             (Some((before, _)), Some((since, Standing::Syncing))) if before == since => {}
             (_, Some((_, Standing::Syncing))) => self.clear(),
             (_, Some(_)) => {}
@@ -188,6 +197,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
     /// Somebody else decides now. What was under way may have been done, or the next primary does it.
     pub(super) fn resign(&mut self) {
         self.is_open = false;
+        self.rounds.end();
         self.targets.clear();
         self.resolving.clear();
         self.bytes = 0;

@@ -161,6 +161,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             }
             self.adopt(peer);
         }
+        self.rounds.forget();
         self.end_all(at);
     }
 
@@ -383,7 +384,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
     }
 
     /// Whether writes wait for this member.
-    fn needs(&self, peer: NodeId) -> bool {
+    pub(super) fn needs(&self, peer: NodeId) -> bool {
         match self.view.member(peer).map(|member| member.standing) {
             Some(Standing::Backup | Standing::Joining) => true,
             Some(Standing::Syncing) => self.waits_for_target(peer),

@@ -31,6 +31,8 @@
 //! * A node that was started anew while others hold objects is syncing in its groups at once, and those that it led are
 //!   led by a backup: what its life before held is gone, and so is that life, as only one process has its directory. A
 //!   member becomes a backup when its primary says that it has all ([`Ask::Wants`]).
+//! * A node that is silent, while the grants to it have run out (`crate::lease`), is in no group any more that has as
+//!   many copies as a write needs without it. When it is heard again, in the same life, it gets copies like any other.
 //! * A store that holds less than nodes were told is not gone on from: its numbers would be given a second time.
 //!
 //! * [`ask`]: requests, answers, refusals.
@@ -61,10 +63,10 @@ pub use ask::{Answer, Ask, Create, Identity, Join, Joined, Refusal};
 pub use hex::Hex;
 pub use order::{Call, Order, Reply};
 
-use crate::control::{ControlError, Entry, Office, Outcome, Range, Term};
+use crate::control::{ControlError, Entry, Office, Outcome, Range, Term, Txn};
 use crate::limits::{
-    OFFICE_LEASE_MS, OFFICE_RENEW_MS, WARDEN_ASKS_MAX, WARDEN_BATCH_MAX, WARDEN_GONE_MS, WARDEN_PATIENCE_MS,
-    WARDEN_SEEN_MS,
+    OFFICE_LEASE_MS, OFFICE_RENEW_MS, OFFICE_SURE_MS, WARDEN_ASKS_MAX, WARDEN_BATCH_MAX, WARDEN_GONE_MS,
+    WARDEN_PATIENCE_MS, WARDEN_SEEN_MS,
 };
 use crate::place::{HerdId, Map, NodeId};
 use flight::Flight;
@@ -118,6 +120,8 @@ enum Phase {
     Seeking,
     /// A range is under way: the next page of all.
     Loading(Range, Vec<Entry>),
+    /// A transaction is under way that only asks whether this is in office still.
+    Assuring,
     /// In office, nothing is under way.
     Idle,
     /// A transaction of the flight is under way.
@@ -130,8 +134,9 @@ pub struct Warden {
     config: Config,
     phase: Phase,
     now_ms: u64,
-    /// When to stand for the office next.
+    /// When to stand for the office next, and when to ask whether it is held still.
     stand_ms: u64,
+    sure_ms: u64,
     /// The office as it was last seen; `None`: never yet.
     office: Option<Office>,
     /// What the store holds, while in office.
@@ -169,6 +174,7 @@ impl Warden {
             phase: Phase::Away,
             now_ms: 0,
             stand_ms: 0,
+            sure_ms: 0,
             office: None,
             kept: None,
             flight: None,
@@ -196,7 +202,27 @@ impl Warden {
         }
         self.give_up();
         self.tend();
+        self.assure();
         self.taken()
+    }
+
+    /// Nodes that beat in vain would have no lease: the store says again and again who is in office.
+    fn assure(&mut self) {
+        let has_others = self.map().is_some_and(|map| map.nodes.len() > 1);
+        if has_others && self.now_ms >= self.sure_ms && matches!(self.phase, Phase::Idle) {
+            self.sure_ms = self.now_ms + OFFICE_SURE_MS;
+            let term = Some(self.term());
+            self.call(Phase::Assuring, Call::Txn(Txn { term, ..Txn::default() }));
+        }
+    }
+
+    fn assured(&mut self, reply: Result<Reply, ControlError>) {
+        match reply {
+            Ok(Reply::Outcome(Outcome::Done(_))) => self.phase = Phase::Idle,
+            Ok(_) => self.seek(),
+            Err(ControlError::Unknown(_) | ControlError::Unreachable(_)) => self.rest(),
+            Err(error) => self.lose(&Refusal::Store(error.to_string())),
+        }
     }
 
     /// Somebody asks for something.
@@ -248,6 +274,7 @@ impl Warden {
             Phase::Seeking => self.sought(reply),
             Phase::Loading(range, entries) => self.loaded(range, entries, reply),
             Phase::Writing => self.written(reply),
+            Phase::Assuring => self.assured(reply),
             // No call was under way.
             other => self.phase = other,
         }

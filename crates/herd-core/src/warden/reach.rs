@@ -13,6 +13,9 @@ pub(super) struct Reach {
     linked: BTreeSet<NodeId>,
     /// From when on who was not heard is gone; `None`: this warden was never in office.
     sure_ms: Option<u64>,
+    /// Those that may be taken out, and those that beat, in these lives.
+    silent: Vec<(NodeId, u64)>,
+    beating: Vec<(NodeId, u64)>,
 }
 
 impl Reach {
@@ -37,6 +40,19 @@ impl Reach {
     /// What this comes to at a time.
     pub(super) fn at(&self, now_ms: u64) -> Heard<'_> {
         Heard { nodes: &self.heard, sure: self.sure_ms.is_some_and(|sure_ms| sure_ms <= now_ms) }
+    }
+}
+
+impl Reach {
+    /// The nodes of the map that are silent, and those that were taken out and are not.
+    pub(super) fn changed(&self, map: &Map) -> (Vec<NodeId>, Vec<NodeId>) {
+        let of = |nodes: &[(NodeId, u64)], state: NodeState| {
+            let is = |(id, life): &&(NodeId, u64)| {
+                map.node(*id).is_some_and(|node| node.incarnation == *life && node.state == state)
+            };
+            nodes.iter().filter(is).map(|(id, _)| *id).collect()
+        };
+        (of(&self.silent, NodeState::Up), of(&self.beating, NodeState::Down))
     }
 }
 
@@ -87,6 +103,19 @@ fn up(nodes: &[Node]) -> impl Iterator<Item = &Node> {
 }
 
 impl Warden {
+    /// The nodes of the map, in their lives: to be judged by what they were granted. `None`: a change is being written,
+    /// and what was said of them last stands until it is.
+    pub fn judged(&self) -> Option<Vec<(NodeId, u64)>> {
+        let map = self.map().filter(|_| self.flight.is_none())?;
+        Some(map.nodes.iter().map(|node| (node.id, node.incarnation)).collect())
+    }
+
+    /// Of those, the ones that may be taken out, to which nothing is granted until this is told again, and the ones
+    /// that beat.
+    pub fn beats(&mut self, silent: Vec<(NodeId, u64)>, beating: Vec<(NodeId, u64)>) {
+        (self.reach.silent, self.reach.beating) = (silent, beating);
+    }
+
     /// The nodes to which its own has links: told each 100 ms or so. One that had some and has none is out of reach.
     pub fn links(&mut self, linked: BTreeSet<NodeId>) {
         self.reach.links(linked);

@@ -1,5 +1,6 @@
-//! What the warden does of itself, as time passes: it does what primaries want, seats who has joined, has lost copies
-//! made anew, opens groups that hold nothing any more, and shares the lead out again when all is whole.
+//! What the warden does of itself, as time passes: it does what primaries want, seats who has joined, takes out who is
+//! silent, has lost copies made anew, opens groups that hold nothing any more, and shares the lead out again when all
+//! is whole.
 
 use super::flight::Flight;
 use super::reach::Heard;
@@ -43,6 +44,10 @@ pub(super) struct Todo {
     repair: BTreeMap<GroupId, BTreeSet<NodeId>>,
     /// Whether the lead may be shared out.
     balance: bool,
+    /// Nodes that are silent.
+    silent: Vec<NodeId>,
+    /// Nodes that were, and are heard again.
+    back: Vec<NodeId>,
 }
 
 impl Care {
@@ -70,22 +75,24 @@ impl Care {
             wants: wants.into_iter().map(|(id, (epoch, want))| (id, epoch, want)).collect(),
             repair: self.repairs_due(map, there, now_ms),
             balance: self.even != map.epoch && now_ms >= self.calm.1 + BALANCE_CALM_MS,
+            ..Todo::default()
         }
     }
 
-    /// Groups that have been short of members for a while, and the nodes that may be asked: those that are there, are
-    /// none of its members and are not barred.
+    /// Groups that have been short of members, for a while if a node is gone that may come back, and the nodes that may
+    /// be asked: those that are there, are none of its members and are not barred.
     fn repairs_due(&mut self, map: &Map, there: &[Node], now_ms: u64) -> BTreeMap<GroupId, BTreeSet<NodeId>> {
         let short = map.short_groups(there.len()).into_iter().filter_map(|id| Some((id, map.group(id)?)));
         let short: BTreeMap<GroupId, &Group> = short.collect();
         self.short.retain(|id, (epoch, _)| short.get(id).is_some_and(|group| group.epoch == *epoch));
+        let after_ms = if there.len() < map.nodes.len() { REPAIR_AFTER_MS } else { 0 };
         let mut due = BTreeMap::new();
         for (id, group) in short {
             let (_, since_ms) = *self.short.entry(id).or_insert((group.epoch, now_ms));
             let is_barred = |node| self.barred.get(&(id, node)).is_some_and(|bar| now_ms < bar.until_ms);
             let may = |node: &NodeId| group.members().all(|member| member != *node) && !is_barred(*node);
             let nodes: BTreeSet<NodeId> = there.iter().map(|node| node.id).filter(may).collect();
-            if now_ms >= since_ms + REPAIR_AFTER_MS && !nodes.is_empty() {
+            if now_ms >= since_ms + after_ms && !nodes.is_empty() {
                 due.insert(id, nodes);
             }
         }
@@ -117,6 +124,11 @@ impl Warden {
             && self.is_ready(&kept.state)
             && !map.has_any(Standing::Syncing)
             && !map.has_any(Standing::Joining);
+        (todo.silent, todo.back) = self.reach.changed(map);
+        if !kept.state.held {
+            // Groups are planned anew before the first object, and who is silent may live by an older plan.
+            todo.silent.clear();
+        }
         let (balances, epoch) = (todo.balance, map.epoch);
         let next = kept.state.tended(&self.rules(), todo, &there);
         if balances && next.is_none() {
@@ -135,17 +147,22 @@ impl Warden {
 impl State {
     /// The map after all of it; `None`: there was nothing to do, or it can't be done.
     fn tended(&self, rules: &Rules, todo: Todo, there: &[Node]) -> Option<Arc<Map>> {
-        let Todo { wants, repair, balance } = todo;
+        let Todo { wants, repair, balance, silent, back } = todo;
         let opens = may_reopen(&self.map, &rules.heard);
         let has_joining = self.map.has_any(Standing::Joining);
-        if wants.is_empty() && repair.is_empty() && !balance && opens.is_none() && !has_joining {
+        let has_changed = !silent.is_empty() || !back.is_empty();
+        if wants.is_empty() && repair.is_empty() && !balance && opens.is_none() && !has_joining && !has_changed {
             return None;
         }
         let mut any = false;
         let map = self.changed(rules, |draft| {
-            any |= draft.seat_joined();
+            any |= draft.seat_joined() || has_changed;
             for (id, epoch, want) in wants {
                 any |= draft.grant(id, epoch, want);
+            }
+            back.into_iter().for_each(|node| draft.bring_back(node));
+            for node in &silent {
+                draft.take_out(*node, |other| rules.heard.hears(other) && !silent.contains(&other));
             }
             if let Some(there) = &opens {
                 draft.reopen(there);

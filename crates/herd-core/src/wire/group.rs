@@ -35,6 +35,8 @@ const RESOLVE: u16 = 6;
 const COPY: u16 = 7;
 const ANSWER: u16 = 8;
 const MOVED: u16 = 9;
+const CONFIRM: u16 = 12;
+const CONFIRMED: u16 = 13;
 
 // What a write makes of its object; with a bit if the value was sent before.
 const REMOVED: u8 = 0;
@@ -243,6 +245,8 @@ impl<'a> GroupMessage<'a> {
             Message::Copy { epoch, key, version, state } => {
                 draft.of(COPY, *epoch).about(key, *version).delta(state).finish(out)
             }
+            Message::Confirm { epoch, round } => draft.of(CONFIRM, *epoch).numbers(&[*round]).finish(out),
+            Message::Confirmed { epoch, round } => draft.of(CONFIRMED, *epoch).numbers(&[*round]).finish(out),
             Message::Answer { epoch, key, version, verdict } => {
                 draft.of(ANSWER, *epoch).about(key, *version).bytes(&[code_of(&VERDICTS, verdict)]).finish(out)
             }
@@ -394,6 +398,8 @@ impl<'a> Source<'a, '_> {
             MOVED => Message::Moved { view: self.view(epoch)? },
             ADOPTED => Message::Adopted { epoch, is_last: self.bit()?, pending: self.pending()? },
             SETTLE => Message::Settle { epoch, settled: self.rest.u64()? },
+            CONFIRM => Message::Confirm { epoch, round: self.rest.u64()? },
+            CONFIRMED => Message::Confirmed { epoch, round: self.rest.u64()? },
             _ => self.read_about(epoch)?,
         };
         Some(GroupMessage { group, message })

@@ -11,6 +11,7 @@ use super::bytes::Reader;
 use super::encode_frame;
 use super::fields::{Between, Fields, MAP};
 use super::header::{Header, Kind, STATUS_MOVED, Status};
+use crate::lease::Grant;
 use crate::limits::MAP_MAX_BYTES;
 use crate::place::{Map, MapError};
 
@@ -19,6 +20,9 @@ pub const VERB_MAP: u8 = 17;
 
 /// Bytes of a mark in a field.
 pub(super) const MARK_BYTES: usize = 17;
+
+/// Bytes of a grant behind the mark in the answer to a beat.
+const GRANT_BYTES: usize = 16;
 
 /// Bits of a mark: the herd holds objects; the bytes are the difference from another map.
 const HELD: u8 = 1;
@@ -58,6 +62,25 @@ impl MapMark {
         let header = Header { epoch: self.epoch, brief: false, ..header };
         let fields = Fields { between: Some(Between::Map(&bytes)), ..Fields::default() };
         encode_frame(out, header, &fields, b"").expect("a head of some bytes is within the limits");
+    }
+
+    /// As [`MapMark::tell`], the answer of the warden's node to a beat, which grants something.
+    pub fn tell_granted(self, out: &mut Vec<u8>, header: Header, grant: Grant) {
+        let mut bytes = [0; MARK_BYTES + GRANT_BYTES];
+        bytes[..MARK_BYTES].copy_from_slice(&self.bytes(0));
+        bytes[MARK_BYTES..][..8].copy_from_slice(&grant.term.to_le_bytes());
+        bytes[MARK_BYTES + 8..][..4].copy_from_slice(&grant.epoch.to_le_bytes());
+        bytes[MARK_BYTES + 12..].copy_from_slice(&grant.lease_ms.to_le_bytes());
+        let header = Header { epoch: self.epoch, brief: false, ..header };
+        let fields = Fields { between: Some(Between::Map(&bytes)), ..Fields::default() };
+        encode_frame(out, header, &fields, b"").expect("a head of some bytes is within the limits");
+    }
+
+    /// What the answer to a beat grants, if anything.
+    pub fn granted(fields: &Fields<'_>) -> Option<Grant> {
+        let Some(Between::Map(bytes)) = fields.between else { return None };
+        let mut rest = Reader(bytes.get(MARK_BYTES..)?);
+        Some(Grant { term: rest.u64()?, epoch: rest.u32()?, lease_ms: rest.u32()? })
     }
 
     /// The mark that a frame tells; `None` if it tells none.

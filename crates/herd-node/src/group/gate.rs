@@ -4,6 +4,7 @@
 //! its take-over is done, if the map has not gone on meanwhile. So a gate is open only while what is committed here is
 //! all that was acknowledged.
 
+use crate::lease::Leases;
 use herd_core::bugs::{Bug, has};
 use herd_core::limits::{SLOTS, SPREADS_MAX};
 use herd_core::place::{Group, GroupId, Life, Map, Seat, Spread};
@@ -14,7 +15,7 @@ use std::sync::atomic::{
     AtomicU16, AtomicU32, AtomicU64,
     Ordering::{Relaxed, SeqCst},
 };
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 const OPEN: u64 = 1;
 /// There is a part of the group here, or was.
@@ -30,6 +31,8 @@ pub(crate) struct Gates {
     slots: [OnceLock<Box<[AtomicU16]>>; SPREADS_MAX],
     /// Writes of each group that this node leads which wait for members, for the metrics.
     pending: [OnceLock<Box<[AtomicU32]>>; SPREADS_MAX],
+    /// Until when reads of what others keep too are answered without asking them; without links it never is.
+    lease: OnceLock<Arc<Leases>>,
     /// In which epoch of which group this node acted as the primary, where somebody looks at it from inside.
     acts: OnceLock<Mutex<Acts>>,
 }
@@ -101,12 +104,32 @@ impl Gates {
         self.get(id) & OPEN != 0
     }
 
-    /// Whether an object is read here, whose entry is locked: this node alone decides, or for its group.
+    /// The lease of this node; before its loops are made.
+    pub(crate) fn go_by(&self, lease: Arc<Leases>) {
+        self.lease.set(lease).ok();
+    }
+
+    /// A batch of events begins.
+    #[inline]
+    pub(crate) fn begin(&self) {
+        if has(Bug::ClockFirst) {
+            self.lease.get().into_iter().for_each(|lease| lease.begin());
+        }
+    }
+
+    /// Whether what was looked at before may be answered without asking the other members of its group.
+    #[inline]
+    pub(crate) fn has_lease(&self) -> bool {
+        self.lease.get().is_some_and(|lease| lease.holds())
+    }
+
+    /// Whether an object is read here, whose entry is locked: this node alone decides, or for its group, and has leave
+    /// to answer without asking the other members. The clock is looked at here, behind the lock.
     #[inline]
     pub(crate) fn may_read(&self, entry: &Entry<'_>) -> bool {
         match entry.seat() {
             Seat::Alone => true,
-            Seat::Led => self.is_open_slot(entry.spread(), entry.slot()),
+            Seat::Led => self.is_open_slot(entry.spread(), entry.slot()) && self.has_lease(),
             Seat::Held | Seat::Away => has(Bug::StaleRead) && self.is_open_slot(entry.spread(), entry.slot()),
         }
     }

@@ -34,7 +34,7 @@ use herd_core::place::{GroupId, Life, Map};
 use herd_core::replica::{Message, View};
 use herd_core::wire::{Ahead, Fields, FrameHead, GroupMessage, LinkId, WireError, is_ahead, lanes};
 use mail::Letter;
-use share::Share;
+use share::{Looked, Share};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -107,6 +107,21 @@ pub(crate) fn ask(cx: &mut Context, key: Key, group: Option<GroupId>, op: Operat
     }
 }
 
+/// Has the members of a group, whose part may live on another loop, confirm what a read has found. Its origin is told
+/// then, later.
+pub(crate) fn confirm(cx: &mut Context, group: GroupId, origin: Origin, told: Told) {
+    let on_loop = loop_of(cx, group);
+    if on_loop != cx.number {
+        // What comes of it always goes: there is no more of it than was asked.
+        drop(cx.shared.post(on_loop, Letter::Confirm(group, origin, Box::new(told))));
+        return;
+    }
+    look_at_map(cx);
+    if with(cx, Some(group), |share, cx| share.confirm(cx, Looked::Found(origin, told))).is_none() {
+        cx.parts.told.push_back((origin, Told::Again { may_be_done: false }));
+    }
+}
+
 /// Hands on what operations came to: to flights of this loop, and to the loops that asked the others.
 pub(crate) fn deliver(cx: &mut Context) {
     while let Some((origin, told)) = cx.parts.told.pop_front() {
@@ -136,6 +151,7 @@ fn open_letters(cx: &mut Context) {
                 let group = group_of(cx, &key);
                 ask(cx, key, group, *op);
             }
+            Letter::Confirm(group, origin, told) => confirm(cx, group, origin, *told),
             Letter::Told(origin, told) => cx.parts.told.push_back((origin, *told)),
         }
     }

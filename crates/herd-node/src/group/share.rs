@@ -49,6 +49,8 @@ pub(super) struct Share {
     again_ms: Option<u64>,
     /// When it is looked for operations that nobody waits for any more.
     late_ms: Option<u64>,
+    /// What was looked at without a lease, by the round of asking that it waits for: they rise.
+    looked: VecDeque<(u64, Looked)>,
     /// Room for what the part wants done.
     effects: Vec<Effect<Key, Edit, Operation>>,
     /// Room for prepares that are to be sent.
@@ -59,6 +61,15 @@ pub(super) struct Share {
     told: Vec<(Origin, Told)>,
     /// Writes that wait for members, as the metrics have it.
     pending: usize,
+}
+
+/// What was decided from what is committed here, and changes nothing: until the members have confirmed that nobody else
+/// decides, it is told to nobody.
+pub(super) enum Looked {
+    /// A read has found this.
+    Found(Origin, Told),
+    /// An operation came to this.
+    Decided(Operation),
 }
 
 /// A walk through the slots of a group, in turns.
@@ -110,6 +121,7 @@ impl Share {
             waiting: VecDeque::new(),
             again_ms: None,
             late_ms: None,
+            looked: VecDeque::new(),
             effects: Vec::new(),
             departures: Vec::new(),
             answers: Vec::new(),
@@ -166,15 +178,20 @@ impl Share {
             true => (GROUP_LINK_PATIENCE_MS, "no write"),
             false => (3 * GROUP_LINK_PATIENCE_MS, "it is neither read nor written"),
         };
+        let gone = self.gone(cx, patience_ms)?;
+        let (name, of) = (name_of(cx, gone), quote(&key.of.name));
+        let text = format!("node '{name}', which keeps a copy of '{of}', can't be reached: {what} until it is back");
+        Some(Error::new(ErrorKind::Unreachable, text))
+    }
+
+    /// A member whose ack is needed, and that has had no link for so long.
+    fn gone(&self, cx: &Context, patience_ms: u64) -> Option<NodeId> {
         let is_gone = |member: &&Member| {
             let since_ms = self.lost_ms.get(&member.node).unwrap_or(&self.made_ms);
             let is_lost = !self.out.contains_key(&member.node) && cx.now_ms() - since_ms > patience_ms;
             is_lost && member.standing != Standing::Syncing
         };
-        let gone = self.part.view().members.iter().find(is_gone)?;
-        let (name, of) = (name_of(cx, gone.node), quote(&key.of.name));
-        let text = format!("node '{name}', which keeps a copy of '{of}', can't be reached: {what} until it is back");
-        Some(Error::new(ErrorKind::Unreachable, text))
+        self.part.view().members.iter().find(is_gone).map(|member| member.node)
     }
 
     /// An operation of this node's clients, or of a node that handed it on.
@@ -290,7 +307,11 @@ impl Share {
             };
             self.end(&op, Told::failed(Error::new(ErrorKind::Unreachable, text)));
         }
-        let has_ops = self.part.has_ops() || !self.waiting.is_empty();
+        if let Some(error) = self.unconfirmed(cx) {
+            let looked = std::mem::take(&mut self.looked);
+            looked.into_iter().for_each(|(_, looked)| self.end_looked(Told::failed(error.clone()), looked));
+        }
+        let has_ops = self.part.has_ops() || !self.waiting.is_empty() || !self.looked.is_empty();
         next_ms = self.waiting.iter().map(|op| op.until_ms).min().map_or(next_ms, |until_ms| next_ms.min(until_ms));
         self.late_ms = has_ops.then(|| next_ms.max(now_ms + GROUP_LATE_MIN_MS));
     }
@@ -396,6 +417,7 @@ impl Share {
                 break;
             }
         }
+        self.tell_looked(cx);
         cx.parts.tell(&mut self.told);
         let pending = self.part.pending();
         if self.pending != pending {
@@ -485,7 +507,59 @@ impl Share {
         };
         self.part.begin(&mut copies, key, ops, decision.change);
         copies.kept.version = None;
-        told.into_iter().for_each(|op| self.tell(cx, op, 0));
+        // The clock is looked at behind the decision.
+        match told.is_empty() || cx.shared.gates.has_lease() {
+            true => told.into_iter().for_each(|op| self.tell(cx, op, 0)),
+            false => told.into_iter().for_each(|op| self.confirm(cx, Looked::Decided(op))),
+        }
+    }
+
+    /// Tells what was looked at once the members have confirmed it.
+    pub(super) fn confirm(&mut self, cx: &Context, looked: Looked) {
+        let is_full = self.looked.len() >= PART_OPS_MAX;
+        let refusal = is_full.then(too_many).or_else(|| self.unconfirmed(cx));
+        match refusal {
+            Some(error) => self.end_looked(Told::failed(error), looked),
+            None if !self.part.is_open() => self.end_looked(Told::Again { may_be_done: false }, looked),
+            None => {
+                let late_ms = cx.now_ms() + GROUP_LATE_MAX_MS;
+                self.late_ms = Some(self.late_ms.map_or(late_ms, |at_ms| at_ms.min(late_ms)));
+                self.looked.push_back((self.part.confirm(), looked));
+            }
+        }
+    }
+
+    /// Why nothing is confirmed now: a member that would have to has had no link for a while.
+    fn unconfirmed(&self, cx: &Context) -> Option<Error> {
+        let gone = self.gone(cx, GROUP_LINK_PATIENCE_MS)?;
+        let name = name_of(cx, gone);
+        let text = format!(
+            "neither the warden nor node '{name}', which keeps a copy, can be reached, so this one may be out of date: \
+             it is not read until one of them is back"
+        );
+        Some(Error::new(ErrorKind::Unreachable, text))
+    }
+
+    /// What was looked at goes, with that.
+    fn end_looked(&mut self, told: Told, looked: Looked) {
+        match looked {
+            Looked::Found(origin, _) => self.told.push((origin, told)),
+            Looked::Decided(op) => self.end(&op, told),
+        }
+    }
+
+    /// Tells what is confirmed by now, or void.
+    fn tell_looked(&mut self, cx: &Context) {
+        while let Some((round, _)) = self.looked.front()
+            && let Some(is_so) = self.part.confirmed(*round)
+        {
+            match self.looked.pop_front() {
+                Some((_, looked)) if !is_so => self.end_looked(Told::Again { may_be_done: false }, looked),
+                Some((_, Looked::Found(origin, told))) => self.told.push((origin, told)),
+                Some((_, Looked::Decided(op))) => self.tell(cx, op, 0),
+                None => {}
+            }
+        }
     }
 
     /// Operations on what a flush has ended are asked again, of what came after it.

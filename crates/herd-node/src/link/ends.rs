@@ -11,7 +11,7 @@ use herd_core::limits::{LINK_BYTES_MAX, LINK_OPS_MAX, LINK_PART, LINK_ROOM_MIN_B
 use herd_core::place::NodeId;
 use herd_core::wire::{
     Accepting, Asker, Beat, Beats, Dialing, Fields, Header, Kind, LENGTH_UNKNOWN, LINK_PROTOCOL, LinkError,
-    LinkErrorKind, LinkId, Links, MapMark, MapSent, Peer, Side, VERB_BEAT, WireError, lanes,
+    LinkErrorKind, LinkId, Links, MapMark, MapSent, Peer, Side, Status, VERB_BEAT, WireError, lanes,
 };
 use herd_net::Ticket;
 use std::collections::BTreeMap;
@@ -130,14 +130,14 @@ impl End {
     }
 
     /// Says that this end is there, and which map it has.
-    fn beat(&mut self, mark: MapMark, now_ms: u64) {
+    fn beat(&mut self, mark: MapMark, now_ms: u64, sent_ns: u64) {
         let request = Header { verb: VERB_BEAT, ..Header::new(Kind::Request) };
         let beat = |header, out: &mut Vec<u8>| {
             mark.tell(out, header);
             Ok(())
         };
         // Where too much is under way for a beat, that is heard.
-        if self.ask(request, Note::Beat, beat).is_ok() {
+        if self.ask(request, Note::Beat(sent_ns), beat).is_ok() {
             self.unanswered_ms.get_or_insert(now_ms);
         }
     }
@@ -335,6 +335,27 @@ impl Ends {
         self.view.as_ref().map_or_else(MapMark::default, |view| view.mark)
     }
 
+    /// Answers a beat.
+    pub(super) fn answer_beat(&mut self, id: LinkId, header: &Header, out: &mut Vec<u8>) {
+        let incarnation = self.end(id).map(|end| end.peer.incarnation);
+        let grant = self.hub().zip(incarnation).and_then(|(hub, incarnation)| hub.leases.beat_of(id.node, incarnation));
+        let (mark, reply) = (self.mark(), Header::reply_to(header, Status::Ok));
+        match grant {
+            Some(grant) => mark.tell_granted(out, reply, grant),
+            None => mark.tell(out, reply),
+        }
+    }
+
+    /// The answer to a beat that was sent at that time.
+    pub(super) fn granted(&self, fields: &Fields<'_>, sent_ns: u64) {
+        let hub = self.hub().zip(MapMark::granted(fields));
+        hub.into_iter().for_each(|(hub, grant)| hub.granted(grant, sent_ns));
+    }
+
+    fn lease_now_ns(&self) -> u64 {
+        self.hub().map_or(0, |hub| hub.leases.now_ns())
+    }
+
     pub(super) fn hub(&self) -> Option<&Hub> {
         self.hub.as_deref()
     }
@@ -394,7 +415,7 @@ impl Ends {
         let id = self.links.renew(peer, begun)?;
         let lost = self.sweep(now_ms);
         let mut end = End::new(id, *peer, side, (ticket, self.room_bytes), now_ms);
-        end.beat(self.mark(), now_ms);
+        end.beat(self.mark(), now_ms, self.lease_now_ns());
         self.due_ms = self.due_ms.min(end.beats.due_ms());
         self.ends.insert(of(id), end);
         self.gone_ms.remove(&of(id));
@@ -495,9 +516,9 @@ impl Ends {
     }
 
     fn beat(&mut self, target: Target, now_ms: u64) {
-        let mark = self.mark();
+        let (mark, sent_ns) = (self.mark(), self.lease_now_ns());
         if let Some(end) = self.ends.get_mut(&target) {
-            end.beat(mark, now_ms);
+            end.beat(mark, now_ms, sent_ns);
             self.ready.push(end.ticket);
         }
     }
@@ -524,10 +545,11 @@ pub(super) fn lose(cx: &mut Context, lost: Vec<Note>) {
 mod tests {
     use super::super::tests::world::{Told, address, map, membership, node};
     use super::*;
+    use crate::lease::Leases;
 
     /// The second node, which dials the first one; its loop is the first of one.
     fn dialing() -> Ends {
-        let hub = Hub::new(membership(2), Arc::new(Told::default()));
+        let hub = Hub::new(membership(2), Arc::new(Told::default()), Leases::new(Arc::new(|| 7)));
         hub.adopt(Arc::new(map(2)), false);
         let mut ends = Ends::new(Some(hub), 0, 1, 64 << 20);
         assert_eq!(ends.look(0), []);
@@ -556,7 +578,7 @@ mod tests {
         let (second, _) = up(&mut ends, 1, 1, 0);
         assert_eq!((ends.ends.len(), dialed(&mut ends, 9_000)), (2, vec![]));
         let (third, lost) = up(&mut ends, 0, 2, 9_000);
-        assert_eq!(lost, [Note::Beat, Note::Beat], "what was asked over both is lost");
+        assert_eq!(lost, [Note::Beat(7), Note::Beat(7)], "what was asked over both is lost");
         assert_eq!([first, second, third].map(|id| ends.is_current(id)), [false, false, true]);
         assert_eq!((dialed(&mut ends, 9_000), dialed(&mut ends, 9_050)), (vec![], vec![1]));
         // The old connections are closed, which means nothing any more.

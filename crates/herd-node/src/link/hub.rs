@@ -2,7 +2,9 @@
 
 use super::Warden;
 use super::resolve::Names;
-use herd_core::place::{GroupId, HerdId, Map, NodeId, NodeState};
+use crate::lease::Leases;
+use herd_core::lease::Grant;
+use herd_core::place::{GroupId, HerdId, Map, NodeId};
 use herd_core::replica::{GroupEpoch, Want};
 use herd_core::wire::{LinkError, LinkErrorKind, MapMark, MapSent, Nonces, Peer, Secret};
 use herd_net::LoopHandle;
@@ -80,6 +82,8 @@ pub struct Hub {
     loops: OnceLock<LoopHandle>,
     /// Links that loops have to each node.
     linked: Mutex<BTreeMap<NodeId, usize>>,
+    /// Until when this node may answer reads of what others keep too, and what its warden grants, if it has one.
+    pub(crate) leases: Arc<Leases>,
 }
 
 #[derive(Default)]
@@ -106,10 +110,23 @@ pub(super) struct View {
 
 impl Hub {
     /// Of a node that has no map yet.
-    pub fn new(me: Membership, owner: Arc<dyn Owner>) -> Arc<Self> {
+    pub fn new(me: Membership, owner: Arc<dyn Owner>, leases: Arc<Leases>) -> Arc<Self> {
         let (nonces, state, changes, loops) =
             (Nonces::new(me.random), Mutex::default(), AtomicU64::new(0), OnceLock::new());
-        Arc::new(Self { me, owner, nonces, state, changes, loops, linked: Mutex::default() })
+        Arc::new(Self { me, owner, nonces, state, changes, loops, linked: Mutex::default(), leases })
+    }
+
+    /// This node beats, in case the warden is here.
+    pub(crate) fn own_beat(&self) {
+        let granted = self.leases.own_beat(self.me.node, self.me.incarnation);
+        granted.into_iter().for_each(|(grant, sent_ns)| self.granted(grant, sent_ns));
+    }
+
+    /// This node was granted something, by the answer to a beat that it sent at that time.
+    pub(super) fn granted(&self, grant: Grant, sent_ns: u64) {
+        let Some(view) = self.view() else { return };
+        let until_ns = grant.until_ns((view.mark.term, view.mark.epoch), sent_ns);
+        until_ns.into_iter().for_each(|until_ns| self.leases.lasts_until(until_ns));
     }
 
     /// The node has this map from now on: links to its nodes are made, those to others closed, and all are told.
@@ -215,12 +232,12 @@ impl Hub {
     }
 }
 
-/// The nodes that this one dials, and their addresses: those of lower numbers.
+/// The nodes that this one dials, and their addresses: those of lower numbers. One that is taken for silent may live.
 fn dialed<'a>(map: &'a Map, me: &Membership) -> impl Iterator<Item = (NodeId, &'a [String])> + use<'a> {
     let own = me.node;
-    let there = map.nodes.iter().filter(move |node| node.id < own && node.state != NodeState::Down);
-    let is_in = map.node(own).is_some_and(|node| node.state != NodeState::Down);
-    there.filter(move |_| is_in).map(|node| (node.id, node.addresses.as_slice()))
+    let is_in = map.node(own).is_some();
+    let there = map.nodes.iter().filter(move |node| node.id < own && is_in);
+    there.map(|node| (node.id, node.addresses.as_slice()))
 }
 
 /// Whether a node may have a link here, by the map that is known; without any, all may.
@@ -233,9 +250,6 @@ pub(super) fn check(view: Option<&View>, peer: &Peer) -> Result<(), LinkError> {
             LinkErrorKind::OlderIncarnation,
             format!("node {number} has been started anew since this process of it"),
         ),
-        Some(node) if peer.incarnation == node.incarnation && node.state == NodeState::Down => {
-            refuse(LinkErrorKind::OlderIncarnation, format!("node {number} was taken out of the herd: start it anew"))
-        }
         // Who has a later map is in that one.
         None if (peer.epoch, peer.revision) <= (view.map.epoch, view.map.revision) => {
             refuse(LinkErrorKind::BadHello, format!("node {number} is not in the map of this herd: let it join anew"))

@@ -39,8 +39,8 @@ pub(crate) use session::{Session, alarm, is_hello};
 /// What a loop leaves beside a request that it asks over a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Note {
-    /// A beat.
-    Beat,
+    /// A beat, sent at that time by the clock of leases, ns.
+    Beat(u64),
     /// A map, of this edition.
     Map(u64),
     /// A request to the warden, of this number.

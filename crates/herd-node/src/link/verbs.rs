@@ -33,7 +33,11 @@ pub(super) fn asked(
 ) -> Result<(), WireError> {
     let (header, body) = (frame.header(), frame.body()?);
     let answer = match header.verb {
-        VERB_BEAT => mark(cx, id, header, fields).map(|()| Ok(true))?,
+        VERB_BEAT => {
+            mark(cx, id, header, fields)?;
+            cx.links.answer_beat(id, header, out.buf);
+            Ok(false)
+        }
         VERB_GROUP => return group::came(cx, id, &frame.head, fields, body),
         VERB_WARDEN => cx.links.petition(id, header, fields).map(|()| false),
         VERB_MAP => cx.links.receive(id, header, MapSent::decode(header, fields), body),
@@ -78,8 +82,9 @@ fn refuse(request: &Header, error: &Error, out: &mut Output<'_>) -> Result<(), W
 /// What became of a request that this loop asked. Error: the other end breaks the protocol.
 pub(super) fn answered(cx: &mut Context, note: Note, reply: Result<Reply<'_>, LinkLost>) -> Result<(), WireError> {
     match (note, reply) {
-        (Note::Beat, Ok(reply)) => {
+        (Note::Beat(sent_ns), Ok(reply)) => {
             cx.links.end(reply.from).into_iter().for_each(End::beat_answered);
+            cx.links.granted(&reply.fields, sent_ns);
             mark(cx, reply.from, reply.header, &reply.fields)
         }
         (Note::Map(edition), Ok(reply)) => {
@@ -94,7 +99,7 @@ pub(super) fn answered(cx: &mut Context, note: Note, reply: Result<Reply<'_>, Li
             cx.warden_answered(number, None);
             Ok(())
         }
-        (Note::Beat | Note::Map(_), Err(LinkLost)) => Ok(()),
+        (Note::Beat(_) | Note::Map(_), Err(LinkLost)) => Ok(()),
         (Note::Flight(id, attempt), Ok(Reply { from, header, fields, body })) => {
             cx.flight_answered((id, attempt), from, header, &fields, body)
         }

@@ -3,6 +3,7 @@
 use super::join::{Entered, JoinError, enter as dial, others};
 use super::mail::Mailbox;
 use super::{Member, Post, Tell};
+use crate::lease::Leases;
 use crate::link::{Hub, Membership};
 use crate::warden::{BeginError, Drawn, Newcomer, Options, Outlets, Running, begin};
 use herd_core::collection::Spec;
@@ -124,16 +125,17 @@ pub(crate) struct Own<'a> {
 pub(crate) fn enter(entry: &Entry, me: &Own<'_>) -> Result<InHerd, StartError> {
     let (drawn, nonces) = (Drawn::new()?, Drawn::new()?);
     let mailbox = Arc::new(Mailbox::default());
-    let options = options(entry, me);
+    let (options, leases) = (options(entry, me), Leases::of_machine());
     if entry.join.is_empty() {
         let (pushes, tells) = (mailbox.clone(), mailbox.clone());
         let outlets = Outlets {
+            leases: leases.clone(),
             push: Box::new(move |map, held| pushes.change(|mail| mail.pushed = Some((map, held)))),
             tell: Box::new(move |line| tells.tell(line.to_owned())),
         };
         let begun = begin(options, &drawn, outlets)?;
         let versions_ms = if begun.first_version == 0 { 0 } else { me.unix_ms };
-        let known = Known { joined: &begun.joined, map: begun.map.clone(), versions_ms, mailbox };
+        let known = Known { joined: &begun.joined, map: begun.map.clone(), versions_ms, mailbox, leases };
         let warden = begun.joined.node;
         let (member, founded) = known.member(entry, nonces.process, Some(begun.warden.handle().clone()), warden)?;
         return Ok(InHerd {
@@ -151,7 +153,7 @@ pub(crate) fn enter(entry: &Entry, me: &Own<'_>) -> Result<InHerd, StartError> {
     let (newcomer, Entered { joined, map, warden }) = admitted(&nodes, newcomer, secret, nonces.herd)?;
     newcomer.joined(joined.herd).map_err(BeginError::Place)?;
     let map = Arc::new(map);
-    let known = Known { joined: &joined, map: map.clone(), versions_ms: 0, mailbox };
+    let known = Known { joined: &joined, map: map.clone(), versions_ms: 0, mailbox, leases };
     let (member, founded) = known.member(entry, nonces.process, None, warden)?;
     Ok(InHerd { member, founded, map, held: false, warden: None, newcomer: Some(newcomer) })
 }
@@ -202,6 +204,7 @@ struct Known<'a> {
     map: Arc<Map>,
     versions_ms: u64,
     mailbox: Arc<Mailbox>,
+    leases: Arc<Leases>,
 }
 
 impl Known<'_> {
@@ -231,7 +234,7 @@ impl Known<'_> {
             let post = Post { mailbox: self.mailbox, member: OnceLock::new() };
             post.member.set(Arc::downgrade(&member)).ok();
             let me = Membership { herd, node, incarnation, secret, random };
-            member.hub.set(Hub::new(me, Arc::new(post))).ok();
+            member.hub.set(Hub::new(me, Arc::new(post), self.leases)).ok();
         }
         Ok((member, Founded { hash_key: HashKey(hash_key), versions_ms: self.versions_ms, default }))
     }

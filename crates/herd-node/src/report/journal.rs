@@ -30,6 +30,8 @@ pub(crate) struct Journal {
 /// Another node.
 struct Known {
     incarnation: u64,
+    /// It was silent for so long that the others go on without it.
+    is_down: bool,
     /// Since when there is no link to it.
     lost_ms: Option<u64>,
     /// That it is out of reach was told.
@@ -50,11 +52,11 @@ impl Journal {
         now_ms: u64,
     ) -> Vec<String> {
         let (mut lines, is_first) = (Vec::new(), self.looked.is_none());
-        self.nodes.retain(|id, _| map.node(*id).is_some_and(|node| node.state != NodeState::Down));
-        for node in map.nodes.iter().filter(|node| node.id != me && node.state != NodeState::Down) {
+        self.nodes.retain(|id, _| map.node(*id).is_some());
+        for node in map.nodes.iter().filter(|node| node.id != me) {
             let known = self.nodes.entry(node.id).or_insert_with(|| {
                 lines.extend((!is_first).then(|| format!("node {} has joined the herd", called(node))));
-                Known { incarnation: node.incarnation, lost_ms: None, is_told: false }
+                Known { incarnation: node.incarnation, is_down: false, lost_ms: None, is_told: false }
             });
             lines.extend(known.look(node, is_linked(node.id), now_ms));
         }
@@ -131,6 +133,13 @@ impl Known {
         if self.incarnation != node.incarnation {
             self.incarnation = node.incarnation;
             lines.push(format!("node {} was started anew: what its memory held is gone from it", called(node)));
+        }
+        let is_down = node.state == NodeState::Down;
+        if mem::replace(&mut self.is_down, is_down) != is_down {
+            lines.push(match is_down {
+                true => format!("node {} is silent: groups that have enough copies go on without it", called(node)),
+                false => format!("node {} is heard again, and gets its copies back", called(node)),
+            });
         }
         let lost_ms = if is_linked { self.lost_ms.take() } else { Some(*self.lost_ms.get_or_insert(now_ms)) };
         let Some(lost_ms) = lost_ms else { return lines };

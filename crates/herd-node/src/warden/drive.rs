@@ -2,7 +2,8 @@
 
 use super::inbox::{Handle, Inbox};
 use crate::control::{Home, Record};
-use herd_core::control::{Control, ControlError, Outcome, Snapshot};
+use crate::lease::Leases;
+use herd_core::control::{Control, ControlError, Outcome, Snapshot, Term};
 use herd_core::limits::{WARDEN_STOP_MS, WARDEN_TICK_MS};
 use herd_core::place::Map;
 use herd_core::warden::{Ask, Call, Order, Refusal, Reply, Warden};
@@ -15,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// Where a warden's orders and troubles go. Both are called from its thread, and must not wait.
 pub struct Outlets {
+    /// What it grants, and hears, by its node's links.
+    pub leases: Arc<Leases>,
     /// Gives a map to all its nodes, this one too; and whether the herd may hold objects.
     pub push: Box<dyn FnMut(Arc<Map>, bool) + Send>,
     /// A line for the log: what does not work, and what to do.
@@ -115,8 +118,20 @@ impl Driver {
     }
 
     fn tick(&mut self) {
+        self.judge();
         let orders = self.warden.tick(self.now_ms());
         self.carry_out(orders);
+    }
+
+    /// Which nodes are silent, and which are not.
+    fn judge(&mut self) {
+        let Some(nodes) = self.warden.judged() else { return };
+        let now_ns = self.outlets.leases.now_ns();
+        let mut grants = self.outlets.leases.grants();
+        let silent = grants.silent(&nodes, now_ns);
+        let beating = nodes.into_iter().filter(|(node, life)| grants.is_heard(*node, *life, now_ns)).collect();
+        drop(grants);
+        self.warden.beats(silent, beating);
     }
 
     fn carry_out(&mut self, orders: Vec<Order>) {
@@ -128,6 +143,7 @@ impl Driver {
                     orders.extend(self.warden.reply(reply, self.now_ms()));
                 }
                 Order::Push { map, held } => {
+                    self.outlets.leases.grants().wrote(map.epoch);
                     self.inbox.push(map.clone(), held);
                     (self.outlets.push)(map, held);
                 }
@@ -141,8 +157,11 @@ impl Driver {
         if self.inbox.is_stopping() {
             return Err(ControlError::Unreachable("the node is stopping".into()));
         }
-        let now_ms = self.now_ms();
+        let (now_ms, asked_ns) = (self.now_ms(), self.outlets.leases.now_ns());
         let reply = call.run(&mut *self.store, now_ms);
+        if let Some(term) = in_office(call, &reply) {
+            self.outlets.leases.grants().in_office(term, asked_ns);
+        }
         match (&reply, call) {
             (Err(ControlError::Gap(_)), _) => {}
             (Err(error), _) => {
@@ -177,6 +196,17 @@ impl Driver {
                 self.later = Some(at);
             }
         }
+    }
+}
+
+/// The term that was in office for certain when the call was made.
+fn in_office(call: &Call, reply: &Result<Reply, ControlError>) -> Option<Term> {
+    match (call, reply.as_ref().ok()?) {
+        (Call::Txn(txn), Reply::Outcome(Outcome::Done(_))) => txn.term,
+        (Call::Campaign { name, .. }, Reply::Office(office)) if office.holder.as_ref() == Some(name) => {
+            Some(office.term)
+        }
+        _ => None,
     }
 }
 

@@ -5,6 +5,7 @@ mod disks;
 mod work;
 
 use super::{BeginError, Begun, Drawn, Options, Outlets, begin};
+use crate::lease::Leases;
 use herd_core::place::{Map, NodeId};
 use herd_core::warden::{Answer, Ask, Create, Identity, Join, Joined, Refusal};
 use std::path::Path;
@@ -35,6 +36,7 @@ impl Watched {
     fn outlets(&self) -> Outlets {
         let (pushed, told) = (self.pushed.clone(), self.told.clone());
         Outlets {
+            leases: Leases::of_machine(),
             push: Box::new(move |map, held| pushed.lock().expect("as above").push((map, held))),
             tell: Box::new(move |line| told.lock().expect("as above").push(line.into())),
         }

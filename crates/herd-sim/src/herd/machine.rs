@@ -7,7 +7,7 @@ use herd_core::place::{Collection, Draft, GroupId, Grows, HerdId, Kind, Life, Ma
 use herd_core::replica::{GroupEpoch, Want};
 use herd_core::wire::{LinkError, MapMark, Secret};
 use herd_net::{Engine, LoopStats, Pipes, Service, System};
-use herd_node::{Came, Config, Environment, Hub, Inside, Membership, Owner};
+use herd_node::{Came, Config, Environment, Hub, Inside, Leases, Membership, Owner};
 use std::io;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
@@ -77,6 +77,8 @@ pub(super) struct Machine<S: Service> {
     pub(super) pipes: Pipes,
     pub(super) inside: Inside,
     hub: Arc<Hub>,
+    /// What it is granted, and what it grants while the warden is there.
+    pub(super) leases: Arc<Leases>,
     told: Arc<Told>,
     pub(super) map: Option<Arc<Map>>,
     pub(super) me: Life,
@@ -92,14 +94,16 @@ impl<S: Service> Machine<S> {
         let mut random = [at as u8; 16];
         random[8..].copy_from_slice(&incarnation.to_le_bytes());
         let secret = Secret(*b"sixteen bytes ..");
-        let hub = Hub::new(Membership { herd: HERD, node: node(at), incarnation, secret, random }, told.clone());
+        let me = Membership { herd: HERD, node: node(at), incarnation, secret, random };
+        let leases = Leases::new(Arc::new(pipes.clock()));
+        let hub = Hub::new(me, told.clone(), leases.clone());
         let config = Config { memory_bytes, threads: 1, name: format!("n{}", at + 1), ..Config::default() };
         // The hash of names is the herd's.
         let environment = Environment { unix_ms: START_MS, random: [7; 16] };
         let (inside, service) = make(config, &environment, hub.clone()).expect("a node's state");
         let engine = Engine::new(service, pipes.clone(), Arc::new(LoopStats::default()));
         let (me, ticked_ms) = (Life { node: node(at), incarnation }, pipes.now_ns() / 1_000_000);
-        Self { engine, pipes, inside, hub, told, map: None, me, ticked_ms, began: false }
+        Self { engine, pipes, inside, hub, leases, told, map: None, me, ticked_ms, began: false }
     }
 
     /// Takes a map, if it is later than the one it has.

@@ -7,7 +7,7 @@ use super::client::{Client, History, name};
 use super::machine::{Machine, Make, first_map, node};
 use super::plan::{Cut, Fault, Plan};
 use super::warden;
-use herd_core::place::{Draft, GroupId, Map, Node, NodeId, Standing};
+use herd_core::place::{Draft, GroupId, Map, Node, NodeId, NodeState, Standing};
 use herd_core::replica::Want;
 use herd_net::{Cable, Peer, Pipes, Service, System};
 use herd_node::Unsettled;
@@ -28,12 +28,27 @@ const MEMORY_BYTES: u64 = 64 << 20;
 const SMALL_MEMORY_BYTES: u64 = 8 << 20;
 /// What it has free at its start, besides the largest value.
 const SMALL_FREE_BYTES: u64 = 256 << 10;
+/// The machine of the node that hears all others, and grants leases.
+const WARDEN: usize = 0;
 /// How long the warden takes for what it does at most, ms.
 const WARDEN_MS: u64 = 3_000;
 
 /// What happens seldom, as it is counted: a run tells nothing of what never happens in it.
-pub(super) const RARE: [&str; 11] =
-    [CRASHED, REFUSED, TAKEN_OVER, EXPELLED, RETURNED, UNDER_WAY, ANSWERED_AGAIN, UNREAD, LATE, REFUSING, INSIDE];
+pub(super) const RARE: [&str; 13] = [
+    CRASHED,
+    REFUSED,
+    TAKEN_OVER,
+    EXPELLED,
+    RETURNED,
+    UNDER_WAY,
+    ANSWERED_AGAIN,
+    UNREAD,
+    LATE,
+    REFUSING,
+    INSIDE,
+    SILENT,
+    SILENT_PENDING,
+];
 const CRASHED: &str = "crashes with writes pending there";
 const REFUSED: &str = "writes and copies refused by a member";
 const TAKEN_OVER: &str = "take-overs from the living, with writes pending there";
@@ -45,6 +60,8 @@ const UNREAD: &str = "links broken with unread bytes";
 const LATE: &str = "links made anew with bytes of the old ones on their way";
 const REFUSING: &str = "take-overs while a member refuses a write";
 const INSIDE: &str = "pauses between a look at the clock and its use";
+const SILENT: &str = "nodes that live taken out as silent";
+const SILENT_PENDING: &str = "nodes taken out as silent with writes pending there";
 /// What is said where two primaries act in one epoch.
 pub(crate) const BOTH_ACT: &str = "both act as the primary";
 /// Faults that came, whether they could do anything or not.
@@ -240,6 +257,7 @@ impl<S: Service> World<S> {
         }
         self.hear_of_maps();
         self.restart();
+        self.judge_silence();
         self.reign();
         self.bury();
         if let Some(wrong) = self.wrong.take() {
@@ -616,6 +634,47 @@ impl<S: Service> World<S> {
         let (refused, again) = machine.inside.happened();
         *self.counts.entry(REFUSED).or_default() += refused;
         *self.counts.entry(ANSWERED_AGAIN).or_default() += again;
+    }
+
+    /// The warden's node grants leases, and those of whom it has heard nothing for longer than one lasts are taken out:
+    /// dead, paused or cut off from it, which they may not know.
+    fn judge_silence(&mut self) {
+        let is_awake = self.paused[WARDEN].0 <= self.now_ns();
+        let Some(host) = self.machines[WARDEN].as_ref().filter(|_| is_awake && self.plan.copies > 1) else { return };
+        let now_ns = host.leases.now_ns();
+        let nodes: Vec<(NodeId, u64)> = self.map.nodes.iter().map(|node| (node.id, node.incarnation)).collect();
+        let silent = {
+            let mut grants = host.leases.grants();
+            grants.in_office(self.map.term, now_ns);
+            grants.wrote(self.map.epoch);
+            grants.silent(&nodes, now_ns)
+        };
+        let is_up = |node: &NodeId| self.map.node(*node).is_some_and(|node| node.state == NodeState::Up);
+        let silent: Vec<NodeId> = silent.into_iter().map(|(node, _)| node).filter(is_up).collect();
+        for node in silent {
+            let at = node.0.get() as usize - 1;
+            let lives = self.machines[at].is_some();
+            self.count(if lives { SILENT } else { "dead nodes taken out as silent" });
+            self.count_pendings(at, SILENT_PENDING);
+            let living = self.living();
+            self.next_map(|draft| draft.take_out(node, &living));
+        }
+        self.hear_again();
+    }
+
+    /// Those that were taken out as silent, and are heard again, are brought back.
+    fn hear_again(&mut self) {
+        let Some(host) = &self.machines[WARDEN] else { return };
+        let (now_ns, grants) = (host.leases.now_ns(), host.leases.grants());
+        let down = self.map.nodes.iter().filter(|node| node.state == NodeState::Down);
+        let heard = down.filter(|node| grants.is_heard(node.id, node.incarnation, now_ns));
+        let heard: Vec<NodeId> = heard.map(|node| node.id).collect();
+        drop(grants);
+        for node in heard {
+            let at = node.0.get() as usize - 1;
+            self.next_map(|draft| draft.bring_back(node));
+            self.later(Task::BringBack(at, self.lives[at]));
+        }
     }
 
     /// The warden does what it is about to.

@@ -16,6 +16,7 @@ mod node;
 mod output;
 mod patience;
 mod routes;
+mod silence;
 mod top;
 mod up;
 mod usage;

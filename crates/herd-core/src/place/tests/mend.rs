@@ -23,7 +23,7 @@ fn who_leads_has_all_whatever_is_started_anew() {
         let mut map = Map::first(drawn(seed), 1).expect("a plan is a valid map");
         for _ in 0..60 {
             let before = map.clone();
-            let draw = chance.below(4);
+            let draw = chance.below(6);
             let one = map.nodes[chance.index(map.nodes.len())].id;
             map = map
                 .next(|draft| match draw {
@@ -33,6 +33,8 @@ fn who_leads_has_all_whatever_is_started_anew() {
                     }
                     1 => drop(draft.seat_joined()),
                     2 => drop(draft.balance()),
+                    3 => draft.take_out(one, |_| true),
+                    4 => draft.bring_back(one),
                     _ => {
                         for number in 0..draft.spreads[0].groups.len() as u16 {
                             let id = GroupId { spread: 0, number };
@@ -53,7 +55,13 @@ fn who_leads_has_all_whatever_is_started_anew() {
                 let had_all = |id: &NodeId| old.eligible.contains(id) || joined(id);
                 assert!(new.primary.is_none_or(|id| had_all(&id) && (draw != 0 || id != one)), "seed {seed}");
                 assert!(new.primary.is_some() || new.eligible.is_empty(), "seed {seed}: {new:?}");
-                let members: BTreeSet<NodeId> = old.members().collect();
+                let mut members: BTreeSet<NodeId> = old.members().collect();
+                let left = new.copies();
+                if draw == 3 && new.members().all(|id| id != one) {
+                    members.remove(&one);
+                    let needed = usize::from(map.spreads[0].needed);
+                    assert!(old.members().all(|id| id != one) || left >= needed, "seed {seed}: {left} copies stay");
+                }
                 assert!(new.primary.is_none() || new.members().collect::<BTreeSet<_>>() == members, "seed {seed}");
                 assert!(new.eligible.iter().all(had_all), "seed {seed}: only who has all");
             }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::limits::{BALANCE_CALM_MS, REPAIR_AFTER_MS, WANTS_MAX, WARDEN_HEARS_MS, WARDEN_TICK_MS};
-use crate::place::{GroupId, Member, Standing};
+use crate::place::{GroupId, Member, NodeState, Standing};
 use crate::replica::Want;
 
 /// Three nodes that keep three copies, and the herd holds objects.
@@ -194,4 +194,74 @@ fn what_was_half_copied_when_its_last_holder_went_is_gone_everywhere() {
     let map = bench.map();
     assert!(map.collections[0].generation > 1);
     assert!(map.spread(0).expect("the default one").groups.iter().all(|group| group.lost == map.epoch));
+}
+
+/// The warden hears these nodes, and of these nothing for longer than a lease lasts.
+fn hear(bench: &mut Bench, beating: &[u32], silent: &[u32]) {
+    let map = bench.map();
+    let of = |numbers: &[u32]| {
+        let nodes = map.nodes.iter().filter(|node| numbers.contains(&node.id.0.get()));
+        nodes.map(|node| (node.id, node.incarnation)).collect()
+    };
+    bench.warden.beats(of(silent), of(beating));
+    bench.links(beating);
+    bench.tick(WARDEN_TICK_MS);
+}
+
+fn state_of(bench: &Bench, number: u32) -> NodeState {
+    let map = bench.map();
+    map.nodes.iter().find(|node| node.id.0.get() == number).expect("it is a node").state
+}
+
+#[test]
+fn who_is_silent_is_taken_out_and_gets_copies_when_it_is_heard_again() {
+    let mut bench = held();
+    hear(&mut bench, &[1, 3], &[2]);
+    assert_eq!((led(&bench), state_of(&bench, 2)), ([12, 0, 12], NodeState::Down));
+    assert_eq!(all(&bench, Standing::Backup).len(), 24, "each group has two copies still");
+    let epoch = bench.map().epoch;
+    hear(&mut bench, &[1, 3], &[2]);
+    assert_eq!(bench.map().epoch, epoch, "once");
+    hear(&mut bench, &[1, 2, 3], &[]);
+    assert_eq!(state_of(&bench, 2), NodeState::Up);
+    hear(&mut bench, &[1, 2, 3], &[]);
+    assert_eq!(all(&bench, Standing::Syncing).len(), 24, "at once: there is nobody to wait for");
+}
+
+#[test]
+fn silence_leaves_no_group_with_fewer_copies_than_a_write_needs() {
+    let mut bench = held();
+    hear(&mut bench, &[1], &[2, 3]);
+    assert_eq!((led(&bench), state_of(&bench, 2), state_of(&bench, 3)), ([16, 0, 8], NodeState::Down, NodeState::Down));
+    let map = bench.map();
+    let groups = &map.spread(0).expect("the default one").groups;
+    assert!(groups.iter().all(|group| group.copies() == 2), "one of the silent ones is a member still");
+}
+
+#[test]
+fn a_life_that_is_over_is_neither_silent_nor_heard() {
+    let mut bench = held();
+    let old = bench.map();
+    let second = old.nodes[1].id;
+    bench.join(join(2, 2));
+    bench.warden.beats(vec![(second, 1)], Vec::new());
+    bench.tick(WARDEN_TICK_MS);
+    assert_eq!(state_of(&bench, 2), NodeState::Up);
+    hear(&mut bench, &[1, 3], &[2]);
+    assert_eq!(state_of(&bench, 2), NodeState::Down);
+    bench.warden.beats(Vec::new(), vec![(second, 1)]);
+    bench.tick(WARDEN_TICK_MS);
+    assert_eq!(state_of(&bench, 2), NodeState::Down, "its life before");
+}
+
+/// While a change is written nobody may say that a node may be granted something again.
+#[test]
+fn nodes_are_not_judged_while_a_change_is_written() {
+    let mut bench = held();
+    assert_eq!(bench.warden.judged().map(|nodes| nodes.len()), Some(3));
+    bench.faults.push(crate::control::ControlError::Unknown("the answer was lost".into()));
+    bench.send(Ask::Flush { name: "default".into() });
+    assert_eq!(bench.warden.judged(), None);
+    bench.settle();
+    assert!(bench.warden.judged().is_some());
 }

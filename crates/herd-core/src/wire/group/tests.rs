@@ -131,6 +131,8 @@ fn message<'a>(code: u16, chance: &mut Chance, owned: &'a Owned) -> Message<Key<
         }
         ABORT => Message::Abort { epoch, settled, key, version },
         SETTLE => Message::Settle { epoch, settled },
+        CONFIRM => Message::Confirm { epoch, round: settled },
+        CONFIRMED => Message::Confirmed { epoch, round: settled },
         RESOLVE => Message::Resolve { epoch, key, version, commit: chance.below(2) == 1 },
         COPY => {
             let removes = chance.below(2) == 1;
@@ -193,7 +195,7 @@ fn every_message_reads_back_and_takes_one_frame() {
     for seed in 0..300 {
         let chance = &mut Chance(seed);
         let owned = owned(chance);
-        for code in ADOPT..=MOVED {
+        for code in (ADOPT..=MOVED).chain([CONFIRM, CONFIRMED]) {
             let message = message(code, chance, &owned);
             let bytes = encoded(message.clone());
             let frame = parse_frame(&bytes).expect("parses").expect("is whole");
@@ -227,7 +229,7 @@ fn a_message_is_the_same_in_owned_form() {
     for seed in 0..100 {
         let chance = &mut Chance(seed);
         let owned = owned(chance);
-        for code in ADOPT..=MOVED {
+        for code in (ADOPT..=MOVED).chain([CONFIRM, CONFIRMED]) {
             let message = message(code, chance, &owned);
             let kept = message.map(|key| (*key, key.name.to_vec()), |delta| *delta);
             let lent = kept.map(|(key, name)| Key { name, ..*key }, |delta| *delta);
@@ -327,7 +329,7 @@ fn a_message_that_is_cut_or_does_not_go_together_is_refused() {
     for seed in 0..20 {
         let chance = &mut Chance(seed);
         let owned = owned(chance);
-        for code in ADOPT..=MOVED {
+        for code in (ADOPT..=MOVED).chain([CONFIRM, CONFIRMED]) {
             let message = message(code, chance, &owned);
             let bytes = encoded(message.clone());
             let frame = parse_frame(&bytes).expect("parses").expect("is whole");
@@ -335,7 +337,7 @@ fn a_message_that_is_cut_or_does_not_go_together_is_refused() {
             for cut in 0..own.len() {
                 refused(&with_field(message.clone(), |_, own| own.truncate(cut)), &format!("{cut} bytes of {code}"));
             }
-            let frame = with_field(message.clone(), |header, _| header.code = MOVED + 1);
+            let frame = with_field(message.clone(), |header, _| header.code = CONFIRMED + 1);
             refused(&frame, "no such message");
             assert!(decoded(&with_field(message, |_, own| own.extend(b"later"))).is_ok(), "what later versions add");
         }

@@ -80,12 +80,13 @@ fn a_node_with_another_secret_or_of_another_herd_is_told_why_once_and_tries_on()
 }
 
 #[test]
-fn an_older_life_of_a_node_or_one_that_was_taken_out_gets_no_link() {
+fn an_older_life_of_a_node_gets_no_link_and_one_that_was_taken_for_dead_does() {
     let later = |change: fn(&mut Node)| map(2).next(|draft| change(&mut draft.nodes[1])).expect("valid");
-    for newer in [later(|node| node.incarnation = 2), later(|node| node.state = NodeState::Down)] {
-        let (_, told) = refused(two(|_| (), [newer, map(2)]));
-        assert_eq!(told, [(1, LinkErrorKind::OlderIncarnation)]);
-    }
+    let (_, told) = refused(two(|_| (), [later(|node| node.incarnation = 2), map(2)]));
+    assert_eq!(told, [(1, LinkErrorKind::OlderIncarnation)]);
+    let mut world = two(|_| (), [later(|node| node.state = NodeState::Down), map(2)]);
+    world.settle();
+    assert_eq!([1, 2].map(|number| world.machine(number).linked()), [vec![2], vec![1]], "so it hears that");
     let gone = map(1).next(|draft| draft.nodes[0].memory_bytes += 1).expect("valid");
     let (_, told) = refused(two(|_| (), [gone, map(2)]));
     assert_eq!(told, [(1, LinkErrorKind::BadHello)], "it is in no map of this herd");
@@ -138,8 +139,11 @@ fn a_node_that_starts_anew_is_linked_again_and_one_that_leaves_is_not() {
         assert!(world.machines.iter().flatten().all(|machine| machine.linked().len() == 2), "without node {number}");
     }
     let without = map(3).next(|draft| {
-        let gone = &mut draft.nodes[2];
-        (gone.incarnation, gone.state) = (2, NodeState::Down);
+        draft.nodes.truncate(2);
+        for group in draft.spreads.iter_mut().flat_map(|spread| &mut spread.groups) {
+            (group.primary, group.eligible) = (Some(node(1)), vec![node(1)]);
+            group.others.clear();
+        }
     });
     let without = Arc::new(without.expect("valid").next(|draft| draft.nodes[0].memory_bytes += 1).expect("valid"));
     [1, 2].into_iter().for_each(|number| world.machine(number).adopt(&without, false));

@@ -28,7 +28,7 @@ struct Running {
 
 fn start(number: u32, loops: usize) -> Running {
     let told = Arc::new(Told::default());
-    let hub = Hub::new(membership(number), told.clone());
+    let hub = Hub::new(membership(number), told.clone(), crate::lease::Leases::of_machine());
     let listen = vec![([127, 0, 0, 1], 0).into()];
     let config = Config { listen, memory_bytes: 64 << 20, threads: loops, ..Config::default() };
     let node = Node::start_linked(config, hub.clone()).expect("a node");

@@ -1,6 +1,7 @@
 //! Nodes of one loop each, and the cables between them.
 
 use crate::context::Shared;
+use crate::lease::Leases;
 use crate::link::{Came, Ends, Hub, Membership, NoLink, Note, Owner};
 use crate::service::NodeService;
 use crate::{Config, Environment, shared};
@@ -173,6 +174,8 @@ pub(crate) struct World {
     pub(crate) outside: Vec<(At, Peer)>,
     /// Nothing is carried, and who is dialed does not answer.
     pub(crate) cut: bool,
+    /// Nodes that are started may answer reads without asking their groups.
+    pub(crate) has_leases: bool,
     pub(crate) dialed: usize,
     /// Memory of nodes that are started from now on.
     pub(crate) memory_bytes: u64,
@@ -193,6 +196,7 @@ impl World {
             alone,
             outside,
             cut: false,
+            has_leases: true,
             dialed: 0,
             memory_bytes: 64 << 20,
             memcached_max_bytes: Config::default().memcached_max_bytes,
@@ -236,7 +240,9 @@ impl World {
 
     pub(crate) fn start_as(&mut self, number: u32, me: Membership) {
         let told = Arc::new(Told::default());
-        let hub = Hub::new(me, told.clone());
+        let leases = Leases::new(Arc::new(self.clock.clock()));
+        leases.lasts_until(if self.has_leases { u64::MAX } else { 0 });
+        let hub = Hub::new(me, told.clone(), leases);
         let config = Config {
             memory_bytes: self.memory_bytes,
             memcached_max_bytes: self.memcached_max_bytes,
@@ -245,7 +251,7 @@ impl World {
         };
         let environment = Environment { unix_ms: 1_800_000_000_000, random: [7; 16] };
         let shared = Arc::new(shared(config, &environment).expect("a node's state"));
-        shared.hub.set(hub.clone()).unwrap_or_else(|_| panic!("it has none yet"));
+        shared.link_by(hub.clone());
         let (service, pipes) = (NodeService::new(shared.clone(), 0), self.clock.another());
         let engine = Engine::new(service, pipes.clone(), Arc::new(LoopStats::default()));
         let machine = Machine { engine, pipes, hub, told, shared, map: None, held: false, adopts: true };

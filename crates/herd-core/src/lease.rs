@@ -1,0 +1,237 @@
+//! Leases of nodes (docs/decisions/012): until when a node may answer reads of objects that others keep too, without
+//! asking these whether somebody else decides by now. Pure: time is handed in, of one clock that all threads of the
+//! node share, ns.
+//!
+//! A node asks with each beat to the warden's node ([`Grants`]); the answer may be a [`Grant`].
+//!
+//! * It is good until half of [`LEASE_MS`] after the beat was **sent**, by the clock of who asked ([`Grant::until_ns`]).
+//!   The warden takes it to last for all of that from when the beat **came**, by its own. So one of the clocks may go
+//!   twice as fast as the other.
+//! * It counts for the map that its holder has, if that is not of a lower epoch, nor of a higher term.
+//! * Grants are given for half of [`LEASE_MS`] after the store was asked whether the term is in office still. So the
+//!   last of them is over before a warden that has just come into office takes out anybody who is silent.
+//! * A node that may live is taken out when the last grant to it has run out, and nothing is granted to it until the map
+//!   says so ([`Grants::silent`]).
+//!
+//! Callers: links of the warden's node, which answer beats; the warden's thread; the node that asked.
+
+use crate::bugs::{Bug, has};
+use crate::control::Term;
+use crate::limits::{LEASE_MS, LEASE_STEADY_MS};
+use crate::place::NodeId;
+use std::collections::{BTreeMap, BTreeSet};
+
+const MS: u64 = 1_000_000;
+
+/// Leave to answer reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The warden's term.
+    pub term: Term,
+    /// The epoch of its map.
+    pub epoch: u32,
+    /// How long it is taken to last, ms.
+    pub lease_ms: u32,
+}
+
+impl Grant {
+    /// When it ends for its holder, whose map is of this term and epoch and who sent the beat at that time; `None`: it
+    /// does not count.
+    pub fn until_ns(self, (term, epoch): (Term, u32), sent_ns: u64) -> Option<u64> {
+        let counts = (self.epoch <= epoch || has(Bug::EarlyGrant)) && self.term >= term;
+        let part = if has(Bug::LongLease) { 1 } else { 2 };
+        counts.then(|| sent_ns.saturating_add(u64::from(self.lease_ms) * MS / part))
+    }
+}
+
+/// What was heard of a node, in one of its lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// Which life.
+    pub incarnation: u64,
+    /// When its last beat came, ns.
+    pub heard_ns: u64,
+    /// When it was last granted something, ns; 0: never.
+    pub granted_ns: u64,
+}
+
+/// What the warden's node grants, and what it heard.
+#[derive(Debug, Default)]
+pub struct Grants {
+    /// The warden's term, since when it is in office, and until when that is sure, ns.
+    office: Option<(Term, u64, u64)>,
+    /// The epoch of the last map that is in the store.
+    epoch: u32,
+    barred: BTreeSet<(NodeId, u64)>,
+    heard: BTreeMap<NodeId, Heard>,
+    /// Since when this node itself beats without a gap, and its last beat, ns.
+    steady: (u64, u64),
+}
+
+impl Grants {
+    /// The term is in office: the store was asked at that time, and said so.
+    pub fn in_office(&mut self, term: Term, asked_ns: u64) {
+        let since_ns = self.office.filter(|office| office.0 == term).map_or(asked_ns, |office| office.1);
+        self.office = Some((term, since_ns, asked_ns + LEASE_MS * MS / 2));
+    }
+
+    /// A map of this epoch is in the store.
+    pub fn wrote(&mut self, epoch: u32) {
+        self.epoch = self.epoch.max(epoch);
+    }
+
+    /// A node beats, in that life.
+    pub fn beat(&mut self, node: NodeId, incarnation: u64, now_ns: u64) -> Option<Grant> {
+        let new = Heard { incarnation, heard_ns: now_ns, granted_ns: 0 };
+        let heard = self.heard.entry(node).or_insert(new);
+        if heard.incarnation > incarnation {
+            return None;
+        }
+        if heard.incarnation < incarnation {
+            *heard = new;
+        }
+        heard.heard_ns = heard.heard_ns.max(now_ns);
+        let (term, ..) = self.office.filter(|(.., until_ns)| now_ns < *until_ns)?;
+        if self.barred.contains(&(node, incarnation)) {
+            return None;
+        }
+        heard.granted_ns = heard.granted_ns.max(now_ns);
+        Some(Grant { term, epoch: self.epoch, lease_ms: LEASE_MS as u32 })
+    }
+
+    /// This node's own beat, as [`Grants::beat`]. While it does not come nobody is known to be silent.
+    pub fn own_beat(&mut self, node: NodeId, incarnation: u64, now_ns: u64) -> Option<Grant> {
+        let (since_ns, last_ns) = self.steady;
+        let is_steady = now_ns <= last_ns + LEASE_STEADY_MS * MS;
+        self.steady = (if is_steady { since_ns } else { now_ns }, now_ns);
+        self.beat(node, incarnation, now_ns)
+    }
+
+    /// Those of these nodes, in those lives, that may be taken out at once: nothing was heard of them for so long that
+    /// all that was granted to them is over. They are granted nothing from now on, until this is asked again; others
+    /// are. Nobody, while it is not sure that what they said would have been heard, and soon after a warden has come
+    /// into office: others may have granted something before.
+    pub fn silent(&mut self, nodes: &[(NodeId, u64)], now_ns: u64) -> Vec<(NodeId, u64)> {
+        self.barred.clear();
+        self.heard.retain(|node, _| nodes.iter().any(|(known, _)| known == node));
+        let (since_ns, last_ns) = self.steady;
+        let is_steady = last_ns > 0 && now_ns <= last_ns + LEASE_STEADY_MS * MS;
+        let lasts_ns = LEASE_MS * MS;
+        let knows =
+            self.office.is_some_and(|(_, since_ns, until_ns)| now_ns < until_ns && now_ns >= since_ns + 2 * lasts_ns);
+        let judges = is_steady && now_ns >= since_ns + lasts_ns && (knows || has(Bug::EarlyRemoval));
+        let is_silent = |(node, life): &(NodeId, u64), heard: &mut BTreeMap<NodeId, Heard>| {
+            let new = Heard { incarnation: *life, heard_ns: now_ns, granted_ns: 0 };
+            let heard = heard.entry(*node).or_insert(new);
+            if heard.incarnation < *life {
+                *heard = new;
+            }
+            heard.incarnation == *life && now_ns >= heard.heard_ns.max(heard.granted_ns) + lasts_ns
+        };
+        let silent =
+            nodes.iter().copied().filter(|node| is_silent(node, &mut self.heard) && judges).collect::<Vec<_>>();
+        self.barred.extend(&silent);
+        silent
+    }
+
+    /// Whether a node, in that life, was heard within a few beats.
+    pub fn is_heard(&self, node: NodeId, incarnation: u64, now_ns: u64) -> bool {
+        let heard = self.heard.get(&node).filter(|heard| heard.incarnation == incarnation);
+        heard.is_some_and(|heard| now_ns < heard.heard_ns + LEASE_STEADY_MS * MS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::num::NonZeroU32;
+
+    const NODE: NodeId = NodeId(NonZeroU32::MIN);
+
+    fn ns(ms: u64) -> u64 {
+        ms * MS
+    }
+
+    #[test]
+    fn it_lasts_half_as_long_for_its_holder_as_for_the_warden() {
+        let grant = Grant { term: 3, epoch: 7, lease_ms: LEASE_MS as u32 };
+        assert_eq!(grant.until_ns((3, 7), ns(500)), Some(ns(500 + LEASE_MS / 2)));
+        assert_eq!(grant.until_ns((3, 9), 0), Some(ns(LEASE_MS / 2)), "its holder is ahead");
+        assert_eq!(grant.until_ns((2, 7), 0), Some(ns(LEASE_MS / 2)));
+        assert_eq!(grant.until_ns((3, 6), 0), None, "its holder has not the map yet");
+        assert_eq!(grant.until_ns((4, 7), 0), None, "the term is over");
+    }
+
+    #[test]
+    fn nothing_is_granted_out_of_office_nor_to_who_is_barred() {
+        let mut grants = Grants::default();
+        let at = |grants: &mut Grants, life, ms| grants.beat(NODE, life, ns(ms)).is_some();
+        assert!(!at(&mut grants, 1, 10), "nobody is in office");
+        grants.in_office(1, ns(20));
+        grants.wrote(5);
+        assert_eq!(grants.beat(NODE, 1, ns(30)), Some(Grant { term: 1, epoch: 5, lease_ms: LEASE_MS as u32 }));
+        assert!(
+            at(&mut grants, 1, 19 + LEASE_MS / 2) && !at(&mut grants, 1, 20 + LEASE_MS / 2),
+            "it was not asked again"
+        );
+        grants.in_office(1, ns(3_000));
+        assert!(at(&mut grants, 1, 3_001) && at(&mut grants, 2, 3_003), "its next life is another one");
+        assert!(!at(&mut grants, 1, 3_004), "and the one before is over");
+    }
+
+    #[test]
+    fn a_node_is_silent_when_all_is_over_that_was_granted_to_it() {
+        let other = NodeId(NonZeroU32::MIN.saturating_add(1));
+        let mut grants = Grants::default();
+        let mut ms = 0;
+        // This node beats, and the store is asked, for so long.
+        let mut live = |grants: &mut Grants, until_ms: u64| {
+            while ms < until_ms {
+                ms += 100;
+                grants.in_office(1, ns(ms));
+                grants.own_beat(NODE, 1, ns(ms));
+            }
+        };
+        live(&mut grants, 5_000);
+        assert!(grants.beat(other, 1, ns(5_000)).is_some());
+        let nodes = [(NODE, 1), (other, 1)];
+        live(&mut grants, 4_900 + LEASE_MS);
+        assert_eq!(grants.silent(&nodes, ns(4_999 + LEASE_MS)), []);
+        live(&mut grants, 5_000 + LEASE_MS);
+        assert_eq!(grants.silent(&nodes, ns(5_000 + LEASE_MS)), [(other, 1)]);
+        assert_eq!(grants.beat(other, 1, ns(5_001 + LEASE_MS)), None, "it is being taken out");
+        assert!(grants.is_heard(other, 1, ns(5_002 + LEASE_MS)) && !grants.is_heard(other, 2, ns(5_002 + LEASE_MS)));
+        assert_eq!(grants.silent(&nodes, ns(5_003 + LEASE_MS)), [], "it is back");
+        assert!(grants.beat(other, 1, ns(5_004 + LEASE_MS)).is_some());
+    }
+
+    #[test]
+    fn a_new_warden_takes_out_nobody_before_the_grants_of_the_one_before_are_over() {
+        let mut grants = Grants::default();
+        for ms in (100..=2 * LEASE_MS + 200).step_by(100) {
+            grants.in_office(if ms < 200 { 1 } else { 2 }, ns(ms));
+            grants.own_beat(NODE, 1, ns(ms));
+            let other = NodeId(NonZeroU32::MIN.saturating_add(1));
+            assert_eq!(grants.silent(&[(other, 1)], ns(ms)).is_empty(), ms < 200 + 2 * LEASE_MS, "{ms}");
+        }
+    }
+
+    #[test]
+    fn who_stood_still_knows_of_nobody_that_is_silent() {
+        let other = NodeId(NonZeroU32::MIN.saturating_add(1));
+        let mut grants = Grants::default();
+        let mut at = |ms: u64, beats: bool| {
+            grants.in_office(1, ns(ms));
+            if beats {
+                grants.own_beat(NODE, 1, ns(ms));
+            }
+            grants.silent(&[(other, 1)], ns(ms))
+        };
+        (1..=100).for_each(|tick| drop(at(100 * tick, true)));
+        assert_eq!(at(10_100, true), [(other, 1)]);
+        assert_eq!(at(10_101 + LEASE_STEADY_MS, false), [], "its own loop stands still");
+        assert_eq!(at(20_000, true), [], "it begins anew");
+        (201..220).for_each(|tick| assert_eq!(at(100 * tick, true), []));
+        assert_eq!(at(20_000 + LEASE_MS, true), [(other, 1)]);
+    }
+}
