@@ -374,8 +374,9 @@ pub const CONTROL_KEY_MAX_BYTES: usize = 255;
 /// Value of the control store. Maps are cut into such parts; etcd takes 1.5 MiB a request, and is best with little.
 pub const CONTROL_VALUE_MAX_BYTES: usize = 64 * 1024;
 
-/// Comparisons and writes of one transaction of the control store: what etcd takes unless it is told otherwise.
-pub const CONTROL_TXN_STEPS_MAX: usize = 128;
+/// Comparisons and writes of one transaction of the control store: etcd takes 128 of each unless it is told otherwise,
+/// and one of the comparisons is that of the term.
+pub const CONTROL_TXN_STEPS_MAX: usize = 127;
 
 /// Keys and values of one transaction, each step with 8 bytes more: below etcd's 1.5 MiB a request.
 pub const CONTROL_TXN_MAX_BYTES: usize = 1 << 20;
@@ -394,6 +395,39 @@ pub const CONTROL_LOG_BYTES: u64 = 4 << 20;
 
 /// The file of an embedded control store: what it holds, as much log, and room for their frames.
 pub const CONTROL_FILE_MAX_BYTES: u64 = 256 << 20;
+
+/// How long an endpoint of etcd is dialed: a lost packet of a handshake would come again after a second, and a node
+/// that stops waits no longer than that for its warden.
+pub const ETCD_DIAL_MS: u64 = 800;
+
+/// How long a call to a control store in etcd takes in all: below the lease of the office by more than the next try
+/// takes. etcd answers within some ms, and within a second or two while it chooses a leader.
+pub const ETCD_CALL_MS: u64 = 3_000;
+
+/// How long one endpoint of several is waited for by a call that can be made again at the next.
+pub const ETCD_TRY_MS: u64 = 1_000;
+
+/// How long a call that is under way is waited for once the node is to stop.
+pub const ETCD_HALT_MS: u64 = 300;
+
+/// How long all that a store in etcd holds may take to be read: [`CONTROL_MAX_BYTES`] at some 10 MB a second.
+pub const ETCD_SNAPSHOT_MS: u64 = 15_000;
+
+/// Entries that are asked of etcd at once: at most 4 MiB, which are 5.5 MiB in base64.
+pub const ETCD_PAGE_ENTRIES: usize = 64;
+
+/// Bytes of an answer of etcd's: a page as above, or as many changes as etcd tells at once, and room.
+pub const ETCD_ANSWER_MAX_BYTES: usize = 16 << 20;
+
+/// Endpoints of one etcd: it is of 3 or 5, rarely 7 members.
+pub const ETCD_ENDPOINTS_MAX: usize = 16;
+
+/// How long a node that starts waits for etcd: they may be started together.
+pub const ETCD_START_MS: u64 = 10_000;
+
+/// How long a node that starts waits for the office of warden: its own life before may hold it for as long as a lease
+/// takes and two seconds more.
+pub const OFFICE_PATIENCE_MS: u64 = OFFICE_LEASE_MS + 3_000;
 
 /// What a node keeps of itself: some 120 bytes of JSON.
 pub const NODE_RECORD_MAX_BYTES: u64 = 4096;

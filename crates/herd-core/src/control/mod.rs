@@ -230,10 +230,11 @@ pub trait Control {
     /// a range, and watch from its revision.
     fn watch(&mut self, after: Revision) -> Result<Changes, ControlError>;
 
-    /// Stands for the office of warden, for `lease_ms` from now on (at most a second longer); 0 resigns. If nobody
-    /// holds it, or the holder's lease has run out, `name` gets it, with a term above all earlier ones; if `name` holds
-    /// it, the term stays and the lease begins anew. A name is one process's: nobody else may use it, ever. `now_ms`
-    /// is the caller's clock, which only rises; a store with a clock of its own passes it over.
+    /// Stands for the office of warden, for `lease_ms` from now on (at most a second longer, or as long again where the
+    /// store itself was away meanwhile); 0 resigns. If nobody holds it, or the holder's lease has run out, `name` gets
+    /// it, with a term above all earlier ones; if `name` holds it, the term stays and the lease begins anew. A name is
+    /// one process's: nobody else may use it, ever. `now_ms` is the caller's clock, which only rises; a store with a
+    /// clock of its own passes it over.
     fn campaign(&mut self, name: &str, lease_ms: u64, now_ms: u64) -> Result<Office, ControlError>;
 
     /// All there is, at one revision.

@@ -266,6 +266,13 @@ impl Warden {
         self.taken()
     }
 
+    /// The call by which it leaves its office, if it holds it: to be made when it has ended, where others may stand.
+    pub fn resignation(&self) -> Option<Call> {
+        let name = &self.config.name;
+        let is_ours = self.office.as_ref().is_some_and(|office| office.holder.as_ref() == Some(name));
+        is_ours.then(|| Call::Campaign { name: name.clone(), lease_ms: 0 })
+    }
+
     /// The store answered the call that is under way.
     #[must_use]
     pub fn reply(&mut self, reply: Result<Reply, ControlError>, now_ms: u64) -> Vec<Order> {
