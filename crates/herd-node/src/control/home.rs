@@ -38,7 +38,8 @@ const FORMAT: u8 = 1;
 pub struct Record {
     /// The node.
     pub identity: Identity,
-    /// The herd that it joined; `None`: none yet, or the one whose control store lies beside this.
+    /// The herd that it joined, or whose control store is in etcd; `None`: none yet, or the one whose control store
+    /// lies beside this.
     pub herd: Option<HerdId>,
 }
 

@@ -1,10 +1,13 @@
-//! A node's own directory, and the control store of a herd that needs no other: a file in that of the warden's node.
+//! A node's own directory, and the control stores: a file in that of the warden's node, for a herd that needs no other
+//! program, or etcd.
 //!
-//! [`place`] says where the directory lies, [`Home`] is it, [`Home::store`] gives the store. Calls of the store block
-//! while the disk works; so they are made from a thread of their own, never from an event loop. Callers: `warden`.
+//! [`place`] says where the directory lies, [`Home`] is it, [`Home::store`] gives the store in it; `etcd` is the other
+//! one. Calls of a store block while the disk or etcd works; so they are made from a thread of their own, never from an
+//! event loop. Callers: `warden`.
 
 mod disk;
 mod embedded;
+pub mod etcd;
 mod home;
 #[cfg(test)]
 mod tests;

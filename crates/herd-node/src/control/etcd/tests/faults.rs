@@ -1,0 +1,249 @@
+//! Members that fail: each call ends in time, and what is told is what happened.
+
+use super::super::wire;
+use super::server::{Answer, header, standing};
+use super::*;
+use serde_json::{Value, json};
+use std::sync::Mutex;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::sleep;
+
+const FIT: &str = "3.6.9";
+
+/// What a member does with what is asked, once it has said who it is.
+fn member(what: impl Fn(&str, &Value) -> Answer + Send + Sync + 'static) -> Fake {
+    Fake::new(behaviour(what))
+}
+
+fn behaviour(what: impl Fn(&str, &Value) -> Answer) -> impl Fn(&str, &Value) -> Answer {
+    move |path, body| match path {
+        "/v3/maintenance/status" => standing(FIT, 1),
+        _ => what(path, body),
+    }
+}
+
+fn says(status: u16, body: &str) -> Answer {
+    Answer::Says(status, body.into())
+}
+
+fn done() -> Answer {
+    says(200, &json!({"header": header(1, 7), "succeeded": true}).to_string())
+}
+
+/// The error of a call, and that it came in time.
+fn failed<T: std::fmt::Debug>(call: impl FnOnce() -> Result<T, ControlError>) -> ControlError {
+    let since = Instant::now();
+    let error = call().expect_err("it fails");
+    assert!(since.elapsed() < BOUND, "{error} after {:?}", since.elapsed());
+    error
+}
+
+fn is_unreachable(error: &ControlError) -> bool {
+    matches!(error, ControlError::Unreachable(_))
+}
+
+/// Of what does not come, a read is not done and a write may be.
+#[test]
+fn where_no_answer_comes_a_write_is_in_doubt_and_a_read_is_not() {
+    let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 40\r\n\r\n{\"header\"";
+    let cases: [fn(&[u8]) -> Answer; 7] = [
+        |_| Answer::Closes,
+        |_| Answer::Silent,
+        |whole| Answer::Raw(whole.to_vec()),
+        |_| Answer::Raw(b"SSH-2.0-OpenSSH_9.9\r\n".to_vec()),
+        |_| says(200, "<html>"),
+        |_| says(500, "<html>"),
+        |_| {
+            says(
+                503,
+                r#"{"error":"etcdserver: request timed out","code":14,"message":"etcdserver: request timed out"}"#,
+            )
+        },
+    ];
+    for case in cases {
+        let fake = member(move |_, _| case(whole));
+        let mut store = opened(&fake.url());
+        let error = failed(|| store.txn(&put("a", "1")));
+        assert!(matches!(&error, ControlError::Unknown(text) if text.contains(&fake.port().to_string())), "{error:?}");
+        for error in [
+            failed(|| store.range(&Range::default())),
+            failed(|| store.txn(&Txn::default())),
+            failed(|| store.watch(3)),
+            failed(|| store.campaign("anna", 5_000, 0)),
+        ] {
+            assert!(is_unreachable(&error), "{error:?}");
+        }
+    }
+}
+
+/// However far an answer came.
+#[test]
+fn an_answer_cut_at_any_byte_is_none() {
+    let body = json!({"header": header(1, 7), "succeeded": true}).to_string();
+    let chunk = format!("{:x};x=y\r\n{body}\r\n0\r\nGrpc-Trailer: x\r\n\r\n", body.len());
+    for (head, body) in [("Transfer-Encoding: chunked", chunk), (&*format!("content-length: {}", body.len()), body)] {
+        let bytes = format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}").into_bytes();
+        let fake = member(|_, _| Answer::Closes);
+        let mut store = opened(&fake.url());
+        for end in 0..bytes.len() {
+            let cut = bytes[..end].to_vec();
+            fake.becomes(behaviour(move |_, _| Answer::Raw(cut.clone())));
+            let error = failed(|| store.txn(&put("a", "1")));
+            assert!(matches!(error, ControlError::Unknown(_)), "{end}: {error:?}");
+        }
+        fake.becomes(behaviour(move |_, _| Answer::Raw(bytes.clone())));
+        assert_eq!(store.txn(&put("a", "1")), Ok(Outcome::Done(7)));
+    }
+}
+
+#[test]
+fn what_etcd_refuses_was_not_done() {
+    let fault = |code: u32, text: &str| json!({"error": text, "message": text, "code": code}).to_string();
+    let mut refusals = Vec::new();
+    for (code, text) in [
+        (3, "etcdserver: too many operations in txn request"),
+        (8, "etcdserver: mvcc: database space exceeded"),
+        (8, "etcdserver: too many requests"),
+        (7, "etcdserver: permission denied"),
+    ] {
+        let told = fault(code, text);
+        let fake = member(move |_, _| says(400, &told));
+        refusals.push(failed(|| opened(&fake.url()).txn(&put("a", "1"))));
+    }
+    assert!(matches!(&refusals[0], ControlError::Invalid(text) if text.contains("too many operations")));
+    assert!(matches!(&refusals[1], ControlError::Full(text) if text.contains("disarm its alarm")));
+    assert!(is_unreachable(&refusals[2]));
+    assert!(matches!(&refusals[3], ControlError::Broken(text) if text.contains("not in this version")));
+}
+
+#[test]
+fn what_was_compacted_is_told_with_the_revision_that_is() {
+    let text = "etcdserver: mvcc: required revision has been compacted";
+    let told = json!({"error": text, "message": text, "code": 11}).to_string();
+    let fake = member(move |_, body| match body.get("revision") {
+        Some(_) => says(400, &told),
+        None => says(200, &json!({"header": header(1, 9)}).to_string()),
+    });
+    let mut store = opened(&fake.url());
+    let past = Range { at: Some(4), ..Range::default() };
+    assert_eq!(store.range(&past), Err(ControlError::Gap(9)));
+    assert_eq!(store.watch(4), Err(ControlError::Gap(9)));
+}
+
+/// A stream that ends in the middle gives whole revisions, and no half of one.
+#[test]
+fn of_a_stream_that_breaks_off_whole_revisions_count() {
+    let event = |revision: u64, key: &str| {
+        let key = wire::coded(format!("herd/herd/data/{key}"));
+        json!({"kv": {"key": key, "mod_revision": revision.to_string(), "value": "eA=="}})
+    };
+    let line = |events: Value, fragment: bool| {
+        json!({"result": {"header": header(1, 9), "events": events, "fragment": fragment}}).to_string() + "\n"
+    };
+    let first = line(json!([event(5, "a"), event(6, "b")]), true);
+    let second = line(json!([event(6, "c"), event(7, "d")]), false);
+    for (lines, told, up_to) in [(first.clone(), vec!["a"], 5), (first + &second, vec!["a", "b", "c", "d"], 7)] {
+        let fake = member(move |path, _| match path {
+            "/v3/watch" => says(200, &lines),
+            _ => says(200, &json!({"header": header(1, 9)}).to_string()),
+        });
+        let changes = opened(&fake.url()).watch(4).expect("some of it came");
+        let keys: Vec<_> = changes.changes.iter().map(|change| change.key.as_str()).collect();
+        assert_eq!((keys, changes.up_to), (told, up_to));
+    }
+}
+
+#[test]
+fn another_etcd_or_an_old_copy_is_never_gone_on_with() {
+    let fake = member(|_, _| done());
+    let mut store = opened(&fake.url());
+    assert_eq!(store.txn(&put("a", "1")), Ok(Outcome::Done(7)));
+    // Of another cluster, in an answer, and when it is connected to anew.
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let seen = asked.clone();
+    let other = json!({"header": header(2, 8), "succeeded": true}).to_string();
+    fake.becomes(move |path, _| {
+        seen.lock().expect("no fake panics with it").push(path.to_owned());
+        if path == "/v3/maintenance/status" { standing(FIT, 2) } else { says(200, &other) }
+    });
+    for _ in 0..2 {
+        match failed(|| store.txn(&put("a", "2"))) {
+            ControlError::Broken(text) => assert!(text.contains("cluster 2, and the store is in 1"), "{text}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    let asked = asked.lock().expect("no fake panics with it").clone();
+    assert_eq!(asked, ["/v3/kv/txn", "/v3/maintenance/status"], "another one is written nothing");
+    // Put back to an older copy.
+    fake.becomes(behaviour(|_, _| says(200, &json!({"header": header(1, 6), "succeeded": true}).to_string())));
+    for error in [failed(|| store.txn(&put("a", "2"))), failed(|| store.range(&Range::default()))] {
+        assert!(matches!(&error, ControlError::Broken(text) if text.contains("an old copy")), "{error:?}");
+    }
+}
+
+#[test]
+fn where_one_member_is_gone_the_next_is_asked() {
+    let (here, gone) = (member(|_, _| done()), server::free_port());
+    let url = format!("etcd://127.0.0.1:{gone},127.0.0.1:{}", here.port());
+    assert_eq!(opened(&url).txn(&put("a", "1")), Ok(Outcome::Done(7)), "nobody has got it but the one that did it");
+    drop(here);
+    let fake = member(|_, _| done());
+    let mut store = opened(&fake.url());
+    drop(fake);
+    for error in [failed(|| store.txn(&put("a", "1"))), failed(|| store.range(&Range::default()))] {
+        assert!(is_unreachable(&error) && error.to_string().contains("see that it runs"), "{error:?}");
+    }
+}
+
+#[test]
+fn a_member_that_is_silent_is_passed_over_by_reads_alone_and_asked_last_from_then_on() {
+    let (mute, here) = (member(|_, _| Answer::Silent), member(|_, _| done()));
+    let url = format!("etcd://127.0.0.1:{},127.0.0.1:{}", mute.port(), here.port());
+    let mut store = opened(&url);
+    let error = failed(|| store.txn(&put("a", "1")));
+    assert!(matches!(error, ControlError::Unknown(_)), "{error:?}");
+    let since = Instant::now();
+    assert_eq!(store.txn(&put("a", "1")), Ok(Outcome::Done(7)));
+    assert!(since.elapsed() < Duration::from_millis(500), "the one that answers is the first now");
+    drop(store);
+    let since = Instant::now();
+    opened(&url).range(&Range::default()).expect("the next one answers");
+    assert!(since.elapsed() < BOUND);
+}
+
+#[test]
+fn a_node_that_stops_does_not_wait_for_an_answer() {
+    let fake = member(|_, _| Answer::Silent);
+    let halt = Halt::default();
+    let address = Address::parse(&fake.url()).expect("an address");
+    let mut store = Etcd::open(&address, halt.clone()).expect("it answers");
+    let stops = std::thread::spawn(move || {
+        sleep(Duration::from_millis(200));
+        halt.store(true, Relaxed);
+    });
+    let since = Instant::now();
+    let error = failed(|| store.txn(&put("a", "1")));
+    assert!(matches!(error, ControlError::Unknown(_)), "{error:?}");
+    failed(|| store.campaign("anna", 0, 0));
+    assert!(since.elapsed() < Duration::from_millis(1_200), "{:?}", since.elapsed());
+    stops.join().expect("no panic");
+}
+
+#[test]
+fn keys_that_are_not_herd_s_are_said() {
+    let foreign = |key: &str, value: &str| {
+        let pair = json!({
+            "key": wire::coded(format!("herd/herd/{key}")), "mod_revision": "3", "value": wire::coded(value),
+        });
+        let told = json!({"header": header(1, 9), "kvs": [pair]}).to_string();
+        member(move |_, _| says(200, &told))
+    };
+    let fake = foreign("data/a\n", "");
+    let error = failed(|| opened(&fake.url()).range(&Range::default()));
+    assert!(matches!(&error, ControlError::Broken(text) if text.contains(r"data/a\n is not Herd's")), "{error:?}");
+    for (key, value) in [("warden/term", "5"), ("warden/office", "5")] {
+        let fake = foreign(key, value);
+        let error = failed(|| opened(&fake.url()).campaign("anna", 5_000, 0));
+        assert!(matches!(&error, ControlError::Broken(text) if text.contains("herd/herd/warden/")), "{error:?}");
+    }
+}
