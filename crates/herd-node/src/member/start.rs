@@ -3,6 +3,7 @@
 use super::join::{Entered, JoinError, enter as dial, others};
 use super::mail::Mailbox;
 use super::{Member, Post, Tell};
+use crate::control::etcd::Address;
 use crate::lease::Leases;
 use crate::link::{Hub, Membership};
 use crate::warden::{BeginError, Drawn, Newcomer, Options, Outlets, Running, begin};
@@ -28,6 +29,8 @@ pub struct Entry {
     pub place: Option<PathBuf>,
     /// That directory was given to it.
     pub lasts: bool,
+    /// The etcd in which its herd's control store is, if it is a herd's first node; `None`: it is in that directory.
+    pub etcd: Option<Address>,
     /// Where others reach it; empty: where it listens.
     pub advertise: Vec<String>,
     /// The name of its machine, by which others reach it where it listens on all addresses.
@@ -84,6 +87,7 @@ impl StartError {
     pub fn is_usage(&self) -> bool {
         let evicts = Refusal::NotEvicting.to_string();
         match self {
+            StartError::Begin(BeginError::Etcd(_) | BeginError::Held(_)) => false,
             StartError::Machine(_) | StartError::Begin(_) | StartError::Join(JoinError::Itself(_)) => true,
             StartError::Join(JoinError::Unreachable(_) | JoinError::Broken(_)) => false,
             StartError::Join(JoinError::Refused(text)) => text.ends_with(&evicts),
@@ -187,6 +191,7 @@ fn options(entry: &Entry, me: &Own<'_>) -> Options {
     Options {
         place: entry.place.clone(),
         lasts: entry.lasts,
+        etcd: entry.etcd.clone(),
         name: me.name.to_owned(),
         addresses,
         host: entry.host.clone(),

@@ -5,13 +5,17 @@
 //!   there no other one is begun.
 //! * Else nothing is written but the lock of its directory, if that can be had. The store is in memory, and the herd is
 //!   of one node. When a second one comes, the store is put where it lasts; where that fails, that node is refused.
+//! * With etcd the herd in it goes on, or begins there. The directory says who the node is, and of which herd: so no
+//!   herd is begun in it by a start without etcd. Another node's warden may be in office: then the node does not start.
 
-use super::drive::{Later, Outlets, Running};
+use super::drive::{Later, Outlets, Remote, Running};
+use super::newcomer::placeless;
+use crate::control::etcd::{Address, Etcd, Halt};
 use crate::control::{Home, OpenError, Record};
-use herd_core::control::{Control, Table};
+use herd_core::control::{Control, ControlError, Table};
 use herd_core::entry::{Version, first_epoch, first_version};
 use herd_core::key::CollectionId;
-use herd_core::limits::WARDEN_START_MS;
+use herd_core::limits::{OFFICE_PATIENCE_MS, WARDEN_START_MS};
 use herd_core::place::{HerdId, Map};
 use herd_core::warden::{Answer, Ask, Birth, Config, Hex, Identity, Join, Joined, Refusal, Warden};
 use herd_core::wire::{LINK_PROTOCOL, LINK_PROTOCOL_LEAST};
@@ -19,8 +23,10 @@ use std::fmt;
 use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+/// How soon the office is asked for again that another holds.
+const OFFICE_AGAIN: Duration = Duration::from_millis(100);
 /// Of an address, what stands in the warden's name.
 const ADDRESS_CHARS: usize = 200;
 
@@ -31,6 +37,8 @@ pub struct Options {
     pub place: Option<PathBuf>,
     /// That directory was given to it (`--data`): what it keeps lasts from the first moment.
     pub lasts: bool,
+    /// The etcd in which the herd's control store is; `None`: it is in the directory of its first node.
+    pub etcd: Option<Address>,
     /// Its name.
     pub name: String,
     /// Where it can be reached, best first; at least one.
@@ -98,6 +106,12 @@ pub enum BeginError {
     Elsewhere(PathBuf, HerdId),
     /// The directory is that of a herd's warden, and the node was told to join.
     Warden(PathBuf),
+    /// The directory has the control store of a herd in it, and the node was told that it is in etcd.
+    Embedded(PathBuf),
+    /// etcd can't be used.
+    Etcd(ControlError),
+    /// The herd in etcd has a warden, of this name.
+    Held(String),
     /// The node can't be one of the herd that is there.
     Refused(Refusal),
     /// The herd that is there keeps so many copies in collection `default`, and other ones were asked for.
@@ -107,7 +121,7 @@ pub enum BeginError {
         /// What was asked for.
         asked: u8,
     },
-    /// The disk does not answer.
+    /// The control store does not answer.
     Silent,
     /// There is no thread to be had.
     Thread(io::Error),
@@ -120,18 +134,28 @@ impl fmt::Display for BeginError {
             BeginError::Elsewhere(path, herd) => {
                 let herd = String::from(Hex(herd.0));
                 let path = path.display();
-                write!(f, "{path}: its node belongs to herd {herd}: --join that one, or give the node another --data")
+                let todo = "--join that one, name the etcd of its map with --control, or give the node another --data";
+                write!(f, "{path}: its node belongs to herd {herd}: {todo}")
             }
             BeginError::Warden(path) => {
                 let todo = "start the node without --join, or give it another --data";
                 write!(f, "{}: the control store of a herd is there: {todo}", path.display())
+            }
+            BeginError::Embedded(path) => {
+                let todo = "leave --control out, or give the node another --data: a herd can't be moved yet";
+                write!(f, "{}: the map of a herd is here, and not in etcd: {todo}", path.display())
+            }
+            BeginError::Etcd(error) => error.fmt(f),
+            BeginError::Held(name) => {
+                let address = name.split(' ').next().unwrap_or_default().escape_default();
+                write!(f, "the herd in etcd has its warden at {address}: --join that node, and leave --control out")
             }
             BeginError::Refused(refusal) => refusal.fmt(f),
             BeginError::Copies { kept, asked } => {
                 let todo = "leave --replicas out, or begin a herd anew";
                 write!(f, "--replicas {asked}: the herd that is there keeps {}: {todo}", counted(*kept))
             }
-            BeginError::Silent => f.write_str("the control store's disk does not answer: see to it"),
+            BeginError::Silent => f.write_str("the control store does not answer: see to its disk, or to etcd"),
             BeginError::Thread(error) => write!(f, "a thread for the warden: {error}"),
         }
     }
@@ -143,30 +167,61 @@ fn counted(copies: u8) -> String {
 
 impl std::error::Error for BeginError {}
 
+impl BeginError {
+    /// Whether the herd has surely not let the node in.
+    fn is_outside(&self) -> bool {
+        match self {
+            BeginError::Refused(refusal) => !matches!(refusal, Refusal::Unknown),
+            BeginError::Held(_) => true,
+            _ => false,
+        }
+    }
+}
+
+impl From<ControlError> for BeginError {
+    fn from(error: ControlError) -> Self {
+        BeginError::Etcd(error)
+    }
+}
+
 impl From<OpenError> for BeginError {
     fn from(error: OpenError) -> Self {
         BeginError::Place(error)
     }
 }
 
-/// Begins a herd with this node, or goes on with the one that is in its directory. When this returns the node is in the
-/// map. `outlets` are called before that already.
+/// Begins a herd with this node, or goes on with the one that is in its directory, or in etcd. When this returns the
+/// node is in the map. `outlets` are called before that already.
 pub fn begin(options: Options, drawn: &Drawn, outlets: Outlets) -> Result<Begun, BeginError> {
     let claim = claim(&options)?;
-    let lasts = claim.as_ref().is_some_and(|home| options.lasts || Home::is_used(home.path()));
-    let Ground { store, record, later } = ground(claim, lasts, &options, drawn)?;
+    let used = |home: &Home| options.lasts || Home::is_used(home.path());
+    let lasts = options.etcd.is_some() || claim.as_ref().is_some_and(used);
+    let Ground { store, record, later, remote, is_new } = match &options.etcd {
+        Some(address) => in_etcd(claim, address, &options, drawn)?,
+        None => ground(claim, lasts, &options, drawn)?,
+    };
     let first_version = if lasts { 0 } else { first_version(options.unix_ms) };
-    let join = join(&options, record.identity, drawn.process);
+    let join = Join { herd: record.herd, ..join(&options, record.identity, drawn.process) };
     let warden = Warden::new(config(&options, &join, drawn, lasts));
-    let running = Running::start(warden, store, later, outlets).map_err(BeginError::Thread)?;
+    let home = remote.as_ref().and_then(|remote| remote.home.as_ref()).map(Home::again).transpose()?;
+    let patience_ms = if remote.is_some() { OFFICE_PATIENCE_MS } else { 0 };
+    let running = Running::start(warden, store, later, remote, outlets).map_err(BeginError::Thread)?;
     // The map was pushed before the join was answered.
-    let joined = first_join(&running, join);
+    let joined = first_join(&running, join, Duration::from_millis(patience_ms));
     let begun = joined.and_then(|joined| Ok((joined, running.handle().map().ok_or(BeginError::Silent)?)));
-    match begun.and_then(|begun| check_copies(&options, &begun.1.0).map(|()| begun)) {
+    let begun = begun.and_then(|begun| check_copies(&options, &begun.1.0).map(|()| begun));
+    let is_refused = is_new && begun.as_ref().err().is_some_and(BeginError::is_outside);
+    let kept = begun.and_then(|(joined, map)| {
+        let record = Record { identity: record.identity, herd: Some(joined.herd) };
+        home.as_ref().map_or(Ok(()), |home| home.keep(&record))?;
+        Ok((joined, map))
+    });
+    match kept {
         Ok((joined, (map, held))) => Ok(Begun { warden: running, joined, map, held, first_version }),
         Err(error) => {
             // The directory is free again; where it can't be, its disk hangs, and that is the error.
             running.stop().ok();
+            home.filter(|_| is_refused).into_iter().for_each(Home::forget);
             Err(error)
         }
     }
@@ -186,6 +241,10 @@ struct Ground {
     store: Box<dyn Control + Send>,
     record: Record,
     later: Option<Later>,
+    /// Where the store is in no directory.
+    remote: Option<Remote>,
+    /// Who the node is was just written to its directory.
+    is_new: bool,
 }
 
 /// The node's directory, which is its own from now on; `None`: it has no place, and needs none yet. That the place
@@ -193,7 +252,8 @@ struct Ground {
 fn claim(options: &Options) -> Result<Option<Home>, BeginError> {
     let Some(place) = options.place.as_deref() else { return Ok(None) };
     match Home::open(place) {
-        Err(OpenError::NoPlace(_) | OpenError::InUse(_)) if !options.lasts && !Home::is_used(place) => Ok(None),
+        Err(OpenError::NoPlace(_)) if !options.lasts && !Home::is_used(place) => Ok(None),
+        Err(OpenError::InUse(_)) if !options.lasts && !Home::is_used(place) && options.etcd.is_none() => Ok(None),
         claim => Ok(Some(claim?)),
     }
 }
@@ -203,7 +263,7 @@ fn ground(claim: Option<Home>, lasts: bool, options: &Options, drawn: &Drawn) ->
     let (home, claim) = if lasts { (claim, None) } else { (None, claim) };
     let Some(home) = home else {
         let later = options.place.clone().map(|place| Later { place, claim, record: new });
-        return Ok(Ground { store: Box::new(Table::default()), record: new, later });
+        return Ok(Ground { store: Box::new(Table::default()), record: new, later, remote: None, is_new: false });
     };
     let known = home.record()?;
     if let Some(herd) = known.and_then(|record| record.herd) {
@@ -213,7 +273,30 @@ fn ground(claim: Option<Home>, lasts: bool, options: &Options, drawn: &Drawn) ->
         // Before the store says that it is a node: without it, it would be another one the next time.
         home.keep(&new)?;
     }
-    Ok(Ground { store: home.store()?, record: known.unwrap_or(new), later: None })
+    let (store, record) = (home.store()?, known.unwrap_or(new));
+    Ok(Ground { store, record, later: None, remote: None, is_new: false })
+}
+
+/// Of a herd whose control store is in etcd: the directory says only who the node is, and of which herd.
+fn in_etcd(home: Option<Home>, address: &Address, options: &Options, drawn: &Drawn) -> Result<Ground, BeginError> {
+    if let Some(home) = home.as_ref().filter(|home| home.has_store()) {
+        return Err(BeginError::Embedded(home.path().to_path_buf()));
+    }
+    let known = home.as_ref().map(Home::record).transpose()?.flatten();
+    let halt = Halt::default();
+    let store = match Etcd::open(address, halt.clone()) {
+        Ok(store) => Box::new(store),
+        Err(error) => {
+            home.filter(|_| known.is_none()).into_iter().for_each(Home::forget);
+            return Err(error.into());
+        }
+    };
+    let identity = if home.is_some() { Identity(drawn.identity) } else { placeless(options) };
+    let record = known.unwrap_or(Record { identity, herd: None });
+    let new = home.as_ref().filter(|_| known.is_none());
+    new.map_or(Ok(()), |home| home.keep(&record))?;
+    let is_new = new.is_some();
+    Ok(Ground { store, record, later: None, remote: Some(Remote { home, halt }), is_new })
 }
 
 /// What a node says of itself.
@@ -245,16 +328,23 @@ fn config(options: &Options, join: &Join, drawn: &Drawn, lasts: bool) -> Config 
     let address = join.addresses.iter().flat_map(|address| address.chars()).filter(char::is_ascii_graphic);
     let address: String = address.take(ADDRESS_CHARS).collect();
     let name = format!("{address} {}", String::from(Hex(join.process)));
-    Config { name, protocol: join.protocol, lasts, birth: Some(birth) }
+    // Whose herd is elsewhere begins none.
+    Config { name, protocol: join.protocol, lasts, birth: join.herd.is_none().then_some(birth) }
 }
 
-/// The node's own join, which is the first request of all.
-fn first_join(running: &Running, join: Join) -> Result<Joined, BeginError> {
-    let (reply, answer) = mpsc::sync_channel(1);
-    running.handle().ask(Ask::Join(join), move |answer| drop(reply.try_send(answer)));
-    match answer.recv_timeout(Duration::from_millis(WARDEN_START_MS)) {
-        Ok(Ok(Answer::Joined(joined))) => Ok(joined),
-        Ok(Err(refusal)) => Err(BeginError::Refused(refusal)),
-        Ok(Ok(_)) | Err(_) => Err(BeginError::Silent),
+/// The node's own join, which is the first request of all. Another's office is waited for so long: the life of this
+/// node before may hold it yet.
+fn first_join(running: &Running, join: Join, patience: Duration) -> Result<Joined, BeginError> {
+    let until = Instant::now() + patience;
+    loop {
+        let (reply, answer) = mpsc::sync_channel(1);
+        running.handle().ask(Ask::Join(join.clone()), move |answer| drop(reply.try_send(answer)));
+        match answer.recv_timeout(Duration::from_millis(WARDEN_START_MS)) {
+            Ok(Ok(Answer::Joined(joined))) => return Ok(joined),
+            Ok(Err(Refusal::NotWarden(Some(_)))) if Instant::now() < until => std::thread::sleep(OFFICE_AGAIN),
+            Ok(Err(Refusal::NotWarden(Some(holder)))) => return Err(BeginError::Held(holder)),
+            Ok(Err(refusal)) => return Err(BeginError::Refused(refusal)),
+            Ok(Ok(_)) | Err(_) => return Err(BeginError::Silent),
+        }
     }
 }

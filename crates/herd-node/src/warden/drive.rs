@@ -1,6 +1,7 @@
 //! The warden's thread: time, requests and the store's answers to the warden, its orders carried out in their order.
 
 use super::inbox::{Handle, Inbox};
+use crate::control::etcd::Halt;
 use crate::control::{Home, Record};
 use crate::lease::Leases;
 use herd_core::control::{Control, ControlError, Outcome, Snapshot, Term};
@@ -32,6 +33,14 @@ pub(super) struct Later {
     pub(super) record: Record,
 }
 
+/// Of a store that is in no directory of the node's.
+pub(super) struct Remote {
+    /// The node's directory, which is its own as long as the warden works.
+    pub(super) home: Option<Home>,
+    /// Tells a call that is under way to end.
+    pub(super) halt: Halt,
+}
+
 /// A warden at work. Dropped, it ends by itself; [`stop`](Self::stop) waits for that.
 pub struct Running {
     handle: Handle,
@@ -43,11 +52,12 @@ impl Running {
         warden: Warden,
         store: Box<dyn Control + Send>,
         later: Option<Later>,
+        remote: Option<Remote>,
         outlets: Outlets,
     ) -> io::Result<Self> {
-        let inbox = Arc::new(Inbox::default());
-        let driver =
-            Driver { inbox: inbox.clone(), warden, store, later, outlets, start: Instant::now(), trouble: None };
+        let inbox = Arc::new(Inbox::new(remote.as_ref().map(|remote| remote.halt.clone()).unwrap_or_default()));
+        let (start, trouble) = (Instant::now(), None);
+        let driver = Driver { inbox: inbox.clone(), warden, store, later, remote, outlets, start, trouble };
         let thread = std::thread::Builder::new().name("warden".into()).spawn(move || driver.run())?;
         Ok(Self { handle: Handle(inbox), thread: Some(thread) })
     }
@@ -57,8 +67,8 @@ impl Running {
         &self.handle
     }
 
-    /// Ends it; all that waits is answered when this returns, which is within a second. An error: the disk does not
-    /// answer, and the thread is left behind.
+    /// Ends it; all that waits is answered when this returns, which is within a second. An error: the disk of the store
+    /// does not answer, and the thread is left behind.
     pub fn stop(mut self) -> io::Result<()> {
         let inbox = &self.handle.0;
         inbox.stop();
@@ -82,6 +92,7 @@ struct Driver {
     warden: Warden,
     store: Box<dyn Control + Send>,
     later: Option<Later>,
+    remote: Option<Remote>,
     outlets: Outlets,
     start: Instant,
     /// What was told last, while it lasts.
@@ -107,6 +118,11 @@ impl Driver {
         let orders = self.warden.stop();
         self.carry_out(orders);
         self.inbox.answer_all(&Refusal::NotWarden(None));
+        // The next one need not wait for the lease. Where that is not heard, it waits.
+        if let Some(call) = self.warden.resignation().filter(|_| self.remote.is_some()) {
+            let now_ms = self.now_ms();
+            call.run(&mut *self.store, now_ms).ok();
+        }
         // Whoever hears of the end may open the store.
         let inbox = self.inbox.clone();
         drop(self);

@@ -3,10 +3,12 @@
 //!
 //! Bounded: as many requests as the warden itself lets wait, and one word of each node.
 
+use crate::control::etcd::Halt;
 use herd_core::limits::{NODES_MAX, WARDEN_ASKS_MAX};
 use herd_core::place::{Map, NodeId};
 use herd_core::warden::{Answer, Ask, Refusal, Ticket};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -73,6 +75,8 @@ impl Handle {
 pub(super) struct Inbox {
     state: Mutex<State>,
     changed: Condvar,
+    /// Tells a call to the store that is under way to end.
+    halt: Halt,
 }
 
 #[derive(Default)]
@@ -100,6 +104,10 @@ pub(super) struct Work {
 }
 
 impl Inbox {
+    pub(super) fn new(halt: Halt) -> Self {
+        Self { halt, ..Self::default() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -142,6 +150,7 @@ impl Inbox {
     /// Nothing more is taken, and the thread is to end.
     pub(super) fn stop(&self) {
         self.lock().stopping = true;
+        self.halt.store(true, Relaxed);
         self.changed.notify_all();
     }
 

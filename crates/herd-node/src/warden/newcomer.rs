@@ -61,7 +61,7 @@ fn known(home: &Home, drawn: &Drawn) -> Result<(Record, bool), BeginError> {
 }
 
 /// A number for where the node is: two that run at once have not the same address.
-fn placeless(options: &Options) -> Identity {
+pub(super) fn placeless(options: &Options) -> Identity {
     let told = [Some(&options.name), Some(&options.host), options.addresses.first()];
     let told: Vec<&str> = told.into_iter().flatten().map(String::as_str).collect();
     Identity(ObjectId::of(&HashKey([0; 16]), CollectionId(0), told.join("\0").as_bytes()).to_bytes())

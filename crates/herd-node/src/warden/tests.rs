@@ -2,6 +2,7 @@
 
 mod begins;
 mod disks;
+mod etcd;
 mod work;
 
 use super::{BeginError, Begun, Drawn, Options, Outlets, begin};
@@ -60,6 +61,7 @@ fn options(place: Option<&Path>, lasts: bool) -> Options {
     Options {
         place: place.map(Path::to_path_buf),
         lasts,
+        etcd: None,
         name: "node-1".into(),
         addresses: vec!["127.0.0.1:7700".into()],
         host: "host".into(),

@@ -147,7 +147,7 @@ fn hung() -> (Running, Sender<()>) {
     let ((came, comes), (go, goes)) = (channel(), channel());
     let store = Gate { table: Table::default(), came, go: Arc::new(Mutex::new(goes)) };
     let outlets = Watched::default().outlets();
-    let running = Running::start(Warden::new(config), Box::new(store), None, outlets).expect("a thread");
+    let running = Running::start(Warden::new(config), Box::new(store), None, None, outlets).expect("a thread");
     comes.recv_timeout(PATIENCE).expect("it begins the herd");
     (running, go)
 }
