@@ -2,8 +2,8 @@
 
 use crate::exit::{Failure, USAGE};
 use crate::values::{
-    Suggested, address, content_type, copies, count, lease, listen, node, node_name, number, port, range, size,
-    some_size, span, token, wait,
+    Control, Suggested, address, content_type, control, copies, count, lease, listen, node, node_name, number, port,
+    range, size, some_size, span, token, wait,
 };
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
@@ -135,8 +135,10 @@ impl HerdArgs {
   herd node --listen 127.0.0.1:0 --memory 2g --threads 2
   herd node --listen 10.0.0.5:7700 --plain        without TLS, on a network you trust
   herd node --data /var/lib/herd --join one:7700  one more node of the herd in which node one is
+  herd node --control etcd://e1:2379,e2:2379,e3:2379
 
-HERD_SECRET, 32 hex digits that all nodes of a herd are given, lets nodes beyond loopback be of one herd.")]
+HERD_SECRET, 32 hex digits that all nodes of a herd are given, lets nodes beyond loopback be of one herd.
+HERD_ETCD_FORCE=1 takes an etcd of a version that may read what is no longer so; without, it is refused.")]
 pub(crate) struct NodeArgs {
     /// Address to listen on; port 0 takes a free one; may be given again
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7700", value_parser = listen)]
@@ -165,6 +167,10 @@ pub(crate) struct NodeArgs {
     /// [default: one by its name in the user's state directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
+    /// Where the herd's map is kept, told to its first node: 'embedded', in that node's directory, or an etcd, which
+    /// outlives any machine: etcd://HOST:PORT[,HOST:PORT..][/NAME]
+    #[arg(long, value_name = "WHERE", default_value = "embedded", value_parser = control)]
+    pub(crate) control: Control,
     /// Memory for objects, overhead included [default: half of the machine's or cgroup's]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) memory: Option<u64>,
@@ -614,7 +620,7 @@ pub(crate) fn not_in_version(words: &[OsString]) -> Option<Failure> {
         "drain", "detach", "bench", "volume", "mount", "umount", "share", "site", "segment", "web", "control",
         "backup", "restore", "ca",
     ];
-    const NODE_OPTIONS: [&str; 5] = ["--dial-ports", "--site", "--tier", "--control", "--config"];
+    const NODE_OPTIONS: [&str; 4] = ["--dial-ports", "--site", "--tier", "--config"];
     let words: Vec<_> = words.iter().skip(1).map(|word| word.to_string_lossy()).collect();
     let words: Vec<&str> = words.iter().map(|word| &**word).take_while(|word| *word != "--").collect();
     let find = |options: &[&str]| {
@@ -649,7 +655,7 @@ mod tests {
             "herd group set",
             "herd drain",
             "herd node --site a",
-            "herd node --control=etcd://a:1",
+            "herd node --config=herd.toml",
             "herd node --listen unix:/run/herd",
             "herd node --listen=unix:/x",
             "herd collection create c --home a",

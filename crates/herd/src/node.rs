@@ -2,7 +2,7 @@
 
 use crate::args::{Level, NodeArgs};
 use crate::exit::{Failure, Outcome, REFUSED, USAGE};
-use crate::values::{date, node_name};
+use crate::values::{Control, date, node_name};
 use crate::{machine, out};
 use herd_core::limits::{CONNECTIONS_MAX, COPIES_BUILT};
 use herd_core::size;
@@ -26,6 +26,7 @@ pub(crate) fn run(args: &NodeArgs) -> Outcome {
     herd_node::abort_on_panic();
     check_replicas("node", args.replicas)?;
     check_replicas_of_join(args)?;
+    check_control_of_join(args)?;
     let config = config(args)?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
@@ -166,6 +167,7 @@ fn entry(args: &NodeArgs, config: &Config, log: &Log) -> Result<Entry, Failure> 
         join: args.join.clone(),
         place: control::place(args.data.as_deref(), &config.name, |name| std::env::var_os(name)),
         lasts: args.data.is_some(),
+        etcd: etcd(args, &log),
         advertise: args.advertise.clone(),
         machine: machine::name(),
         host,
@@ -199,6 +201,25 @@ fn check_replicas_of_join(args: &NodeArgs) -> Outcome {
          --replicas out"
     );
     Err(Failure::new(USAGE, text))
+}
+
+/// An error if a node that joins is told of an etcd.
+fn check_control_of_join(args: &NodeArgs) -> Outcome {
+    if args.join.is_empty() || matches!(args.control, Control::Embedded) {
+        return Ok(());
+    }
+    let text = "'node --join' with '--control etcd://' is not in this version: only the herd's first node can use it";
+    Err(Failure::new(USAGE, text))
+}
+
+/// The etcd it was told of.
+fn etcd(args: &NodeArgs, log: &Log) -> Option<control::etcd::Address> {
+    let Control::Etcd(address) = &args.control else { return None };
+    let forced = std::env::var_os("HERD_ETCD_FORCE").is_some_and(|value| value == "1");
+    if forced {
+        log.warn("HERD_ETCD_FORCE=1: an etcd is taken whose version may read what is no longer so");
+    }
+    Some(address.clone().forced(forced))
 }
 
 /// Why a node does not start, and what to do.

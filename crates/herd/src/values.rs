@@ -7,6 +7,7 @@ use herd_client::address::Address;
 use herd_core::door::http::civil;
 use herd_core::key::collection_name_is_valid;
 use herd_core::limits::{COLLECTION_NAME_MAX_BYTES, LOCK_LEASE_MAX_MS, LOCK_LEASE_MIN_MS, MAP_TEXT_MAX_BYTES};
+use herd_node::control::etcd;
 use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -121,6 +122,23 @@ pub(crate) fn address(text: &str) -> Result<String, String> {
 pub(crate) fn node(text: &str) -> Result<String, String> {
     let address = Address::parse(text).map_err(|error| error.to_string())?.to_string();
     if address.len() <= MAP_TEXT_MAX_BYTES { Ok(address) } else { Err("the name of its host is too long".into()) }
+}
+
+/// Where a herd's control store is.
+#[derive(Clone, Debug)]
+pub(crate) enum Control {
+    /// In the directory of its first node.
+    Embedded,
+    /// In an etcd.
+    Etcd(etcd::Address),
+}
+
+/// `embedded`, or the address of an etcd.
+pub(crate) fn control(text: &str) -> Result<Control, String> {
+    if text == "embedded" {
+        return Ok(Control::Embedded);
+    }
+    etcd::Address::parse(text).map(Control::Etcd).map_err(|why| format!("write 'embedded', or an etcd: {why}"))
 }
 
 /// The name of a node, which may be what that of a collection may be.

@@ -3,6 +3,7 @@
 mod cli;
 mod cp;
 mod ends;
+mod etcd;
 mod exec_lock;
 mod fsck;
 mod guide;

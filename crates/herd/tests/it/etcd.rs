@@ -1,0 +1,173 @@
+//! Herds whose map is kept in etcd. What needs one is passed over where none is on the PATH, which is said.
+
+use crate::node::{Node, herd};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Takes the etcd that there is, however old.
+const FORCE: (&str, &str) = ("HERD_ETCD_FORCE", "1");
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An etcd of one member, whose process ends with this.
+struct Etcd {
+    directory: TempDir,
+    ports: (u16, u16),
+    child: Child,
+}
+
+impl Etcd {
+    fn start() -> Option<Self> {
+        let known = Command::new("etcd").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        if !known.is_ok_and(|status| status.success()) {
+            println!("passed over: there is no etcd on the PATH");
+            return None;
+        }
+        let (directory, ports) = (tempfile::tempdir().expect("a directory"), (free_port(), free_port()));
+        let child = spawn(directory.path(), ports);
+        let etcd = Self { directory, ports, child };
+        etcd.wait();
+        Some(etcd)
+    }
+
+    fn url(&self) -> String {
+        format!("etcd://127.0.0.1:{}", self.ports.0)
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("it is ours");
+        self.child.wait().expect("it is ours");
+    }
+
+    fn revive(&mut self) {
+        self.child = spawn(self.directory.path(), self.ports);
+        self.wait();
+    }
+
+    /// Waits until it reads.
+    fn wait(&self) {
+        until("etcd serves", || {
+            let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.ports.0)) else { return false };
+            let head = "POST /v3/kv/range HTTP/1.0\r\nHost: etcd\r\nContent-Length: 14\r\n\r\n{\"key\":\"AA==\"}";
+            let mut answer = String::new();
+            stream.set_read_timeout(Some(Duration::from_secs(2))).expect("a socket takes a timeout");
+            stream.write_all(head.as_bytes()).and_then(|()| stream.read_to_string(&mut answer)).is_ok()
+                && answer.contains("cluster_id")
+        });
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+fn spawn(directory: &Path, (client, peer): (u16, u16)) -> Child {
+    let (client, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
+    let mut command = Command::new("etcd");
+    command.arg("--data-dir").arg(directory.join("etcd"));
+    command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+    command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+    command.args(["--initial-cluster", &format!("default={peer}")]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("etcd runs")
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn node(dir: &Path, name: &str, more: &[&str]) -> Node {
+    let data = dir.join(name);
+    let args = ["--memory", "64m", "--threads", "1", "--name", name, "--data", data.to_str().expect("text")];
+    Node::with_env(&[&args, more].concat(), &[FORCE])
+}
+
+/// A node that does not start: its exit status, and what it told, which is one line.
+fn refused(dir: &Path, more: &[&str], env: &[(&str, &str)]) -> (Option<i32>, String) {
+    let mut command = herd();
+    command.args(["node", "--listen", "127.0.0.1:0", "--memory", "64m", "--log", "error"]).args(more);
+    command.arg("--data").arg(dir.join("refused")).envs(env.iter().copied());
+    let output = command.stdin(Stdio::null()).output().expect("herd runs");
+    (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+}
+
+#[test]
+fn what_can_t_be_is_refused_with_what_to_do() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (code, told) = refused(dir.path(), &["--control", "etcd://127.0.0.1:1", "--join", "127.0.0.1:2"], &[]);
+    assert!(code == Some(2) && told.contains("is not in this version: only the herd's first node"), "{told}");
+    for bad in ["redis://a:1", "etcd://", "etcd://a:1/b/c", "Embedded"] {
+        let (code, told) = refused(dir.path(), &["--control", bad], &[]);
+        assert!(code == Some(2) && told.contains("write 'embedded', or an etcd"), "{told}");
+    }
+    let (code, told) = refused(dir.path(), &["--control", "etcd://127.0.0.1:1"], &[]);
+    assert!(code == Some(3) && told.contains("etcd at 127.0.0.1:1: Connection refused: see that it runs"), "{told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
+    assert!(!dir.path().join("refused/node").exists());
+    let help = herd().args(["node", "--help"]).output().expect("herd runs");
+    assert!(String::from_utf8_lossy(&help.stdout).contains("--control <WHERE>"));
+}
+
+#[test]
+fn an_embedded_herd_may_be_asked_for_by_its_name() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let embedded = node(dir.path(), "n1", &["--control", "embedded"]);
+    embedded.feed(&["put", "a", "-"], b"1");
+    assert!(dir.path().join("n1/control").exists());
+}
+
+#[test]
+fn a_herd_serves_while_its_etcd_is_gone_and_goes_on_when_it_is_back() {
+    let Some(mut etcd) = Etcd::start() else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let control = ["--control", &etcd.url()];
+    let first = node(dir.path(), "n1", &control);
+    let second = node(dir.path(), "n2", &["--join", &first.addr]);
+    first.feed(&["put", "a", "-"], b"1");
+    assert_eq!(second.ok(&["get", "a"]), "1");
+    second.ok(&["collection", "create", "before"]);
+    etcd.kill();
+    second.feed(&["put", "a", "-"], b"2");
+    assert_eq!(first.ok(&["get", "a"]), "2", "no object goes by etcd");
+    let refused = second.herd(&["collection", "create", "meanwhile"]);
+    assert!(!refused.status.success(), "a change of the herd does");
+    etcd.revive();
+    until("the herd changes again", || second.herd(&["collection", "create", "after"]).status.success());
+    // The first node comes back as the same one, with the herd's map; its objects are with the others.
+    let addr = first.addr.clone();
+    assert_eq!(first.stop(), Some(0));
+    let first = node(dir.path(), "n1", &[control[0], control[1], "--listen", &addr]);
+    until("all is there again", || first.herd(&["get", "a"]).stdout == b"2");
+    let collections = first.ok(&["collection", "ls"]);
+    assert!(collections.contains("before") && collections.contains("after"), "{collections}");
+    assert!(!dir.path().join("n1/control").exists(), "the map is in etcd alone");
+}
+
+#[test]
+fn who_finds_another_warden_or_an_etcd_that_is_too_old_does_not_start() {
+    let Some(etcd) = Etcd::start() else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let first = node(dir.path(), "n1", &["--control", &etcd.url()]);
+    let (code, told) = refused(dir.path(), &["--name", "n2", "--control", &etcd.url()], &[FORCE]);
+    let why = format!("the herd in etcd has its warden at {}: --join that node, and leave --control out", first.addr);
+    assert!(code == Some(3) && told.contains(&why), "{told}");
+    assert_eq!(first.stop(), Some(0));
+    let version = Command::new("etcd").arg("--version").output().expect("it runs").stdout;
+    if String::from_utf8_lossy(&version).contains(" 3.4.23") {
+        let (code, told) = refused(dir.path(), &["--control", &etcd.url()], &[]);
+        assert!(code == Some(3) && told.contains("version 3.4.23, which may read what is no longer so"), "{told}");
+    }
+}
