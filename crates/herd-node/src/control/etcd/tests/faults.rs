@@ -76,6 +76,25 @@ fn where_no_answer_comes_a_write_is_in_doubt_and_a_read_is_not() {
     }
 }
 
+/// etcd answers a transaction without any read or write by what one member has, which may be what was.
+#[test]
+fn what_only_asks_is_a_read_of_all_members() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let seen = asked.clone();
+    let fake = member(move |_, body| {
+        seen.lock().expect("no fake panics with it").push(body.clone());
+        done()
+    });
+    let mut store = opened(&fake.url());
+    assert_eq!(store.txn(&Txn { term: Some(3), ..Txn::default() }), Ok(Outcome::Done(7)));
+    store.range(&Range::default()).expect("a range");
+    let asked = asked.lock().expect("no fake panics with it");
+    for branch in ["success", "failure"] {
+        assert!(asked[0][branch][0]["request_range"]["key"].is_string(), "{}", asked[0]);
+    }
+    assert!(!asked.iter().any(|body| body.to_string().contains("serializable")), "{asked:?}");
+}
+
 /// However far an answer came.
 #[test]
 fn an_answer_cut_at_any_byte_is_none() {

@@ -1,7 +1,6 @@
 //! A real etcd that is killed, or stands still, in the middle of calls.
 
 use super::*;
-use herd_core::control::Compare;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
@@ -61,6 +60,38 @@ fn what_was_answered_is_there_whenever_etcd_is_killed() {
         assert!(there == known || Some(there) == doubt, "{there}, {known} and perhaps {doubt:?}");
         last = there;
     }
+}
+
+/// Of three members one is killed and comes back, each in its turn: the store goes on with the others, and knows what
+/// it wrote.
+#[test]
+fn a_store_goes_on_while_one_of_three_members_is_gone() {
+    let Some(mut etcd) = Real::of(3) else { return };
+    let mut store = opened(&etcd.url("a"));
+    let term = store.campaign("anna", 60_000, 0).expect("a candidacy").term;
+    let mut last = 0;
+    for member in 0..3 {
+        etcd.kill_member(member);
+        let end = Instant::now() + Duration::from_secs(20);
+        while store.campaign("anna", 60_000, 0).is_err() {
+            assert!(Instant::now() < end, "two of three have a leader");
+        }
+        let since = Instant::now();
+        let ends = AtomicBool::new(false);
+        let (known, doubt) = thread::scope(|scope| {
+            let writer = scope.spawn(|| write_on(&mut store, last, &ends));
+            thread::sleep(Duration::from_millis(300));
+            ends.store(true, Relaxed);
+            writer.join().expect("no panic")
+        });
+        assert!(known > last && since.elapsed() < BOUND, "{known} after {last}, {doubt:?}");
+        etcd.revive_member(member);
+        let (there, _) = entry(&mut store).expect("it is there");
+        assert!(there == known || Some(there) == doubt, "{there}, {known} and perhaps {doubt:?}");
+        last = there;
+    }
+    let office = store.campaign("anna", 60_000, 0).expect("a candidacy");
+    assert_eq!((office.term, office.holder.as_deref()), (term, Some("anna")), "its office outlives each of them");
 }
 
 #[test]

@@ -9,7 +9,7 @@ pub(crate) mod server;
 
 use super::{Address, Etcd, Halt};
 use herd_core::control::suite::{Place, run};
-use herd_core::control::{Control, ControlError, Outcome, Range, Txn, Write};
+use herd_core::control::{Compare, Control, ControlError, Outcome, Range, Txn, Write};
 use server::{Fake, Real};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -104,6 +104,21 @@ fn two_stores_of_one_etcd_see_nothing_of_each_other() {
     assert!(changes.changes.is_empty() && changes.up_to >= after + 3, "others' revisions are passed over: {changes:?}");
     let (one, two) = (one.snapshot().expect("a snapshot"), two.snapshot().expect("a snapshot"));
     assert_eq!((one.entries[0].value.to_vec(), two.entries[0].value.to_vec()), (b"1".to_vec(), b"2".to_vec()));
+}
+
+#[test]
+fn the_largest_transactions_fit_with_the_term() {
+    let Some(etcd) = Real::start() else { return };
+    let mut store = opened(&etcd.url("a"));
+    let term = Some(store.campaign("anna", 60_000, 0).expect("a candidacy").term);
+    let most = herd_core::limits::CONTROL_TXN_STEPS_MAX;
+    let key = |n: usize| format!("k/{n:03}");
+    let writes = (0..most).map(|n| Write::Put { key: key(n), value: Arc::from(&b"1"[..]) }).collect();
+    assert!(matches!(store.txn(&Txn { term, writes, ..Txn::default() }), Ok(Outcome::Done(_))));
+    let compares = (most..2 * most).map(|n| Compare { key: key(n), revision: 0 }).collect();
+    assert!(matches!(store.txn(&Txn { term, compares, ..Txn::default() }), Ok(Outcome::Done(_))));
+    let compares = (0..most).map(|n| Compare { key: key(n), revision: 0 }).collect();
+    assert_eq!(store.txn(&Txn { term, compares, ..Txn::default() }), Ok(Outcome::Refused));
 }
 
 #[test]

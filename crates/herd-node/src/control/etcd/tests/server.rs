@@ -12,38 +12,48 @@ use tempfile::TempDir;
 /// Longer than an etcd needs to serve.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// An etcd of its own, over a directory; its process ends with this, also when a test panics.
+/// An etcd of its own, of one or more members, over a directory; its processes end with this, also when a test panics.
 pub(crate) struct Real {
     directory: TempDir,
-    /// For clients, and for members.
-    ports: (u16, u16),
-    child: Child,
+    /// Of each member: for clients, and for members.
+    ports: Vec<(u16, u16)>,
+    children: Vec<Child>,
 }
 
 impl Real {
-    /// `None`: there is none on this machine, which is said.
+    /// One of one member. `None`: there is none on this machine, which is said.
     pub(crate) fn start() -> Option<Self> {
+        Self::of(1)
+    }
+
+    /// One of so many members.
+    pub(crate) fn of(count: usize) -> Option<Self> {
         let known = Command::new("etcd").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
         if !known.is_ok_and(|status| status.success()) {
             println!("passed over: there is no etcd on the PATH");
             return None;
         }
         let directory = TempDir::new().expect("a directory");
-        let ports = (free_port(), free_port());
-        let child = spawn(&directory, ports);
-        let real = Self { directory, ports, child };
+        let ports = (0..count).map(|_| (free_port(), free_port())).collect();
+        let mut real = Self { directory, ports, children: Vec::new() };
+        (0..count).for_each(|member| real.children.push(real.spawn(member)));
         real.wait();
         Some(real)
     }
 
     pub(crate) fn url(&self, name: &str) -> String {
-        format!("etcd://127.0.0.1:{}/{name}", self.ports.0)
+        let endpoints: Vec<String> = self.ports.iter().map(|(client, _)| format!("127.0.0.1:{client}")).collect();
+        format!("etcd://{}/{name}", endpoints.join(","))
     }
 
-    /// Ends the process at once, as a machine that goes does.
+    /// Ends the first member at once, as a machine that goes does.
     pub(crate) fn kill(&mut self) {
-        self.child.kill().expect("it is ours");
-        self.child.wait().expect("it is ours");
+        self.kill_member(0);
+    }
+
+    pub(crate) fn kill_member(&mut self, member: usize) {
+        self.children[member].kill().expect("it is ours");
+        self.children[member].wait().expect("it is ours");
     }
 
     /// Begins anew over the same directory.
@@ -52,55 +62,61 @@ impl Real {
         self.revive();
     }
 
+    /// Starts the first member again.
     pub(crate) fn revive(&mut self) {
-        self.child = spawn(&self.directory, self.ports);
+        self.revive_member(0);
+    }
+
+    pub(crate) fn revive_member(&mut self, member: usize) {
+        self.children[member] = self.spawn(member);
         self.wait();
     }
 
-    /// Stops the process, or lets it go on: `STOP`, `CONT`.
+    /// Stops the first member, or lets it go on: `STOP`, `CONT`.
     pub(crate) fn signal(&self, name: &str) {
-        let status = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status();
+        let status = Command::new("kill").args([&format!("-{name}"), &self.children[0].id().to_string()]).status();
         assert!(status.expect("kill runs").success());
     }
 
     /// Forgets what was before a revision.
     pub(crate) fn compact(&self, revision: u64) {
-        let answer = post(self.ports.0, "/v3/kv/compaction", &json!({"revision": revision.to_string()}));
+        let answer = post(self.ports[0].0, "/v3/kv/compaction", &json!({"revision": revision.to_string()}));
         assert!(answer.is_some_and(|answer| answer.contains("header")), "it is compacted");
     }
 
-    /// Waits until it reads: then it has a leader.
+    /// Waits until all members read: then they have a leader.
     fn wait(&self) {
         let end = Instant::now() + PATIENCE;
-        loop {
-            let answer = post(self.ports.0, "/v3/kv/range", &json!({"key": "AA=="}));
-            if answer.is_some_and(|answer| answer.contains("cluster_id")) {
-                return;
+        for (client, _) in &self.ports {
+            while !post(*client, "/v3/kv/range", &json!({"key": "AA=="})).is_some_and(|it| it.contains("cluster_id")) {
+                assert!(Instant::now() < end, "etcd serves");
+                std::thread::sleep(Duration::from_millis(20));
             }
-            assert!(Instant::now() < end, "etcd serves");
-            std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    fn spawn(&self, member: usize) -> Child {
+        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let all = self.ports.iter().enumerate().map(|(n, (_, peer))| format!("m{n}={}", url(*peer)));
+        let (client, peer) = (url(self.ports[member].0), url(self.ports[member].1));
+        let mut command = Command::new("etcd");
+        command.args(["--name", &format!("m{member}"), "--data-dir"]);
+        command.arg(self.directory.path().join(format!("m{member}")));
+        command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+        command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+        command.args(["--initial-cluster", &all.collect::<Vec<_>>().join(",")]);
+        // A leader is found soon.
+        command.args(["--heartbeat-interval", "20", "--election-timeout", "200"]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().expect("etcd runs")
     }
 }
 
 impl Drop for Real {
     fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
+        self.children.iter_mut().for_each(|child| drop(child.kill()));
+        self.children.iter_mut().for_each(|child| drop(child.wait()));
     }
-}
-
-fn spawn(directory: &TempDir, (client, peer): (u16, u16)) -> Child {
-    let (client, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
-    let mut command = Command::new("etcd");
-    command.arg("--data-dir").arg(directory.path().join("etcd"));
-    command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
-    command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
-    command.args(["--initial-cluster", &format!("default={peer}")]);
-    // Its one member leads soon.
-    command.args(["--heartbeat-interval", "20", "--election-timeout", "200"]);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command.spawn().expect("etcd runs")
 }
 
 pub(crate) fn free_port() -> u16 {
