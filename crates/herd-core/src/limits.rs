@@ -466,6 +466,10 @@ pub const WARDEN_GONE_MS: u64 = 2_500;
 /// How long the answer that a collection is there waits for all nodes to know it. Maps reach nodes within some 10 ms.
 pub const WARDEN_SEEN_MS: u64 = 2_000;
 
+/// How long a control store does not answer before what waits for it is refused: an etcd that loses its leader has
+/// another within some 2 s.
+pub const WARDEN_UNHEARD_MS: u64 = 2_500;
+
 /// How long a warden that has come into office takes a node for late that it does not hear, before it is gone: links
 /// are made within some 100 ms, and nodes that are started together with the warden's join within a second or two.
 pub const WARDEN_HEARS_MS: u64 = 3_000;

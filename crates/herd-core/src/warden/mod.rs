@@ -9,7 +9,7 @@
 //!
 //! away -> (time) -> seeking the office -> (won) -> loading all from the store -> idle -> (requests) -> writing ->
 //! idle, and back to seeking to renew the office. A transaction is refused -> seeking. Its outcome is unknown, or the
-//! store does not answer: a rest, then seeking. Somebody else holds the office, or the store can't be used -> away.
+//! store does not answer: a rest, then seeking; after [`WARDEN_UNHEARD_MS`] what waits is refused. Somebody else holds the office, or the store can't be used -> away.
 //!
 //! # What holds
 //!
@@ -66,7 +66,7 @@ pub use order::{Call, Order, Reply};
 use crate::control::{ControlError, Entry, Office, Outcome, Range, Term, Txn};
 use crate::limits::{
     OFFICE_LEASE_MS, OFFICE_RENEW_MS, OFFICE_SURE_MS, WARDEN_ASKS_MAX, WARDEN_BATCH_MAX, WARDEN_GONE_MS,
-    WARDEN_PATIENCE_MS, WARDEN_SEEN_MS,
+    WARDEN_PATIENCE_MS, WARDEN_SEEN_MS, WARDEN_UNHEARD_MS,
 };
 use crate::place::{HerdId, Map, NodeId};
 use flight::Flight;
@@ -161,6 +161,8 @@ pub struct Warden {
     retired: Option<Refusal>,
     /// Why it was not, the last time it tried.
     down: Option<Refusal>,
+    /// Since when the store does not answer.
+    unheard_ms: Option<u64>,
     /// What was pushed last.
     pushed: Option<(Arc<Map>, bool)>,
     orders: Vec<Order>,
@@ -188,6 +190,7 @@ impl Warden {
             flights: 0,
             retired: None,
             down: None,
+            unheard_ms: None,
             pushed: None,
             orders: Vec::new(),
         }
@@ -323,18 +326,39 @@ impl Warden {
         self.stand_ms = self.now_ms + OFFICE_RENEW_MS;
         match reply {
             Ok(Reply::Office(office)) => {
+                self.unheard_ms = None;
                 let before = self.office.replace(office.clone());
                 if office.holder.as_ref() != Some(&self.config.name) {
                     self.lose(&Refusal::NotWarden(office.holder));
                 } else if before.as_ref() == Some(&office) && self.kept.is_some() && self.flight.is_none() {
-                    self.phase = Phase::Idle;
+                    (self.phase, self.down) = (Phase::Idle, None);
                 } else {
                     self.load();
                 }
             }
-            Ok(_) | Err(ControlError::Unknown(_) | ControlError::Unreachable(_)) => {}
+            Ok(_) => {}
+            Err(error @ (ControlError::Unknown(_) | ControlError::Unreachable(_))) => self.unheard(&error),
             Err(error) => self.lose(&Refusal::Store(error.to_string())),
         }
+    }
+
+    /// The store does not answer. Once that has lasted, what waits is refused, but for what may have been done.
+    fn unheard(&mut self, error: &ControlError) {
+        let since_ms = *self.unheard_ms.get_or_insert(self.now_ms);
+        if self.now_ms < since_ms + WARDEN_UNHEARD_MS {
+            return;
+        }
+        let refusal = Refusal::Store(error.to_string());
+        let flight = self.flight.take_if(|flight| !flight.in_doubt);
+        if flight.is_some() {
+            // Parts of it may be there: all is read anew when the store answers.
+            self.office = None;
+        }
+        let flown = flight.into_iter().flat_map(|flight| flight.asks);
+        for (ticket, _) in flown.chain(std::mem::take(&mut self.asks)) {
+            self.answer(ticket, Err(refusal.clone()));
+        }
+        self.down = Some(refusal);
     }
 
     /// In office there is nothing it can do: the lease runs out, and somebody else's turn comes.

@@ -39,6 +39,34 @@ fn that_objects_are_gone_is_told_when_all_nodes_know() {
 }
 
 #[test]
+fn what_waits_for_a_store_that_does_not_answer_is_refused_and_may_be_asked_again() {
+    let mut bench = Bench::new(config("a"));
+    bench.join_all(1..=1);
+    bench.faults = vec![ControlError::Unreachable("a test".into()); 100];
+    let flown = bench.send(Ask::Join(join(2, 1)));
+    bench.tick(OFFICE_RENEW_MS);
+    let waits = bench.send(Ask::Join(join(3, 1)));
+    bench.tick(OFFICE_RENEW_MS);
+    assert_eq!((bench.answer(flown), bench.answer(waits)), (None, None), "it may be back soon");
+    (0..4).for_each(|_| bench.tick(OFFICE_RENEW_MS));
+    let told = |answer| matches!(answer, Some(Err(Refusal::Store(text))) if text.contains("a test"));
+    assert!(told(bench.answer(flown)) && told(bench.answer(waits)));
+    assert!(told(Some(Err(bench.refused(join(3, 1))))), "from then on it is told at once");
+    bench.faults.clear();
+    bench.settle();
+    assert_eq!(bench.join(join(2, 1)).node.0.get(), 2);
+    // What may have been done is no refusal, however long it takes.
+    bench.faults = vec![ControlError::Unreachable("a test".into()); 10];
+    bench.faults.push(ControlError::Unknown("a test".into()));
+    let doubt = bench.send(Ask::Join(join(3, 1)));
+    (0..9).for_each(|_| bench.tick(OFFICE_RENEW_MS));
+    assert_eq!(bench.answer(doubt), None);
+    bench.faults.clear();
+    bench.settle();
+    assert!(matches!(bench.answer(doubt), Some(Ok(Answer::Joined(_)))));
+}
+
+#[test]
 fn what_is_done_but_for_some_nodes_is_said_so() {
     let told = |names: &[&str]| {
         let names = names.iter().map(|name| name.to_string()).collect();
