@@ -117,11 +117,10 @@ fn while_etcd_is_down_changes_are_refused_and_then_go_on() {
     until("it is told", || seen(&watched.told).iter().any(|line| line.contains("see that it runs")));
     let (map, _) = begun.warden.handle().map().expect("the map stays");
     assert_eq!(numbers(&map), [1]);
+    let refusal = answer.recv_timeout(Duration::from_secs(8)).expect("an answer").expect_err("it is not done");
+    assert!(matches!(&refusal, Refusal::Store(text) if text.contains("see that it runs")), "{refusal}");
     etcd.revive();
-    let answer = answer.recv_timeout(PATIENCE).expect("an answer");
-    if !matches!(answer, Ok(Answer::Joined(_))) {
-        until("it goes on", || matches!(ask(&begun, join(2)), Ok(Answer::Joined(_))));
-    }
+    until("it goes on", || matches!(ask(&begun, join(2)), Ok(Answer::Joined(_))));
     watched.maps();
     etcd.signal("STOP");
     // It is in a call, or makes one soon.

@@ -149,6 +149,26 @@ fn what_was_compacted_is_told_with_the_revision_that_is() {
     assert_eq!(store.watch(4), Err(ControlError::Gap(9)));
 }
 
+/// What is compacted while changes come is missing among them, and nothing says so.
+#[test]
+fn what_is_compacted_meanwhile_is_a_gap_too() {
+    let text = "etcdserver: mvcc: required revision has been compacted";
+    let gone = json!({"error": text, "message": text, "code": 11}).to_string();
+    let key = wire::coded("herd/herd/data/a");
+    let event = json!({"kv": {"key": key, "mod_revision": "9", "value": "eA=="}});
+    let line = json!({"result": {"header": header(1, 9), "events": [event]}}).to_string() + "\n";
+    let streamed = std::sync::atomic::AtomicBool::new(false);
+    let fake = member(move |path, body| match path {
+        "/v3/watch" => {
+            streamed.store(true, Relaxed);
+            says(200, &line)
+        }
+        _ if body.get("revision").is_some() && streamed.load(Relaxed) => says(400, &gone),
+        _ => says(200, &json!({"header": header(1, 9)}).to_string()),
+    });
+    assert_eq!(opened(&fake.url()).watch(4), Err(ControlError::Gap(9)));
+}
+
 /// A stream that ends in the middle gives whole revisions, and no half of one.
 #[test]
 fn of_a_stream_that_breaks_off_whole_revisions_count() {
@@ -246,6 +266,35 @@ fn a_node_that_stops_does_not_wait_for_an_answer() {
     failed(|| store.campaign("anna", 0, 0));
     assert!(since.elapsed() < Duration::from_millis(1_200), "{:?}", since.elapsed());
     stops.join().expect("no panic");
+}
+
+/// The key may outlive its lease by a moment. Who holds it stands for it anew, and not as if nothing had been.
+#[test]
+fn an_office_whose_lease_is_gone_is_won_under_a_later_term() {
+    for (ttl, term) in [(Some("5"), 4), (None, 5)] {
+        let pair = |key: &str, value: &str, lease: &str| {
+            let key = wire::coded(format!("herd/herd/warden/{key}"));
+            json!({"key": key, "mod_revision": "6", "value": wire::coded(value), "lease": lease})
+        };
+        let pairs = [pair("office", "4", "77"), pair("term", r#"{"term":4,"name":"anna"}"#, "0")];
+        let fake = member(move |path, body| {
+            let answer = match path {
+                "/v3/kv/range" => json!({"header": header(1, 9), "kvs": pairs}),
+                "/v3/lease/keepalive" => {
+                    json!({"result": {"header": header(1, 9), "ID": body["ID"], "TTL": ttl.unwrap_or("0")}})
+                }
+                "/v3/lease/grant" => json!({"header": header(1, 9), "ID": "78", "TTL": "5"}),
+                _ => {
+                    let revisions =
+                        body["compare"].as_array().map(|all| all.iter().all(|it| it["mod_revision"] == "6"));
+                    json!({"header": header(1, 10), "succeeded": revisions == Some(true)})
+                }
+            };
+            says(200, &answer.to_string())
+        });
+        let office = opened(&fake.url()).campaign("anna", 5_000, 0).expect("a candidacy");
+        assert_eq!((office.term, office.holder.as_deref()), (term, Some("anna")));
+    }
 }
 
 #[test]
