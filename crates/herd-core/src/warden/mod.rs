@@ -9,7 +9,8 @@
 //!
 //! away -> (time) -> seeking the office -> (won) -> loading all from the store -> idle -> (requests) -> writing ->
 //! idle, and back to seeking to renew the office. A transaction is refused -> seeking. Its outcome is unknown, or the
-//! store does not answer: a rest, then seeking; after [`WARDEN_UNHEARD_MS`] what waits is refused. Somebody else holds the office, or the store can't be used -> away.
+//! store does not answer: a rest, then seeking; after [`WARDEN_UNHEARD_MS`] what waits is refused. Somebody else holds
+//! the office, or the store can't be used -> away.
 //!
 //! # What holds
 //!
