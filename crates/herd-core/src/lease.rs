@@ -4,21 +4,26 @@
 //!
 //! A node asks with each beat to the warden's node ([`Grants`]); the answer may be a [`Grant`].
 //!
-//! * It is good until half of [`LEASE_MS`] after the beat was **sent**, by the clock of who asked ([`Grant::until_ns`]).
-//!   The warden takes it to last for all of that from when the beat **came**, by its own. So one of the clocks may go
-//!   twice as fast as the other.
+//! * It is good until half of [`LEASE_MS`] after the beat was **sent**, by the clock of who asked
+//!   ([`Grant::until_ns`]). The warden takes it to last for all of that from when the beat **came**, by its own. So one
+//!   of the clocks may go twice as fast as the other.
 //! * It counts for the map that its holder has, if that is not of a lower epoch, nor of a higher term.
-//! * Grants are given for half of [`LEASE_MS`] after the store was asked whether the term is in office still. So the
-//!   last of them is over before a warden that has just come into office takes out anybody who is silent.
-//! * A node that may live is taken out when the last grant to it has run out, and nothing is granted to it until the map
-//!   says so ([`Grants::silent`]).
+//! * Grants are given for half of [`LEASE_MS`] after the store was **asked** whether the term is in office still, and
+//!   not at all once it says that it is not. So the last of them is over before a warden that has just come into office
+//!   takes out anybody who is silent: that one counts from when the store's answer **came**, as it may have won at any
+//!   moment before.
+//! * Nothing is granted in a term before its map was read: until then there may be a map of somebody else's, by which
+//!   others decide.
+//! * A node that may live is taken out when the last grant to it has run out, and nothing is granted to it until the
+//!   map says so ([`Grants::silent`]).
 //!
 //! Callers: links of the warden's node, which answer beats; the warden's thread; the node that asked.
 
 use crate::bugs::{Bug, has};
-use crate::control::Term;
+use crate::control::{ControlError, Outcome, Term};
 use crate::limits::{LEASE_MS, LEASE_STEADY_MS};
 use crate::place::NodeId;
+use crate::warden::{Call, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 
 const MS: u64 = 1_000_000;
@@ -60,8 +65,8 @@ pub struct Heard {
 pub struct Grants {
     /// The warden's term, since when it is in office, and until when that is sure, ns.
     office: Option<(Term, u64, u64)>,
-    /// The epoch of the last map that is in the store.
-    epoch: u32,
+    /// The term in which a map was last read or written, and its epoch.
+    map: (Term, u32),
     barred: BTreeSet<(NodeId, u64)>,
     heard: BTreeMap<NodeId, Heard>,
     /// Since when this node itself beats without a gap, and its last beat, ns.
@@ -69,15 +74,31 @@ pub struct Grants {
 }
 
 impl Grants {
-    /// The term is in office: the store was asked at that time, and said so.
-    pub fn in_office(&mut self, term: Term, asked_ns: u64) {
-        let since_ns = self.office.filter(|office| office.0 == term).map_or(asked_ns, |office| office.1);
-        self.office = Some((term, since_ns, asked_ns + LEASE_MS * MS / 2));
+    /// The store answered a call of the warden's, which was asked at that time.
+    pub fn answered(&mut self, call: &Call, reply: &Result<Reply, ControlError>, asked_ns: u64, now_ns: u64) {
+        match (call, reply) {
+            (Call::Txn(txn), Ok(Reply::Outcome(Outcome::Done(_)))) => {
+                txn.term.into_iter().for_each(|term| self.in_office(term, asked_ns, now_ns));
+            }
+            // It looked at nothing but the term.
+            (Call::Txn(txn), Ok(Reply::Outcome(Outcome::Refused))) if txn.compares.is_empty() => self.office = None,
+            (Call::Campaign { name, .. }, Ok(Reply::Office(office))) => match office.holder.as_ref() == Some(name) {
+                true => self.in_office(office.term, asked_ns, now_ns),
+                false => self.office = None,
+            },
+            _ => {}
+        }
     }
 
-    /// A map of this epoch is in the store.
-    pub fn wrote(&mut self, epoch: u32) {
-        self.epoch = self.epoch.max(epoch);
+    /// The term is in office: the store was asked at that time, and has now said so.
+    pub fn in_office(&mut self, term: Term, asked_ns: u64, now_ns: u64) {
+        let since_ns = self.office.filter(|office| office.0 == term).map_or(now_ns, |office| office.1);
+        self.office = Some((term, since_ns, asked_ns.saturating_add(LEASE_MS * MS / 2)));
+    }
+
+    /// A map of this epoch is in the store, read or written in that term.
+    pub fn wrote(&mut self, term: Term, epoch: u32) {
+        self.map = self.map.max((term, epoch));
     }
 
     /// A node beats, in that life.
@@ -92,11 +113,12 @@ impl Grants {
         }
         heard.heard_ns = heard.heard_ns.max(now_ns);
         let (term, ..) = self.office.filter(|(.., until_ns)| now_ns < *until_ns)?;
-        if self.barred.contains(&(node, incarnation)) {
+        let (read, epoch) = self.map;
+        if read != term || self.barred.contains(&(node, incarnation)) {
             return None;
         }
         heard.granted_ns = heard.granted_ns.max(now_ns);
-        Some(Grant { term, epoch: self.epoch, lease_ms: LEASE_MS as u32 })
+        Some(Grant { term, epoch, lease_ms: LEASE_MS as u32 })
     }
 
     /// This node's own beat, as [`Grants::beat`]. While it does not come nobody is known to be silent.
@@ -167,14 +189,14 @@ mod tests {
         let mut grants = Grants::default();
         let at = |grants: &mut Grants, life, ms| grants.beat(NODE, life, ns(ms)).is_some();
         assert!(!at(&mut grants, 1, 10), "nobody is in office");
-        grants.in_office(1, ns(20));
-        grants.wrote(5);
+        grants.in_office(1, ns(20), ns(20));
+        grants.wrote(1, 5);
         assert_eq!(grants.beat(NODE, 1, ns(30)), Some(Grant { term: 1, epoch: 5, lease_ms: LEASE_MS as u32 }));
         assert!(
             at(&mut grants, 1, 19 + LEASE_MS / 2) && !at(&mut grants, 1, 20 + LEASE_MS / 2),
             "it was not asked again"
         );
-        grants.in_office(1, ns(3_000));
+        grants.in_office(1, ns(3_000), ns(3_000));
         assert!(at(&mut grants, 1, 3_001) && at(&mut grants, 2, 3_003), "its next life is another one");
         assert!(!at(&mut grants, 1, 3_004), "and the one before is over");
     }
@@ -183,12 +205,13 @@ mod tests {
     fn a_node_is_silent_when_all_is_over_that_was_granted_to_it() {
         let other = NodeId(NonZeroU32::MIN.saturating_add(1));
         let mut grants = Grants::default();
+        grants.wrote(1, 5);
         let mut ms = 0;
         // This node beats, and the store is asked, for so long.
         let mut live = |grants: &mut Grants, until_ms: u64| {
             while ms < until_ms {
                 ms += 100;
-                grants.in_office(1, ns(ms));
+                grants.in_office(1, ns(ms), ns(ms));
                 grants.own_beat(NODE, 1, ns(ms));
             }
         };
@@ -209,7 +232,7 @@ mod tests {
     fn a_new_warden_takes_out_nobody_before_the_grants_of_the_one_before_are_over() {
         let mut grants = Grants::default();
         for ms in (100..=2 * LEASE_MS + 200).step_by(100) {
-            grants.in_office(if ms < 200 { 1 } else { 2 }, ns(ms));
+            grants.in_office(if ms < 200 { 1 } else { 2 }, ns(ms), ns(ms));
             grants.own_beat(NODE, 1, ns(ms));
             let other = NodeId(NonZeroU32::MIN.saturating_add(1));
             assert_eq!(grants.silent(&[(other, 1)], ns(ms)).is_empty(), ms < 200 + 2 * LEASE_MS, "{ms}");
@@ -221,7 +244,7 @@ mod tests {
         let other = NodeId(NonZeroU32::MIN.saturating_add(1));
         let mut grants = Grants::default();
         let mut at = |ms: u64, beats: bool| {
-            grants.in_office(1, ns(ms));
+            grants.in_office(1, ns(ms), ns(ms));
             if beats {
                 grants.own_beat(NODE, 1, ns(ms));
             }

@@ -19,6 +19,8 @@ pub(super) struct Flight {
     pub(super) term: Term,
     /// Whether a transaction of it may have been done without our knowing.
     pub(super) in_doubt: bool,
+    /// Whether it was refused, and what the store holds was not read since.
+    pub(super) is_refused: bool,
     /// The last one makes it so, those before bring parts.
     txns: Vec<Txn>,
     at: usize,
@@ -39,7 +41,7 @@ impl Flight {
     ) -> Self {
         let (txns, after) = plan(kept, state, stamp);
         let base = kept.map_or(0, |kept| kept.revision);
-        Self { asks, answers, term: stamp.term, in_doubt: false, txns, at: 0, base, after }
+        Self { asks, answers, term: stamp.term, in_doubt: false, is_refused: false, txns, at: 0, base, after }
     }
 
     /// The transaction that is next.

@@ -8,9 +8,10 @@
 //! # How it goes
 //!
 //! away -> (time) -> seeking the office -> (won) -> loading all from the store -> idle -> (requests) -> writing ->
-//! idle, and back to seeking to renew the office. A transaction is refused -> seeking. Its outcome is unknown, or the
-//! store does not answer: a rest, then seeking; after [`WARDEN_UNHEARD_MS`] what waits is refused. Somebody else holds
-//! the office, or the store can't be used -> away.
+//! idle, and back to seeking to renew the office. While there are other nodes, idle -> assuring -> idle, a few times a
+//! second: the store says that the term is in office still, without which nodes are granted no leases. A transaction is
+//! refused -> seeking. Its outcome is unknown, or the store does not answer: a rest, then seeking; after
+//! [`WARDEN_UNHEARD_MS`] what waits is refused. Somebody else holds the office, or the store can't be used -> away.
 //!
 //! # What holds
 //!
@@ -19,6 +20,9 @@
 //!   as well: who was paused past its lease tells nobody what was.
 //! * Requests are made into one write a few at a time, and each is answered once. One whose write is in doubt is found
 //!   out about: the head says which write made it. Only where somebody else wrote since is it `unknown`.
+//! * A write that may still come is never gone on without: it is made again, or the term in which it was begun is given
+//!   up, and with a later one it can't come any more. Until it is known whether a node was taken out nothing is granted
+//!   to it.
 //! * Numbers of nodes, lives and collections are given once.
 //! * Groups are planned anew with each join while the herd holds no object. A primary that is to hold the first one
 //!   asks ([`Ask::Hold`]), and is told when every node that is up has the map: then no plan of before is obeyed
@@ -66,8 +70,8 @@ pub use order::{Call, Order, Reply};
 
 use crate::control::{ControlError, Entry, Office, Outcome, Range, Term, Txn};
 use crate::limits::{
-    OFFICE_LEASE_MS, OFFICE_RENEW_MS, OFFICE_SURE_MS, WARDEN_ASKS_MAX, WARDEN_BATCH_MAX, WARDEN_GONE_MS,
-    WARDEN_PATIENCE_MS, WARDEN_SEEN_MS, WARDEN_UNHEARD_MS,
+    CONTROL_MAX_BYTES, OFFICE_LEASE_MS, OFFICE_RENEW_MS, OFFICE_SURE_MS, WARDEN_ASKS_MAX, WARDEN_BATCH_MAX,
+    WARDEN_GONE_MS, WARDEN_PATIENCE_MS, WARDEN_SEEN_MS, WARDEN_UNHEARD_MS,
 };
 use crate::place::{HerdId, Map, NodeId};
 use flight::Flight;
@@ -162,8 +166,11 @@ pub struct Warden {
     retired: Option<Refusal>,
     /// Why it was not, the last time it tried.
     down: Option<Refusal>,
-    /// Since when the store does not answer.
+    /// When the call that is under way was made, and since when the store does not answer.
+    asked_ms: u64,
     unheard_ms: Option<u64>,
+    /// The term is to be given up: a write of it that is no longer waited for may still come.
+    renounces: bool,
     /// What was pushed last.
     pushed: Option<(Arc<Map>, bool)>,
     orders: Vec<Order>,
@@ -191,7 +198,9 @@ impl Warden {
             flights: 0,
             retired: None,
             down: None,
+            asked_ms: 0,
             unheard_ms: None,
+            renounces: false,
             pushed: None,
             orders: Vec::new(),
         }
@@ -224,7 +233,7 @@ impl Warden {
         match reply {
             Ok(Reply::Outcome(Outcome::Done(_))) => self.phase = Phase::Idle,
             Ok(_) => self.seek(),
-            Err(ControlError::Unknown(_) | ControlError::Unreachable(_)) => self.rest(),
+            Err(error @ (ControlError::Unknown(_) | ControlError::Unreachable(_))) => self.unheard(&error),
             Err(error) => self.lose(&Refusal::Store(error.to_string())),
         }
     }
@@ -281,6 +290,12 @@ impl Warden {
     #[must_use]
     pub fn reply(&mut self, reply: Result<Reply, ControlError>, now_ms: u64) -> Vec<Order> {
         self.now_ms = now_ms;
+        match reply {
+            Err(ControlError::Unknown(_) | ControlError::Unreachable(_)) => {
+                self.unheard_ms.get_or_insert(self.asked_ms);
+            }
+            _ => self.unheard_ms = None,
+        }
         match std::mem::replace(&mut self.phase, Phase::Away) {
             Phase::Seeking => self.sought(reply),
             Phase::Loading(range, entries) => self.loaded(range, entries, reply),
@@ -307,14 +322,15 @@ impl Warden {
     }
 
     fn call(&mut self, phase: Phase, call: Call) {
-        self.phase = phase;
+        (self.phase, self.asked_ms) = (phase, self.now_ms);
         self.orders.push(Order::Store(call));
     }
 
     /// Stands for the office, or renews it.
     fn seek(&mut self) {
         let name = self.config.name.clone();
-        self.call(Phase::Seeking, Call::Campaign { name, lease_ms: OFFICE_LEASE_MS });
+        let lease_ms = if self.renounces { 0 } else { OFFICE_LEASE_MS };
+        self.call(Phase::Seeking, Call::Campaign { name, lease_ms });
     }
 
     /// Tries again in a while.
@@ -327,11 +343,12 @@ impl Warden {
         self.stand_ms = self.now_ms + OFFICE_RENEW_MS;
         match reply {
             Ok(Reply::Office(office)) => {
-                self.unheard_ms = None;
-                let before = self.office.replace(office.clone());
+                self.office = Some(office.clone());
+                let knows = self.kept.as_ref().is_some_and(|kept| kept.state.map.term == office.term);
                 if office.holder.as_ref() != Some(&self.config.name) {
                     self.lose(&Refusal::NotWarden(office.holder));
-                } else if before.as_ref() == Some(&office) && self.kept.is_some() && self.flight.is_none() {
+                    self.renounces = false;
+                } else if knows && self.flight.is_none() {
                     (self.phase, self.down) = (Phase::Idle, None);
                 } else {
                     self.load();
@@ -343,17 +360,18 @@ impl Warden {
         }
     }
 
-    /// The store does not answer. Once that has lasted, what waits is refused, but for what may have been done.
+    /// The store does not answer: it is asked again in a while. Once that has lasted, what waits is refused, but for
+    /// what may have been done.
     fn unheard(&mut self, error: &ControlError) {
-        let since_ms = *self.unheard_ms.get_or_insert(self.now_ms);
-        if self.now_ms < since_ms + WARDEN_UNHEARD_MS {
+        self.rest();
+        if self.unheard_ms.is_none_or(|since_ms| self.now_ms < since_ms + WARDEN_UNHEARD_MS) {
             return;
         }
         let refusal = Refusal::Store(error.to_string());
         let flight = self.flight.take_if(|flight| !flight.in_doubt);
         if flight.is_some() {
             // Parts of it may be there: all is read anew when the store answers.
-            self.office = None;
+            self.kept = None;
         }
         let flown = flight.into_iter().flat_map(|flight| flight.asks);
         for (ticket, _) in flown.chain(std::mem::take(&mut self.asks)) {
@@ -378,6 +396,7 @@ impl Warden {
             self.answer(wait.ticket, Err(Refusal::Unknown));
         }
         let (in_doubt, flown) = self.flight.take().map(|flight| (flight.in_doubt, flight.asks)).unwrap_or_default();
+        self.renounces |= in_doubt;
         for (ticket, _) in flown {
             self.answer(ticket, Err(if in_doubt { Refusal::Unknown } else { refusal.clone() }));
         }
@@ -397,6 +416,11 @@ impl Warden {
         match reply {
             Ok(Reply::Page(page)) => {
                 entries.extend(page.entries);
+                let bytes: usize = entries.iter().map(|entry| entry.key.len() + entry.value.len()).sum();
+                if bytes > CONTROL_MAX_BYTES {
+                    let text = format!("control store: it has over {CONTROL_MAX_BYTES} bytes, and no herd has");
+                    return self.give_way(&Refusal::Store(text));
+                }
                 if page.more {
                     range.at = Some(page.revision);
                     range.after = entries.last().map(|entry| entry.key.clone());
@@ -407,8 +431,8 @@ impl Warden {
                     Err(text) => self.give_way(&Refusal::Store(format!("control store: {text}"))),
                 }
             }
-            Err(ControlError::Gap(_)) if range.at.is_some() => self.load(),
-            Ok(_) | Err(ControlError::Unknown(_) | ControlError::Unreachable(_) | ControlError::Gap(_)) => self.rest(),
+            Ok(_) | Err(ControlError::Gap(_)) => self.rest(),
+            Err(error @ (ControlError::Unknown(_) | ControlError::Unreachable(_))) => self.unheard(&error),
             Err(error) => self.lose(&Refusal::Store(error.to_string())),
         }
     }
@@ -444,6 +468,12 @@ impl Warden {
         self.reach.begins(self.now_ms);
         match self.flight.take() {
             Some(flight) if flight.made(&kept) => self.land(kept, flight.answers),
+            // It is refused, and nothing it compares is otherwise: such a store is not asked on and on.
+            Some(mut flight) if flight.follows(&kept) && flight.term == term && flight.is_refused => {
+                flight.is_refused = false;
+                (self.kept, self.flight) = (Some(kept), Some(flight));
+                self.rest();
+            }
             Some(flight) if flight.follows(&kept) && flight.term == term => {
                 self.kept = Some(kept);
                 self.fly(flight.again());
@@ -466,6 +496,9 @@ impl Warden {
 
     /// The store is empty.
     fn begin_herd(&mut self) {
+        if self.flight.take_if(|flight| flight.is_refused && flight.asks.is_empty()).is_some() {
+            return self.rest();
+        }
         let Some(birth) = self.config.birth.clone() else {
             let text = "control store: there is no herd in it: begin one anew, with an empty place and without --join";
             return self.give_way(&Refusal::Store(text.into()));
@@ -540,20 +573,21 @@ impl Warden {
                 }
             },
             Ok(_) => {
+                flight.is_refused = true;
                 self.flight = Some(flight);
                 self.seek();
             }
-            Err(ControlError::Unknown(_)) => {
-                flight.in_doubt |= flight.writes();
+            Err(error @ (ControlError::Unknown(_) | ControlError::Unreachable(_))) => {
+                flight.in_doubt |= matches!(error, ControlError::Unknown(_)) && flight.writes();
                 self.flight = Some(flight);
-                self.rest();
+                self.unheard(&error);
             }
-            Err(ControlError::Unreachable(_)) => {
+            Err(error) if flight.in_doubt => {
                 self.flight = Some(flight);
-                self.rest();
+                self.lose(&Refusal::Store(error.to_string()));
             }
             Err(error) => {
-                let refusal = if flight.in_doubt { Refusal::Unknown } else { Refusal::Store(error.to_string()) };
+                let refusal = Refusal::Store(error.to_string());
                 flight.asks.into_iter().for_each(|(ticket, _)| self.answer(ticket, Err(refusal.clone())));
                 match &self.kept {
                     // Parts of it may be there.

@@ -2,6 +2,7 @@
 
 mod asked;
 mod layout;
+mod leases;
 mod race;
 mod reach;
 mod tend;

@@ -4,7 +4,7 @@ use super::inbox::{Handle, Inbox};
 use crate::control::etcd::Halt;
 use crate::control::{Home, Record};
 use crate::lease::Leases;
-use herd_core::control::{Control, ControlError, Outcome, Snapshot, Term};
+use herd_core::control::{Control, ControlError, Outcome, Snapshot};
 use herd_core::limits::{WARDEN_STOP_MS, WARDEN_TICK_MS};
 use herd_core::place::Map;
 use herd_core::warden::{Ask, Call, Order, Refusal, Reply, Warden};
@@ -56,8 +56,8 @@ impl Running {
         outlets: Outlets,
     ) -> io::Result<Self> {
         let inbox = Arc::new(Inbox::new(remote.as_ref().map(|remote| remote.halt.clone()).unwrap_or_default()));
-        let (start, trouble) = (Instant::now(), None);
-        let driver = Driver { inbox: inbox.clone(), warden, store, later, remote, outlets, start, trouble };
+        let (start, trouble, is_unheard) = (Instant::now(), None, false);
+        let driver = Driver { inbox: inbox.clone(), warden, store, later, remote, outlets, start, trouble, is_unheard };
         let thread = std::thread::Builder::new().name("warden".into()).spawn(move || driver.run())?;
         Ok(Self { handle: Handle(inbox), thread: Some(thread) })
     }
@@ -95,8 +95,9 @@ struct Driver {
     remote: Option<Remote>,
     outlets: Outlets,
     start: Instant,
-    /// What was told last, while it lasts.
+    /// What was told last, while it lasts, and whether that was that the store does not answer.
     trouble: Option<String>,
+    is_unheard: bool,
 }
 
 impl Driver {
@@ -120,8 +121,8 @@ impl Driver {
         self.inbox.answer_all(&Refusal::NotWarden(None));
         // The next one need not wait for the lease. Where that is not heard, it waits.
         if let Some(call) = self.warden.resignation().filter(|_| self.remote.is_some()) {
-            let now_ms = self.now_ms();
-            call.run(&mut *self.store, now_ms).ok();
+            // Nothing is granted from then on.
+            self.ask_store(&call).ok();
         }
         // Whoever hears of the end may open the store.
         let inbox = self.inbox.clone();
@@ -159,7 +160,7 @@ impl Driver {
                     orders.extend(self.warden.reply(reply, self.now_ms()));
                 }
                 Order::Push { map, held } => {
-                    self.outlets.leases.grants().wrote(map.epoch);
+                    self.outlets.leases.grants().wrote(map.term, map.epoch);
                     self.inbox.push(map.clone(), held);
                     (self.outlets.push)(map, held);
                 }
@@ -173,19 +174,26 @@ impl Driver {
         if self.inbox.is_stopping() {
             return Err(ControlError::Unreachable("the node is stopping".into()));
         }
-        let (now_ms, asked_ns) = (self.now_ms(), self.outlets.leases.now_ns());
-        let reply = call.run(&mut *self.store, now_ms);
-        if let Some(term) = in_office(call, &reply) {
-            self.outlets.leases.grants().in_office(term, asked_ns);
-        }
+        let reply = self.ask_store(call);
         match (&reply, call) {
             (Err(ControlError::Gap(_)), _) => {}
             (Err(error), _) => {
+                self.is_unheard = matches!(error, ControlError::Unreachable(_) | ControlError::Unknown(_));
                 self.tell(format!("{error}; until then the herd's nodes and collections stay as they are"));
             }
             (Ok(Reply::Outcome(Outcome::Done(_))), Call::Txn(txn)) if !txn.writes.is_empty() => self.trouble = None,
+            (Ok(_), _) if self.is_unheard => (self.trouble, self.is_unheard) = (None, false),
             (Ok(_), _) => {}
         }
+        reply
+    }
+
+    /// Makes a call. What it tells of the office counts from before it was asked.
+    fn ask_store(&mut self, call: &Call) -> Result<Reply, ControlError> {
+        let (now_ms, asked_ns) = (self.now_ms(), self.outlets.leases.now_ns());
+        let reply = call.run(&mut *self.store, now_ms);
+        let answered_ns = self.outlets.leases.now_ns();
+        self.outlets.leases.grants().answered(call, &reply, asked_ns, answered_ns);
         reply
     }
 
@@ -212,17 +220,6 @@ impl Driver {
                 self.later = Some(at);
             }
         }
-    }
-}
-
-/// The term that was in office for certain when the call was made.
-fn in_office(call: &Call, reply: &Result<Reply, ControlError>) -> Option<Term> {
-    match (call, reply.as_ref().ok()?) {
-        (Call::Txn(txn), Reply::Outcome(Outcome::Done(_))) => txn.term,
-        (Call::Campaign { name, .. }, Reply::Office(office)) if office.holder.as_ref() == Some(name) => {
-            Some(office.term)
-        }
-        _ => None,
     }
 }
 

@@ -645,8 +645,8 @@ impl<S: Service> World<S> {
         let nodes: Vec<(NodeId, u64)> = self.map.nodes.iter().map(|node| (node.id, node.incarnation)).collect();
         let silent = {
             let mut grants = host.leases.grants();
-            grants.in_office(self.map.term, now_ns);
-            grants.wrote(self.map.epoch);
+            grants.in_office(self.map.term, now_ns, now_ns);
+            grants.wrote(self.map.term, self.map.epoch);
             grants.silent(&nodes, now_ns)
         };
         let is_up = |node: &NodeId| self.map.node(*node).is_some_and(|node| node.state == NodeState::Up);

@@ -409,7 +409,7 @@ fn a_reply_that_is_lost_is_found_out_about() {
         vec![unknown(), unknown()],
         vec![unreachable(), unknown()],
         vec![unknown(), unreachable()],
-        vec![unreachable(), unreachable(), unknown(), unknown()],
+        vec![unreachable(), unknown(), unknown()],
     ] {
         let mut bench = Bench::new(config("a"));
         bench.join(join(1, 1));

@@ -335,7 +335,8 @@ impl World {
             let lives = |node: &NodeId| incarnation(before, *node) == incarnation(after, *node);
             for spread in &before.spreads {
                 let new = after.spread(spread.id).expect("spread groups stay");
-                if !spread.groups.iter().any(|group| group.members().any(|node| lives(&node))) {
+                // Who was syncing has half of it, which is nothing.
+                if !spread.groups.iter().any(|group| group.eligible.iter().any(lives)) {
                     continue;
                 }
                 assert_eq!(spread.slots, new.slots);
