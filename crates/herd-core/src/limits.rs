@@ -396,9 +396,9 @@ pub const CONTROL_LOG_BYTES: u64 = 4 << 20;
 /// The file of an embedded control store: what it holds, as much log, and room for their frames.
 pub const CONTROL_FILE_MAX_BYTES: u64 = 256 << 20;
 
-/// How long an endpoint of etcd is dialed: a lost packet of a handshake would come again after a second, and a node
-/// that stops waits no longer than that for its warden.
-pub const ETCD_DIAL_MS: u64 = 800;
+/// How long an endpoint of etcd is dialed: a lost packet of a handshake would come again after a second. A node that
+/// stops waits a second for its warden, which may be dialing, and then leaves its office ([`ETCD_HALT_MS`]).
+pub const ETCD_DIAL_MS: u64 = 600;
 
 /// How long a call to a control store in etcd takes in all: below the lease of the office by more than the next try
 /// takes. etcd answers within some ms, and within a second or two while it chooses a leader.
@@ -407,7 +407,8 @@ pub const ETCD_CALL_MS: u64 = 3_000;
 /// How long one endpoint of several is waited for by a call that can be made again at the next.
 pub const ETCD_TRY_MS: u64 = 1_000;
 
-/// How long a call that is under way is waited for once the node is to stop.
+/// How long a call is waited for once the node is to stop: one that is under way, and then the one that leaves the
+/// office.
 pub const ETCD_HALT_MS: u64 = 300;
 
 /// How long all that a store in etcd holds may take to be read: [`CONTROL_MAX_BYTES`] at some 10 MB a second.
@@ -418,6 +419,13 @@ pub const ETCD_PAGE_ENTRIES: usize = 64;
 
 /// Bytes of an answer of etcd's: a page as above, or as many changes as etcd tells at once, and room.
 pub const ETCD_ANSWER_MAX_BYTES: usize = 16 << 20;
+
+/// Keys, changes or answers in one answer of etcd's: it tells at most 1.5 MiB of changes at once, of 30 bytes or more
+/// each. An empty one takes 3 bytes of an answer, and some 100 of memory.
+pub const ETCD_ITEMS_MAX: usize = 1 << 16;
+
+/// What is shown of a text of etcd's: its own have some 100 characters.
+pub const ETCD_TEXT_CHARS: usize = 300;
 
 /// Endpoints of one etcd: it is of 3 or 5, rarely 7 members.
 pub const ETCD_ENDPOINTS_MAX: usize = 16;
@@ -438,8 +446,8 @@ pub const OFFICE_LEASE_MS: u64 = 5_000;
 /// How often a warden renews its office, and how soon it asks a control store again that did not answer.
 pub const OFFICE_RENEW_MS: u64 = 1_000;
 
-/// How long the lease of a node is taken to last, by the warden; its holder uses half of it (`lease`). Ten beats: a node
-/// that is taken out while it lives costs a copy of all that it has.
+/// How long the lease of a node is taken to last, by the warden; its holder uses half of it (`lease`). Ten beats: a
+/// node that is taken out while it lives costs a copy of all that it has.
 pub const LEASE_MS: u64 = 2_000;
 
 /// How long the warden's node may not have beaten itself before it is taken to have stood still, so that it judges

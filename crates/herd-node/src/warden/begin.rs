@@ -284,7 +284,8 @@ fn in_etcd(home: Option<Home>, address: &Address, options: &Options, drawn: &Dra
     }
     let known = home.as_ref().map(Home::record).transpose()?.flatten();
     let halt = Halt::default();
-    let store = match Etcd::open(address, halt.clone()) {
+    let opened = Etcd::open(address, halt.clone());
+    let store = match opened.and_then(|mut store| store.wait().map(|()| store)) {
         Ok(store) => Box::new(store),
         Err(error) => {
             home.filter(|_| known.is_none()).into_iter().for_each(Home::forget);

@@ -8,7 +8,6 @@ use herd_core::limits::{NODES_MAX, WARDEN_ASKS_MAX};
 use herd_core::place::{Map, NodeId};
 use herd_core::warden::{Answer, Ask, Refusal, Ticket};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -150,7 +149,7 @@ impl Inbox {
     /// Nothing more is taken, and the thread is to end.
     pub(super) fn stop(&self) {
         self.lock().stopping = true;
-        self.halt.store(true, Relaxed);
+        self.halt.set();
         self.changed.notify_all();
     }
 

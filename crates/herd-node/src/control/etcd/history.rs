@@ -11,7 +11,7 @@
 
 use super::http::{Connection, Until};
 use super::members::{Trouble, Way};
-use super::wire::{Answer, Event, Ranged, Said, Watched, coded};
+use super::wire::{Answer, Event, Ranged, Said, Watched, coded, plain};
 use super::{Etcd, RANGE};
 use herd_core::control::{Change, Changes, ControlError, Revision};
 use herd_core::limits::{CONTROL_PAGE_BYTES, ETCD_ANSWER_MAX_BYTES, ETCD_CALL_MS, ETCD_TRY_MS};
@@ -69,9 +69,9 @@ impl Etcd {
         let start = (after + 1).to_string();
         let body = json!({"create_request": {"key": all, "range_end": all, "start_revision": start, "fragment": true}});
         let mut lines = Lines { connection: self.members.stream(WATCH, &body, until)?, ahead: Vec::new() };
-        let (mut came, mut until) = (Came { changes: Vec::new(), bytes: 0, whole: after }, until.clone());
+        let mut came = Came { changes: Vec::new(), bytes: 0, whole: after };
         while came.whole < now && (came.whole == after || came.bytes < CONTROL_PAGE_BYTES) {
-            let line = match lines.next(&mut until) {
+            let line = match lines.next(until) {
                 Ok(line) => line,
                 Err(_) if came.whole > after => break,
                 Err(text) => return Err(ControlError::Unreachable(format!("etcd: {text}: see that it runs"))),
@@ -79,35 +79,38 @@ impl Etcd {
             let said: Said<Watched> =
                 serde_json::from_slice(&line).map_err(|_| self.members.broken("it tells changes in an unknown way"))?;
             if let Some(fault) = said.fault() {
-                return Err(ControlError::Unreachable(format!("etcd: {}", fault.message)));
+                return Err(ControlError::Unreachable(format!("etcd: {}", plain(&fault.message))));
             }
             self.members.belongs(&said.header())?;
             let Some(watched) = said.result else { continue };
             if watched.canceled {
-                let text = format!("etcd: it tells no more changes: {}", watched.cancel_reason);
+                let text = format!("etcd: it tells no more changes: {}", plain(&watched.cancel_reason));
                 return Err(if watched.compact_revision.0 > 0 {
-                    self.gap(&until)
+                    self.gap(until)
                 } else {
                     ControlError::Unreachable(text)
                 });
             }
-            self.add(&mut came, watched, now)?;
+            self.add(&mut came, watched, (after, now))?;
         }
         Ok(came)
     }
 
-    fn add(&self, came: &mut Came, watched: Watched, now: Revision) -> Result<(), ControlError> {
+    fn add(&self, came: &mut Came, watched: Watched, (after, now): (Revision, Revision)) -> Result<(), ControlError> {
         let Some(last) = watched.events.last().map(|event| event.kv.mod_revision.0) else { return Ok(()) };
         let data = self.data().into_bytes();
         for Event { kind, kv } in watched.events {
             let revision = kv.mod_revision.0;
-            if revision > now || !kv.key.0.starts_with(&data) {
+            if revision <= after || revision > now || !kv.key.0.starts_with(&data) {
                 continue;
             }
             let key = self.key(&kv.key.0)?;
             came.bytes += key.len() + kv.value.0.len();
             let value = (kind != "DELETE").then(|| kv.value.0.into());
             came.changes.push(Change { revision, key, value });
+            if came.bytes > ETCD_ANSWER_MAX_BYTES {
+                return Err(self.members.broken("it tells of a change that is too large"));
+            }
         }
         let whole = if watched.fragment { last.saturating_sub(1) } else { last };
         came.whole = came.whole.max(whole.min(now));
@@ -122,7 +125,7 @@ struct Lines {
 }
 
 impl Lines {
-    fn next(&mut self, until: &mut Until) -> Result<Vec<u8>, String> {
+    fn next(&mut self, until: &Until) -> Result<Vec<u8>, String> {
         let mut looked = 0;
         loop {
             if let Some(end) = self.ahead[looked..].iter().position(|byte| *byte == b'\n') {

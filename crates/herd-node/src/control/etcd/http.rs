@@ -7,12 +7,23 @@
 use herd_core::limits::{ETCD_ANSWER_MAX_BYTES, ETCD_DIAL_MS, ETCD_HALT_MS};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Set when the node is to stop: what waits ends soon.
-pub(crate) type Halt = Arc<AtomicBool>;
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Halt(Arc<OnceLock<Instant>>);
+
+impl Halt {
+    pub(crate) fn set(&self) {
+        self.0.get_or_init(|| Instant::now() + Duration::from_millis(ETCD_HALT_MS));
+    }
+
+    /// When what was under way ends.
+    fn end(&self) -> Option<Instant> {
+        self.0.get().copied()
+    }
+}
 
 /// How often it is looked at.
 const SLICE: Duration = Duration::from_millis(50);
@@ -28,8 +39,18 @@ pub(super) struct Until {
 }
 
 impl Until {
+    /// What is begun when the node is to stop already has a little time too.
     pub(super) fn within(ms: u64, halt: &Halt) -> Self {
-        Self { end: Instant::now() + Duration::from_millis(ms), halt: halt.clone() }
+        let (ms, halt) = match halt.end() {
+            Some(_) => (ms.min(ETCD_HALT_MS), Halt::default()),
+            None => (ms, halt.clone()),
+        };
+        Self { end: Instant::now() + Duration::from_millis(ms), halt }
+    }
+
+    fn left(&self) -> Duration {
+        let end = self.halt.end().map_or(self.end, |end| end.min(self.end));
+        end.saturating_duration_since(Instant::now())
     }
 
     /// The same, but no longer than so.
@@ -39,16 +60,12 @@ impl Until {
 
     /// Whether it is over.
     pub(super) fn is_over(&self) -> bool {
-        Instant::now() >= self.end
+        self.left().is_zero()
     }
 
     /// How long to wait before it is looked again; an error if it is over.
-    fn slice(&mut self) -> io::Result<Duration> {
-        if self.halt.load(Relaxed) {
-            self.end = self.end.min(Instant::now() + Duration::from_millis(ETCD_HALT_MS));
-            self.halt = Halt::default();
-        }
-        let left = self.end.saturating_duration_since(Instant::now());
+    fn slice(&self) -> io::Result<Duration> {
+        let left = self.left();
         if left.is_zero() {
             return Err(late());
         }
@@ -96,7 +113,7 @@ impl Connection {
     pub(super) fn open(addrs: &[SocketAddr], until: &Until) -> io::Result<Self> {
         let mut last = late();
         for addr in addrs {
-            let left = until.end.saturating_duration_since(Instant::now()).min(Duration::from_millis(ETCD_DIAL_MS));
+            let left = until.left().min(Duration::from_millis(ETCD_DIAL_MS));
             if left.is_zero() {
                 break;
             }
@@ -129,7 +146,7 @@ impl Connection {
         let head = format!(
             "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
         );
-        let (all, mut until, mut sent) = ([head.as_bytes(), body].concat(), until.clone(), 0);
+        let (all, mut sent) = ([head.as_bytes(), body].concat(), 0);
         while sent < all.len() {
             self.stream.set_write_timeout(Some(until.slice()?))?;
             match self.stream.write(&all[sent..]) {
@@ -143,7 +160,7 @@ impl Connection {
     }
 
     /// Reads the head of the answer; its status.
-    pub(super) fn status(&mut self, until: &mut Until) -> io::Result<u16> {
+    pub(super) fn status(&mut self, until: &Until) -> io::Result<u16> {
         loop {
             if let Some(status) = self.head()? {
                 return Ok(status);
@@ -178,7 +195,7 @@ impl Connection {
     }
 
     /// The rest of the body.
-    pub(super) fn body(&mut self, until: &mut Until) -> io::Result<Vec<u8>> {
+    pub(super) fn body(&mut self, until: &Until) -> io::Result<Vec<u8>> {
         let mut body = Vec::new();
         while self.more(&mut body, until)? {
             if body.len() > ETCD_ANSWER_MAX_BYTES {
@@ -189,7 +206,7 @@ impl Connection {
     }
 
     /// Puts what comes next of the body behind `out`; false at its end.
-    pub(super) fn more(&mut self, out: &mut Vec<u8>, until: &mut Until) -> io::Result<bool> {
+    pub(super) fn more(&mut self, out: &mut Vec<u8>, until: &Until) -> io::Result<bool> {
         match self.frame {
             Frame::Length(0) => return Ok(false),
             Frame::Chunk(0) => {
@@ -231,7 +248,7 @@ impl Connection {
     }
 
     /// The length of the next chunk; behind the last one, 0, what follows it is passed over.
-    fn chunk(&mut self, until: &mut Until) -> io::Result<u64> {
+    fn chunk(&mut self, until: &Until) -> io::Result<u64> {
         let line = self.line(until)?;
         let digits = line.split(';').next().unwrap_or_default().trim();
         let length = u64::from_str_radix(digits, 16).map_err(|_| bad("its chunks have no length"))?;
@@ -239,7 +256,7 @@ impl Connection {
         Ok(length)
     }
 
-    fn line(&mut self, until: &mut Until) -> io::Result<String> {
+    fn line(&mut self, until: &Until) -> io::Result<String> {
         loop {
             if let Some(end) = self.ahead.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.ahead.drain(..=end).collect();
@@ -253,7 +270,7 @@ impl Connection {
     }
 
     /// Waits for more to come.
-    fn fill(&mut self, until: &mut Until) -> io::Result<()> {
+    fn fill(&mut self, until: &Until) -> io::Result<()> {
         let mut piece = [0; 16 * 1024];
         loop {
             self.stream.set_read_timeout(Some(until.slice()?))?;

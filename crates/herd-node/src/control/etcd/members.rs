@@ -9,7 +9,7 @@
 use super::address::{Address, Endpoint};
 use super::http::{Connection, Halt, Until};
 use super::version::{self, Fitness};
-use super::wire::{Answer, Fault, Header, Standing};
+use super::wire::{Answer, Fault, Header, Standing, plain};
 use herd_core::control::{ControlError, NUMBERS_END, Revision};
 use herd_core::limits::ETCD_TRY_MS;
 use serde_json::Value;
@@ -143,7 +143,10 @@ impl Members {
     /// The latest revision, by an answer that must tell it: what reads all members alike, or wrote.
     pub(super) fn latest(&mut self, header: &Header) -> Result<Revision, ControlError> {
         let revision = header.revision.0;
-        if revision < self.revision || revision >= NUMBERS_END {
+        if !(1..NUMBERS_END).contains(&revision) {
+            return Err(self.broken("it tells no revision: check its address"));
+        }
+        if revision < self.revision {
             let (before, first) = (self.revision, self.first());
             let text = format!(
                 "etcd at {first} is at revision {revision}, and was at {before} before: it is an old copy, put back \
@@ -176,13 +179,13 @@ impl Members {
         &mut self,
         way: Way,
         until: &Until,
-        mut attempt: impl FnMut(&mut Self, &mut Until) -> Result<T, Lost>,
+        mut attempt: impl FnMut(&mut Self, &Until) -> Result<T, Lost>,
     ) -> Result<T, Trouble> {
         let (count, mut told, mut unfit) = (self.endpoints.len(), Vec::new(), false);
         for turn in 0..count {
             let is_last = turn + 1 == count || way == Way::Writes;
-            let mut mine = if is_last { until.clone() } else { until.at_most(ETCD_TRY_MS) };
-            let lost = match attempt(self, &mut mine) {
+            let mine = if is_last { until.clone() } else { until.at_most(ETCD_TRY_MS) };
+            let lost = match attempt(self, &mine) {
                 Ok(answer) => return Ok(answer),
                 Err(lost) => lost,
             };
@@ -210,7 +213,7 @@ impl Members {
         }))
     }
 
-    fn exchange(&mut self, path: &str, body: &[u8], until: &mut Until) -> Result<(u16, Vec<u8>), Lost> {
+    fn exchange(&mut self, path: &str, body: &[u8], until: &Until) -> Result<(u16, Vec<u8>), Lost> {
         let status = self.begin(path, body, until)?;
         let connection = self.connection.as_mut().ok_or_else(|| Lost::Unsent("no connection".into()))?;
         let answer = connection.body(until).map_err(unanswered)?;
@@ -218,7 +221,7 @@ impl Members {
     }
 
     /// Sends it, and waits for the answer to begin.
-    fn begin(&mut self, path: &str, body: &[u8], until: &mut Until) -> Result<u16, Lost> {
+    fn begin(&mut self, path: &str, body: &[u8], until: &Until) -> Result<u16, Lost> {
         let first = self.first();
         let connection = self.ready(until)?;
         connection.send(&first, path, body, until).map_err(unsent)?;
@@ -226,7 +229,7 @@ impl Members {
     }
 
     /// The connection to the first one, made anew where it was lost, once that has said who it is.
-    fn ready(&mut self, until: &mut Until) -> Result<&mut Connection, Lost> {
+    fn ready(&mut self, until: &Until) -> Result<&mut Connection, Lost> {
         if !self.connection.as_ref().is_some_and(Connection::is_ready) {
             self.connection = None;
             let Some(Endpoint { name, addrs }) = self.endpoints.front() else {
@@ -234,7 +237,7 @@ impl Members {
             };
             let mut connection = Connection::open(addrs, until).map_err(unsent)?;
             // It reads no disk for that.
-            let standing = standing(&mut connection, name, &mut until.at_most(ETCD_TRY_MS))?;
+            let standing = standing(&mut connection, name, &until.at_most(ETCD_TRY_MS))?;
             self.judge(&standing).map_err(Lost::Unfit)?;
             self.connection = Some(connection);
         }
@@ -246,7 +249,7 @@ impl Members {
         match version::judge(&standing.version) {
             Fitness::Fit => {}
             Fitness::Stale if self.forced => {}
-            Fitness::Stale => return Err(version::stale(&standing.version)),
+            Fitness::Stale => return Err(version::stale(&plain(&standing.version))),
             Fitness::Unknown => return Err("it tells no version of etcd: check its address".into()),
         }
         self.same(&standing.header).map(|cluster| self.cluster = Some(cluster))
@@ -273,7 +276,7 @@ impl Members {
 
     /// What an error of etcd's means.
     fn refused(&mut self, way: Way, fault: &Fault) -> Trouble {
-        let text = format!("etcd at {}: {}", self.first(), fault.message);
+        let text = format!("etcd at {}: {}", self.first(), plain(&fault.message));
         let nothing_done = |text: &str| fault.message.contains(text);
         if nothing_done("database space exceeded") {
             let todo = "compact and defragment it, then disarm its alarm";
@@ -300,7 +303,7 @@ impl Members {
 }
 
 /// Asks a member who it is.
-fn standing(connection: &mut Connection, name: &str, until: &mut Until) -> Result<Standing, Lost> {
+fn standing(connection: &mut Connection, name: &str, until: &Until) -> Result<Standing, Lost> {
     connection.send(name, "/v3/maintenance/status", b"{}", until).map_err(unsent)?;
     let status = connection.status(until).map_err(unsent)?;
     let answer = connection.body(until).map_err(unsent)?;

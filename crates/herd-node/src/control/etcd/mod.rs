@@ -39,7 +39,7 @@ use members::{Members, Trouble, Way};
 use office::Held;
 use serde_json::{Value, json};
 use std::time::Duration;
-use wire::{Decided, Pair, Ranged, coded};
+use wire::{Decided, Pair, Ranged, coded, plain};
 
 const RANGE: &str = "/v3/kv/range";
 const TXN: &str = "/v3/kv/txn";
@@ -75,6 +75,18 @@ impl Etcd {
         }
     }
 
+    /// Waits until it reads, for as long as a node that starts waits for etcd: one whose members have just been started
+    /// tells who it is before it has a leader.
+    pub(crate) fn wait(&mut self) -> Result<(), ControlError> {
+        let all = self.members.within(ETCD_START_MS);
+        loop {
+            match self.revision(&self.until()) {
+                Err(ControlError::Unreachable(_)) if !all.is_over() => std::thread::sleep(START_AGAIN),
+                read => return read.map(drop),
+            }
+        }
+    }
+
     /// Below which the keys of the store's users lie.
     fn data(&self) -> String {
         format!("{}data/", self.prefix)
@@ -103,7 +115,14 @@ impl Etcd {
             told => told?,
         };
         let latest = self.members.latest(&told.header)?;
-        let entries = told.kvs.into_iter().map(|pair| self.entry(pair)).collect::<Result<Vec<_>, _>>()?;
+        let entries = told.kvs.into_iter().map(|pair| self.entry(pair, latest)).collect::<Result<Vec<_>, _>>()?;
+        let first = range.after.as_deref().unwrap_or_default();
+        let keys = || entries.iter().map(|entry| entry.key.as_str());
+        if !std::iter::once(first).chain(keys()).is_sorted_by(|a, b| a < b)
+            || !keys().all(|key| key.starts_with(&range.prefix))
+        {
+            return Err(self.members.broken("it tells other keys than it was asked for"));
+        }
         let more = told.more && !entries.is_empty();
         Ok(Page { revision: range.at.unwrap_or(latest), entries, more })
     }
@@ -127,9 +146,12 @@ impl Etcd {
         Some(body)
     }
 
-    /// What a pair of etcd's is in this store.
-    fn entry(&self, pair: Pair) -> Result<Entry, ControlError> {
+    /// What a pair of etcd's is in this store, which is at that revision.
+    fn entry(&self, pair: Pair, latest: Revision) -> Result<Entry, ControlError> {
         let Pair { key, mod_revision, value, .. } = pair;
+        if !(1..=latest).contains(&mod_revision.0) {
+            return Err(self.members.broken("it tells of a key from a revision that never was"));
+        }
         Ok(Entry { key: self.key(&key.0)?, value: value.0.into(), revision: mod_revision.0 })
     }
 
@@ -137,7 +159,7 @@ impl Etcd {
         let text = std::str::from_utf8(key).ok().and_then(|key| key.strip_prefix(&self.data()));
         let text = text.filter(|key| check_key(key).is_ok());
         let bad = || {
-            let key = key.escape_ascii();
+            let key = plain(&key.escape_ascii().to_string());
             self.members.broken(&format!("key {key} is not Herd's: take it away, and leave these keys to Herd"))
         };
         text.map(str::to_owned).ok_or_else(bad)

@@ -120,8 +120,10 @@ impl Etcd {
                 (seen.office_revision, seen.lease, value) = (revision, pair.lease.0, pair.value.0);
             }
         }
-        if seen.term >= NUMBERS_END || seen.office_revision > 0 && value != seen.term.to_string().as_bytes() {
-            let text = format!("keys {} and {} contradict each other", self.term_key(), self.office_key());
+        let is_name = seen.name.as_ref().is_none_or(|name| check_key(name).is_ok());
+        if !is_name || seen.term >= NUMBERS_END || seen.office_revision > 0 && value != seen.term.to_string().as_bytes()
+        {
+            let text = format!("keys {} and {} are not what Herd wrote", self.term_key(), self.office_key());
             return Err(self.members.broken(&text));
         }
         Ok(seen)
@@ -179,6 +181,10 @@ impl Etcd {
         let grant = json!({"TTL": ttl_s.to_string(), "ID": "0"});
         let granted: Granted = self.members.ask(Way::Reads, GRANT, &grant, until)?;
         let lease = granted.id.0;
+        if lease == 0 {
+            // The office would never end.
+            return Err(self.members.broken("it grants no lease"));
+        }
         let winner = serde_json::to_string(&Winner { term, name: name.into() }).expect("plain data");
         let (term_key, office_key) = (self.term_key(), self.office_key());
         let body = json!({

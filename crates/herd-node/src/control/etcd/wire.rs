@@ -4,10 +4,12 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use herd_core::control::{Compare, Write};
-use serde::de::{Error, Unexpected, Visitor};
+use herd_core::limits::{ETCD_ITEMS_MAX, ETCD_TEXT_CHARS};
+use serde::de::{Error, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use std::fmt;
+use std::marker::PhantomData;
 
 /// Bytes as etcd writes them.
 pub(super) fn coded(bytes: impl AsRef<[u8]>) -> String {
@@ -88,6 +90,35 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
+/// A list, which is no longer than any of etcd's.
+fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    struct Reader<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Reader<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "a list of at most {ETCD_ITEMS_MAX}")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<T>, A::Error> {
+            let mut all = Vec::new();
+            while let Some(item) = items.next_element()? {
+                if all.len() >= ETCD_ITEMS_MAX {
+                    return Err(A::Error::invalid_length(ETCD_ITEMS_MAX + 1, &self));
+                }
+                all.push(item);
+            }
+            Ok(all)
+        }
+    }
+    deserializer.deserialize_seq(Reader(PhantomData))
+}
+
+/// A text of etcd's as people may be shown it: short, and nothing that a terminal would obey.
+pub(super) fn plain(text: &str) -> String {
+    text.chars().take(ETCD_TEXT_CHARS).map(|char| if char.is_control() { '?' } else { char }).collect()
+}
+
 /// What each answer begins with.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -121,6 +152,7 @@ pub(super) struct Pair {
 #[serde(default)]
 pub(super) struct Ranged {
     pub(super) header: Header,
+    #[serde(deserialize_with = "list")]
     pub(super) kvs: Vec<Pair>,
     pub(super) more: bool,
 }
@@ -136,6 +168,7 @@ pub(super) struct Done {
 pub(super) struct Decided {
     pub(super) header: Header,
     pub(super) succeeded: bool,
+    #[serde(deserialize_with = "list")]
     pub(super) responses: Vec<Done>,
 }
 
@@ -191,6 +224,7 @@ pub(super) struct Watched {
     pub(super) compact_revision: Number,
     /// More events, perhaps of the same revision, follow.
     pub(super) fragment: bool,
+    #[serde(deserialize_with = "list")]
     pub(super) events: Vec<Event>,
 }
 

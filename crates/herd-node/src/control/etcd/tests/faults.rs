@@ -258,7 +258,7 @@ fn a_node_that_stops_does_not_wait_for_an_answer() {
     let mut store = Etcd::open(&address, halt.clone()).expect("it answers");
     let stops = std::thread::spawn(move || {
         sleep(Duration::from_millis(200));
-        halt.store(true, Relaxed);
+        halt.set();
     });
     let since = Instant::now();
     let error = failed(|| store.txn(&put("a", "1")));
@@ -314,4 +314,100 @@ fn keys_that_are_not_herd_s_are_said() {
         let error = failed(|| opened(&fake.url()).campaign("anna", 5_000, 0));
         assert!(matches!(&error, ControlError::Broken(text) if text.contains("herd/herd/warden/")), "{error:?}");
     }
+}
+
+/// Whatever it says: an error that can be shown, soon, and nothing more.
+#[test]
+fn an_etcd_that_says_what_can_t_be_is_not_believed() {
+    let pair = |key: &str, revision: u64| {
+        let key = wire::coded(format!("herd/herd/{key}"));
+        json!({"key": key, "mod_revision": revision, "value": wire::coded("1")})
+    };
+    let told = |kvs: Value| json!({"header": header(1, 9), "kvs": kvs, "more": true}).to_string();
+    let range = Range { prefix: "b".into(), after: Some("b/1".into()), ..Range::default() };
+    for kvs in [
+        json!([pair("data/b/2", 0)]),
+        json!([pair("data/b/2", 10)]),
+        json!([pair("data/b/2", u64::MAX)]),
+        json!([pair("data/b/1", 3)]),
+        json!([pair("data/b/3", 3), pair("data/b/2", 3)]),
+        json!([pair("data/b/2", 3), pair("data/b/2", 3)]),
+        json!([pair("data/c", 3)]),
+        json!([pair("other", 3)]),
+    ] {
+        let answer = told(kvs);
+        let fake = member(move |_, _| says(200, &answer));
+        let error = failed(|| opened(&fake.url()).range(&range));
+        assert!(matches!(error, ControlError::Broken(_)), "{error:?}");
+    }
+    let many = format!(r#"{{"header":{},"kvs":[{}{{}}]}}"#, header(1, 9), "{},".repeat(1 << 21));
+    for (revision, answer) in [
+        (0, told(json!([]))),
+        (1 << 62, told(json!([]))),
+        (u64::MAX, told(json!([]))),
+        (9, many),
+        (9, "[".repeat(1 << 20)),
+        (9, r#"{"header":{"cluster_id":-1,"revision":1e99}}"#.into()),
+        (9, r#"{"header":{"cluster_id":"1","revision":"99999999999999999999"}}"#.into()),
+        (9, r#"{"header":null,"kvs":{"key":1}}"#.into()),
+    ] {
+        let answer = answer.replace(r#""revision":"9""#, &format!(r#""revision":"{revision}""#));
+        let fake = member(move |_, _| says(200, &answer));
+        let mut store = opened(&fake.url());
+        for error in [
+            failed(|| store.range(&Range::default())),
+            failed(|| store.snapshot()),
+            failed(|| store.watch(3)),
+            failed(|| store.campaign("anna", 5_000, 0)),
+        ] {
+            assert!(matches!(error, ControlError::Broken(_) | ControlError::Unreachable(_)), "{error:?}");
+        }
+    }
+}
+
+#[test]
+fn what_etcd_says_is_shown_short_and_without_what_a_terminal_obeys() {
+    let text = format!("\u{1b}[2J\r\n{}", "x".repeat(1 << 20));
+    let fault = json!({"code": 2, "message": text}).to_string();
+    let fake = member(move |_, _| says(500, &fault));
+    let error = failed(|| opened(&fake.url()).range(&Range::default())).to_string();
+    assert!(error.len() < 500 && error.contains("?[2J??xxx"), "{}", &error[..error.len().min(500)]);
+}
+
+/// Who is in office is told to others, and shown.
+#[test]
+fn a_warden_s_name_or_a_lease_that_can_t_be_is_refused() {
+    let pair = |key: &str, value: &str| {
+        let key = wire::coded(format!("herd/herd/warden/{key}"));
+        json!({"key": key, "mod_revision": "6", "value": wire::coded(value), "lease": "7"})
+    };
+    for name in ["".to_string(), "a\u{1b}".into(), "x".repeat(256), "x".repeat(1 << 20)] {
+        let term = json!({"term": 4, "name": name}).to_string();
+        let told = json!({"header": header(1, 9), "kvs": [pair("office", "4"), pair("term", &term)]}).to_string();
+        let fake = member(move |_, _| says(200, &told));
+        let error = failed(|| opened(&fake.url()).campaign("anna", 5_000, 0));
+        assert!(matches!(&error, ControlError::Broken(text) if text.len() < 300), "{error:?}");
+    }
+    let fake = member(|_, _| says(200, &json!({"header": header(1, 9)}).to_string()));
+    let error = failed(|| opened(&fake.url()).campaign("anna", 5_000, 0));
+    assert!(matches!(&error, ControlError::Broken(text) if text.contains("no lease")), "{error:?}");
+}
+
+/// The call that is under way and the one that leaves the office together, with members that say nothing.
+#[test]
+fn a_node_that_stops_leaves_its_office_within_a_second() {
+    let mute: Vec<Fake> = (0..3).map(|_| member(|_, _| Answer::Silent)).collect();
+    let all: Vec<String> = mute.iter().map(|fake| format!("127.0.0.1:{}", fake.port())).collect();
+    let halt = Halt::default();
+    let address = Address::parse(&format!("etcd://{}", all.join(","))).expect("an address");
+    let mut store = Etcd::open(&address, halt.clone()).expect("it answers");
+    let stops = std::thread::spawn(move || {
+        sleep(Duration::from_millis(200));
+        halt.set();
+    });
+    let since = Instant::now();
+    failed(|| store.campaign("anna", 5_000, 0));
+    failed(|| store.campaign("anna", 0, 0));
+    assert!(since.elapsed() < Duration::from_millis(1_100), "{:?}", since.elapsed());
+    stops.join().expect("no panic");
 }
