@@ -3,6 +3,7 @@
 mod begins;
 mod disks;
 mod etcd;
+mod leases;
 mod work;
 
 use super::{BeginError, Begun, Drawn, Options, Outlets, begin};

@@ -1,6 +1,7 @@
 //! Herds whose map is kept in etcd. What needs one is passed over where none is on the PATH, which is said.
 
-use crate::node::{Node, herd};
+use crate::herds::all_serve;
+use crate::node::{Node, herd, signal, within};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -170,4 +171,44 @@ fn who_finds_another_warden_or_an_etcd_that_is_too_old_does_not_start() {
         let (code, told) = refused(dir.path(), &["--control", &etcd.url()], &[]);
         assert!(code == Some(3) && told.contains("version 3.4.23, which may read what is no longer so"), "{told}");
     }
+}
+
+/// What the herd's map says of it: its epoch, which each node that is taken out raises.
+fn epoch(node: &Node) -> u64 {
+    let status: serde_json::Value = serde_json::from_str(&node.ok(&["status", "--json"])).expect("JSON");
+    status["epoch"].as_u64().expect("a number")
+}
+
+/// Nobody has a lease meanwhile: primaries ask the others of their groups, and all of these are there.
+#[test]
+fn while_etcd_stands_still_objects_are_read_and_written_and_no_node_is_taken_out() {
+    let Some(etcd) = Etcd::start() else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let first = node(dir.path(), "n1", &["--control", &etcd.url(), "--replicas", "2"]);
+    let nodes = [node(dir.path(), "n2", &["--join", &first.addr]), node(dir.path(), "n3", &["--join", &first.addr])];
+    let nodes: Vec<Node> = [first].into_iter().chain(nodes).collect();
+    all_serve(&nodes, &["n1", "n2", "n3"]);
+    let names: Vec<String> = (0..12).map(|number| format!("k{number}")).collect();
+    names.iter().for_each(|name| nodes[0].feed(&["put", name, "-"], b"old"));
+    nodes[0].ok(&["status", "--wait", "--timeout", "30s"]);
+    // Long enough in office to take nodes out.
+    std::thread::sleep(Duration::from_secs(5));
+    let before = epoch(&nodes[1]);
+    signal(etcd.child.id(), "-STOP");
+    std::thread::sleep(Duration::from_millis(2_500));
+    for (number, name) in names.iter().enumerate() {
+        let node = |at: usize| &nodes[(number + at) % 3];
+        assert_eq!(node(0).ok(&["get", name]), "old");
+        node(1).feed(&["put", name, "-"], b"new");
+        assert_eq!(node(2).ok(&["get", name]), "new");
+    }
+    std::thread::sleep(Duration::from_millis(2_500));
+    signal(etcd.child.id(), "-CONT");
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(epoch(&nodes[1]), before, "nobody was silent");
+    // Then it is again as it was: who falls silent is taken out.
+    nodes[2].signal("-STOP");
+    assert!(within(PATIENCE, || epoch(&nodes[1]) > before), "the silent node is taken out");
+    assert!(names.iter().all(|name| nodes[1].ok(&["get", name]) == "new"));
+    nodes[2].signal("-CONT");
 }
