@@ -234,6 +234,11 @@ impl<'a> Request<'a> {
         Self::new(Verb::Get, Place::Id(CollectionId::SYSTEM), name.as_bytes())
     }
 
+    /// Has the herd do something about a node of it, by the node's name.
+    pub(crate) fn about_node(method: &'a str, node: &'a str) -> Self {
+        Self { method: Some(method), ..Self::new(Verb::Execute, Place::Id(CollectionId::SYSTEM), node.as_bytes()) }
+    }
+
     /// The collection and the name of the object it is about; `None` if it is about none, or about a node.
     pub(crate) fn object(&self) -> Option<(Place<'a>, &'a [u8])> {
         let on_object = matches!(self.verb, Verb::Get | Verb::Put | Verb::Remove | Verb::Execute);
@@ -253,7 +258,7 @@ impl<'a> Request<'a> {
     /// Whether doing it twice does no more than doing it once, so that it may be sent again whatever happened.
     /// Creating a collection is so: with the same specification it is there already.
     pub fn is_repeatable(&self) -> bool {
-        !self.changes() || self.verb == Verb::Create
+        !self.changes() || self.verb == Verb::Create || self.is_about_node()
     }
 
     /// Whether it may change something, so that it matters whether it was done.

@@ -105,14 +105,12 @@ pub enum Bug {
     SentCall,
     /// What a connection asks of an object overtakes a change that it asked for before.
     Overtaken,
-    /// A read without a lease is answered when one member has confirmed it.
-    OneConfirms,
+    /// A lease that is over counts.
+    ExpiredLease,
     /// The clock is looked at before the object is, and what was read is answered by that.
     ClockFirst,
     /// A lease lasts for its holder as long as for the warden.
     LongLease,
-    /// A grant counts for a map of before it.
-    EarlyGrant,
     /// A new warden takes out at once who is silent.
     EarlyRemoval,
 }
@@ -136,7 +134,7 @@ impl Bug {
     ];
 
     /// Those that only a herd shows.
-    pub const HERD: [Bug; 29] = [
+    pub const HERD: [Bug; 28] = [
         Bug::RerunLost,
         Bug::LostForNothing,
         Bug::EndlessFlight,
@@ -162,10 +160,9 @@ impl Bug {
         Bug::RerunRetried,
         Bug::SentCall,
         Bug::Overtaken,
-        Bug::OneConfirms,
+        Bug::ExpiredLease,
         Bug::ClockFirst,
         Bug::LongLease,
-        Bug::EarlyGrant,
     ];
 }
 

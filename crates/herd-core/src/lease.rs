@@ -43,7 +43,7 @@ impl Grant {
     /// When it ends for its holder, whose map is of this term and epoch and who sent the beat at that time; `None`: it
     /// does not count.
     pub fn until_ns(self, (term, epoch): (Term, u32), sent_ns: u64) -> Option<u64> {
-        let counts = (self.epoch <= epoch || has(Bug::EarlyGrant)) && self.term >= term;
+        let counts = self.epoch <= epoch && self.term >= term;
         let part = if has(Bug::LongLease) { 1 } else { 2 };
         counts.then(|| sent_ns.saturating_add(u64::from(self.lease_ms) * MS / part))
     }

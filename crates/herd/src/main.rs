@@ -2,6 +2,7 @@
 
 mod args;
 mod copy;
+mod drain;
 mod exec;
 mod exit;
 mod fsck;
@@ -92,6 +93,7 @@ fn name(command: &Command) -> &'static str {
         Command::Nodes(_) => "nodes",
         Command::Status(_) => "status",
         Command::Group(_) => "group ls",
+        Command::Drain(_) => "drain",
         Command::Fsck(_) => "fsck",
         Command::Top(_) => "top",
         Command::Completion { .. } => "completion",
@@ -120,6 +122,7 @@ fn run(command: Command, literals: usize) -> Outcome {
         Command::Nodes(options) => view::nodes(&options),
         Command::Status(options) => view::status(&options),
         Command::Group(options) => view::group(&options.command),
+        Command::Drain(options) => drain::run(&options),
         Command::Fsck(options) => fsck::run(&options),
         Command::Top(options) => top::run(&options),
         Command::Completion { shell } => {

@@ -41,6 +41,7 @@ impl Draft {
 
     /// A node is silent, and may live: it is in no group any more that has as many copies as a write needs without it.
     /// Groups that it led are led by a backup, of those that are heard first.
+    /// One that drains goes on to: it gets nothing when it is heard again.
     pub fn take_out(&mut self, node: NodeId, is_heard: impl Fn(NodeId) -> bool) {
         self.seat_joined();
         for spread in &mut self.spreads {
@@ -52,7 +53,8 @@ impl Draft {
                 }
             }
         }
-        self.nodes.iter_mut().filter(|it| it.id == node).for_each(|it| it.state = NodeState::Down);
+        let up = self.nodes.iter_mut().filter(|it| it.id == node && it.state == NodeState::Up);
+        up.for_each(|it| it.state = NodeState::Down);
     }
 
     /// A node that was taken out is heard again.
@@ -185,10 +187,10 @@ impl Group {
 }
 
 /// The slots that nodes lead, and those that they keep.
-struct Loads(BTreeMap<NodeId, (u64, u64)>);
+pub(super) struct Loads(BTreeMap<NodeId, (u64, u64)>);
 
 impl Loads {
-    fn of(spread: &Spread, slots: &[u64]) -> Self {
+    pub(super) fn of(spread: &Spread, slots: &[u64]) -> Self {
         let mut loads = Self(BTreeMap::new());
         for (group, slots) in spread.groups.iter().zip(slots) {
             for member in group.members() {
@@ -207,7 +209,12 @@ impl Loads {
     }
 
     /// Of those nodes, of which some are heard, the one that leads the least; it leads so many slots more from now on.
-    fn lightest(&mut self, nodes: &[NodeId], slots: u64, is_heard: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+    pub(super) fn lightest(
+        &mut self,
+        nodes: &[NodeId],
+        slots: u64,
+        is_heard: impl Fn(NodeId) -> bool,
+    ) -> Option<NodeId> {
         let next = nodes.iter().copied().min_by_key(|node| (!is_heard(*node), self.part(*node, slots), *node))?;
         self.0.entry(next).or_default().0 += slots;
         Some(next)

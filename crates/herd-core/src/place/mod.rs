@@ -5,6 +5,7 @@
 //! * [`seat`]: what a node is to each slot, and which of two maps it goes by.
 //! * [`plan`]: from the nodes and the copies wanted to replica groups and slots.
 //! * `mend`: what becomes of groups as nodes come and go.
+//! * `moves`: members that go from node to node.
 //!
 //! One warden writes maps; every node and every client that routes reads them. A [`Map`] that exists has passed all
 //! checks, wherever its bytes came from; so nothing that is asked of it can fail.
@@ -13,6 +14,7 @@ pub mod code;
 mod error;
 pub mod map;
 mod mend;
+mod moves;
 pub mod plan;
 pub mod seat;
 #[cfg(test)]

@@ -258,6 +258,13 @@ fn share(total: usize, parts: &[Part]) -> Vec<usize> {
     shares
 }
 
+/// The copies of slots that each node that is up is to hold.
+pub(super) fn shares(nodes: &[Node], copies: usize) -> Vec<(NodeId, usize)> {
+    let nodes: Vec<&Node> = up(nodes).collect();
+    let copies = nodes.len().min(copies);
+    nodes.iter().map(|node| node.id).zip(holdings(&nodes, copies)).collect()
+}
+
 fn weight(node: &Node) -> u128 {
     u128::from(node.memory_bytes >> WEIGHT_BYTES_LOG2).max(1)
 }

@@ -3,6 +3,7 @@
 mod code;
 mod map;
 mod mend;
+mod moves;
 mod plan;
 mod seat;
 

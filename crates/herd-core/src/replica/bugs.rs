@@ -99,7 +99,6 @@ pub(crate) fn has(bug: Bug) -> bool {
         Bug::BehindCopy => Planted::BehindCopy,
         Bug::TwoPrimaries => Planted::TwoPrimaries,
         Bug::DecidedBeside => Planted::DecidedBeside,
-        Bug::OneConfirms => Planted::OneConfirms,
         _ => return false,
     };
     crate::bugs::has(planted)

@@ -92,6 +92,13 @@ pub enum Ask {
         /// Its name.
         name: String,
     },
+    /// A node is to give away all that it keeps, and gets nothing new; or, called off, it stays.
+    Drain {
+        /// Its name.
+        name: String,
+        /// It stays.
+        stays: bool,
+    },
     /// What the primaries of groups want, each in the view of that epoch: noted, and done with the next map, if it is
     /// the present view still. At most [`WANTS_MAX`](crate::limits::WANTS_MAX); told again until the map says so.
     Wants(Vec<(GroupId, GroupEpoch, Want)>),
@@ -113,6 +120,8 @@ pub enum Answer {
         /// The generation.
         generation: u32,
     },
+    /// The node drains, or stays: the map says so.
+    Drains,
     /// It will be done, if it can be.
     Noted,
 }
@@ -170,6 +179,17 @@ pub enum Refusal {
     NoNumber(&'static str),
     /// The map can't be so.
     Map(MapError),
+    /// No node has that name.
+    NoNode(String),
+    /// What the node of this name keeps has nowhere to go.
+    NoRoomFor {
+        /// The node.
+        name: String,
+        /// Copies that are kept.
+        copies: usize,
+        /// Nodes that would be there without it.
+        nodes: usize,
+    },
     /// Of collections.
     Collection(Error),
     /// Somebody else is the warden: who, if known. Ask there.
@@ -230,6 +250,12 @@ impl fmt::Display for Refusal {
             Refusal::TooManyNodes => write!(f, "the herd has {NODES_MAX} nodes, the most it can: take one out"),
             Refusal::NoNumber(what) => write!(f, "the herd has run out of numbers for {what}"),
             Refusal::Map(error) => error.fmt(f),
+            Refusal::NoNode(name) => write!(f, "no node '{}': `herd nodes` shows all", quote(name.as_bytes())),
+            Refusal::NoRoomFor { name, copies, nodes } => {
+                let name = quote(name.as_bytes());
+                write!(f, "node '{name}' can't be drained: {copies} copies are kept, and {nodes} other ")?;
+                write!(f, "{}: add a node first", if *nodes == 1 { "node is there" } else { "nodes are there" })
+            }
             Refusal::Collection(error) => error.fmt(f),
             Refusal::NotWarden(Some(name)) => write!(f, "the warden is {}: ask there", quote(name.as_bytes())),
             Refusal::NotWarden(None) => f.write_str("the herd has no warden at the moment: try again"),
@@ -282,6 +308,7 @@ impl From<Refusal> for Error {
             Refusal::NotWarden(_) | Refusal::Missing(_) | Refusal::Away(_) | Refusal::Store(_) => {
                 ErrorKind::Unreachable
             }
+            Refusal::NoNode(_) => ErrorKind::NotFound,
             Refusal::NoNumber(_) | Refusal::TooManyNodes | Refusal::Map(_) => ErrorKind::Full,
             Refusal::OtherHerd { .. }
             | Refusal::OldProtocol { .. }
@@ -290,6 +317,7 @@ impl From<Refusal> for Error {
             | Refusal::NotEvicting
             | Refusal::AddressTaken { .. }
             | Refusal::OnLoopback(_)
+            | Refusal::NoRoomFor { .. }
             | Refusal::NoAddress => ErrorKind::NotAllowed,
         };
         Error::new(kind, refusal.to_string())

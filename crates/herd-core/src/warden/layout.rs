@@ -191,6 +191,9 @@ fn records(kept: Option<&Kept>, state: &State, stamp: Stamp, map: Parts) -> Vec<
         |(id, member): &(&NodeId, &Member)| kept.is_none_or(|kept| kept.state.members.get(id) != Some(member));
     let record = |member: &Member| NodeRecord { identity: Hex(member.identity.0), process: Hex(member.process) };
     let nodes = state.members.iter().filter(changed).map(|(id, member)| put(node_key(*id), json(&record(member))));
+    let is_gone = |id: &&NodeId| !state.members.contains_key(id);
+    let gone = kept.into_iter().flat_map(|kept| kept.state.members.keys().filter(is_gone));
+    let nodes = nodes.chain(gone.map(|id| delete(node_key(*id))));
     let herd = kept.is_none().then(|| put(HERD.into(), json(&herd)));
     herd.into_iter().chain(nodes).chain([put(MAP.into(), json(&head))]).collect()
 }

@@ -46,13 +46,22 @@ impl Reach {
 impl Reach {
     /// The nodes of the map that are silent, and those that were taken out and are not.
     pub(super) fn changed(&self, map: &Map) -> (Vec<NodeId>, Vec<NodeId>) {
-        let of = |nodes: &[(NodeId, u64)], state: NodeState| {
+        let of = |nodes: &[(NodeId, u64)], is_so: &dyn Fn(&Node) -> bool| {
             let is = |(id, life): &&(NodeId, u64)| {
-                map.node(*id).is_some_and(|node| node.incarnation == *life && node.state == state)
+                map.node(*id).is_some_and(|node| node.incarnation == *life && is_so(node))
             };
             nodes.iter().filter(is).map(|(id, _)| *id).collect()
         };
-        (of(&self.silent, NodeState::Up), of(&self.beating, NodeState::Down))
+        (of(&self.silent, &|node| map.counts(node)), of(&self.beating, &|node| node.state == NodeState::Down))
+    }
+
+    /// Those that drained, keep nothing any more and have ended.
+    pub(super) fn left(&self, map: &Map) -> Vec<NodeId> {
+        let is = |node: &&Node| {
+            let is_silent = self.silent.contains(&(node.id, node.incarnation));
+            node.state == NodeState::Draining && is_silent && !map.counts(node)
+        };
+        map.nodes.iter().filter(is).map(|node| node.id).collect()
     }
 }
 

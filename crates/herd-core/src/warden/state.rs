@@ -102,6 +102,7 @@ impl State {
             Ask::Create(create) => self.create(create, rules).map(Answer::Created),
             Ask::Destroy { name } => self.destroy(name, rules).map(|()| Answer::Destroyed),
             Ask::Flush { name } => self.flush(name, rules).map(|generation| Answer::Flushed { generation }),
+            Ask::Drain { name, stays } => self.drain(name, *stays, rules).map(|()| Answer::Drains),
             // Done with what else there is to do.
             Ask::Wants(_) => Ok(Answer::Noted),
         }
@@ -138,6 +139,7 @@ impl State {
         };
         let lives = known.map_or(0, |node| node.incarnation);
         let incarnation = lives.checked_add(1).ok_or(Refusal::NoNumber("lives of this node"))?;
+        let drains = known.is_some_and(|node| node.state == NodeState::Draining);
         let node = node(join, id, incarnation);
         let mut held = self.held;
         let map = self.changed(rules, |draft| {
@@ -148,6 +150,10 @@ impl State {
                 draft.forget_objects(|_| true);
             }
             draft.join(node, held);
+            if drains {
+                draft.drain(id, true);
+                draft.call_off_copies(id);
+            }
             if let Some(there) = rules.heard.all_there(&draft.nodes, Some(id)) {
                 draft.reopen(&there);
             }
@@ -155,6 +161,38 @@ impl State {
         (self.map, self.held, self.next_node) = (map, held, next_node);
         self.members.insert(id, Member { identity: join.identity, process: join.process });
         Ok(self.joined(id, incarnation))
+    }
+
+    /// Has a node drain, or stay. Asked again it is so already.
+    fn drain(&mut self, name: &str, stays: bool, rules: &Rules) -> Result<(), Refusal> {
+        let node = self.map.nodes.iter().find(|node| node.name == name);
+        let node = node.ok_or_else(|| Refusal::NoNode(name.into()))?;
+        let (id, drains) = (node.id, node.state == NodeState::Draining);
+        if stays != drains {
+            return Ok(());
+        }
+        if !stays {
+            self.check_drain(node)?;
+        }
+        let held = self.held;
+        self.map = self.changed(rules, |draft| {
+            draft.drain(id, !stays);
+            if !held {
+                draft.plan();
+            }
+        })?;
+        Ok(())
+    }
+
+    /// An error if what the node keeps has nowhere to go.
+    fn check_drain(&self, node: &Node) -> Result<(), Refusal> {
+        let name = node.name.clone();
+        let stay = self.map.nodes.iter().filter(|it| it.state == NodeState::Up && it.id != node.id).count();
+        let kept = self.map.groups_of(node.id).map(|(_, group)| group.members().count()).max();
+        match kept.filter(|copies| *copies > stay) {
+            Some(copies) => Err(Refusal::NoRoomFor { name, copies, nodes: stay }),
+            None => Ok(()),
+        }
     }
 
     /// An error if the node can't be one of this herd. `own`: its number, if it was one before.

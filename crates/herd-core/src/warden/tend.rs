@@ -23,8 +23,10 @@ pub(super) struct Care {
     barred: BTreeMap<(GroupId, NodeId), Bar>,
     /// The map's epoch, and since when it is that.
     calm: (u32, u64),
-    /// The epoch at which the lead was even.
+    /// The epoch at which the lead was even, and what nodes keep.
     even: u32,
+    /// Whether nodes are being given their shares.
+    evening: bool,
 }
 
 /// A node could not keep a copy of a group, in that life of it: until when it is not asked again, and how long that
@@ -44,10 +46,14 @@ pub(super) struct Todo {
     repair: BTreeMap<GroupId, BTreeSet<NodeId>>,
     /// Whether the lead may be shared out.
     balance: bool,
+    /// Whether members move, and whether to nodes that keep less than their share.
+    moves: Option<bool>,
     /// Nodes that are silent.
     silent: Vec<NodeId>,
     /// Nodes that were, and are heard again.
     back: Vec<NodeId>,
+    /// Nodes that drained and have ended.
+    left: Vec<NodeId>,
 }
 
 impl Care {
@@ -89,14 +95,19 @@ impl Care {
         let mut due = BTreeMap::new();
         for (id, group) in short {
             let (_, since_ms) = *self.short.entry(id).or_insert((group.epoch, now_ms));
-            let is_barred = |node| self.barred.get(&(id, node)).is_some_and(|bar| now_ms < bar.until_ms);
-            let may = |node: &NodeId| group.members().all(|member| member != *node) && !is_barred(*node);
+            let may =
+                |node: &NodeId| group.members().all(|member| member != *node) && !self.is_barred(id, *node, now_ms);
             let nodes: BTreeSet<NodeId> = there.iter().map(|node| node.id).filter(may).collect();
             if now_ms >= since_ms + after_ms && !nodes.is_empty() {
                 due.insert(id, nodes);
             }
         }
         due
+    }
+
+    /// Whether a node could not keep a copy of a group lately.
+    fn is_barred(&self, id: GroupId, node: NodeId, now_ms: u64) -> bool {
+        self.barred.get(&(id, node)).is_some_and(|bar| now_ms < bar.until_ms)
     }
 
     /// A node could not keep a copy of a group: it is asked again ever later, as each time costs a copy.
@@ -120,23 +131,36 @@ impl Warden {
         let heard = self.reach.at(self.now_ms);
         let there = heard.there(&map.nodes);
         let mut todo = self.care.look(map, &there, self.now_ms);
-        todo.balance &= heard.silent(&map.nodes).is_empty()
+        let all_there = heard.silent(&map.nodes).is_empty();
+        todo.balance &= all_there
             && self.is_ready(&kept.state)
             && !map.has_any(Standing::Syncing)
             && !map.has_any(Standing::Joining);
+        self.care.evening = (self.care.evening || todo.balance) && all_there && kept.state.held;
+        todo.moves = (self.care.evening || map.is_moving()).then_some(self.care.evening);
         (todo.silent, todo.back) = self.reach.changed(map);
         if !kept.state.held {
             // Groups are planned anew before the first object, and who is silent may live by an older plan.
             todo.silent.clear();
         }
+        todo.left = self.reach.left(map);
         let (balances, epoch) = (todo.balance, map.epoch);
-        let next = kept.state.tended(&self.rules(), todo, &there);
-        if balances && next.is_none() {
+        let has = |node: NodeId, epoch: u32| {
+            let told = self.have.get(&node).filter(|told| map.node(node).is_some_and(|it| it.incarnation == told.0));
+            told.is_some_and(|told| told.1 >= epoch)
+        };
+        let may = |id: GroupId, node: NodeId| !self.care.is_barred(id, node, self.now_ms);
+        let known = Known { there: &there, has: &has, may: &may };
+        let next = kept.state.tended(&self.rules(), todo, &known);
+        let rests = next.is_none() && !map.is_moving();
+        self.care.evening &= !rests;
+        if balances && rests {
             self.care.even = epoch;
         }
         let flight = next.map(|map| {
             let stamp = self.next_stamp();
-            let state = State { map, ..kept.state.clone() };
+            let mut state = State { map, ..kept.state.clone() };
+            state.members.retain(|id, _| state.map.node(*id).is_some());
             Flight::new(Some(&kept), state, stamp, Vec::new(), Vec::new())
         });
         self.kept = Some(kept);
@@ -144,32 +168,52 @@ impl Warden {
     }
 }
 
+/// What else decides.
+struct Known<'a> {
+    /// The nodes that are up and heard.
+    there: &'a [Node],
+    /// Whether a node has told that it has the map of this epoch.
+    has: &'a dyn Fn(NodeId, u32) -> bool,
+    /// Whether a node may be asked to keep a group.
+    may: &'a dyn Fn(GroupId, NodeId) -> bool,
+}
+
 impl State {
     /// The map after all of it; `None`: there was nothing to do, or it can't be done.
-    fn tended(&self, rules: &Rules, todo: Todo, there: &[Node]) -> Option<Arc<Map>> {
-        let Todo { wants, repair, balance, silent, back } = todo;
+    fn tended(&self, rules: &Rules, todo: Todo, known: &Known<'_>) -> Option<Arc<Map>> {
+        let Todo { wants, repair, balance, moves, silent, back, left } = todo;
         let opens = may_reopen(&self.map, &rules.heard);
         let has_joining = self.map.has_any(Standing::Joining);
-        let has_changed = !silent.is_empty() || !back.is_empty();
-        if wants.is_empty() && repair.is_empty() && !balance && opens.is_none() && !has_joining && !has_changed {
+        let has_changed = !silent.is_empty() || !back.is_empty() || !left.is_empty();
+        let is_calm = wants.is_empty() && repair.is_empty() && !balance && moves.is_none();
+        if is_calm && opens.is_none() && !has_joining && !has_changed {
             return None;
         }
         let mut any = false;
         let map = self.changed(rules, |draft| {
-            any |= draft.seat_joined() || has_changed;
+            any |= draft.seat_joined() || !back.is_empty() || !left.is_empty();
             for (id, epoch, want) in wants {
                 any |= draft.grant(id, epoch, want);
             }
             back.into_iter().for_each(|node| draft.bring_back(node));
+            let before = (!silent.is_empty()).then(|| draft.clone());
             for node in &silent {
                 draft.take_out(*node, |other| rules.heard.hears(other) && !silent.contains(&other));
             }
+            // Who drains stays where fewer copies than a write needs would be left, and that is no change.
+            any |= before.is_some_and(|before| before != *draft);
+            left.into_iter().for_each(|node| draft.forget(node));
             if let Some(there) = &opens {
                 draft.reopen(there);
                 any = true;
             }
-            any |= draft.repair(&repair, there);
-            any |= balance && draft.balance();
+            any |= draft.repair(&repair, known.there);
+            if let Some(evens) = moves {
+                any |= draft.end_moves(known.has, |node| rules.heard.hears(node));
+                let is_there = |node: NodeId| known.there.iter().any(|it| it.id == node);
+                any |= draft.begin_moves(|id, node| is_there(node) && (known.may)(id, node), evens);
+            }
+            any |= balance && !draft.is_moving() && draft.balance();
         });
         map.ok().filter(|_| any)
     }

@@ -4,7 +4,7 @@ use super::ask::{Answer, Ask, Refusal};
 use super::order::Order;
 use super::state::State;
 use super::{Phase, Ticket, Warden};
-use crate::place::{Map, NodeId, NodeState};
+use crate::place::{Map, NodeId};
 use std::sync::Arc;
 
 /// A request that waits for nodes to have a map.
@@ -95,7 +95,7 @@ impl Warden {
     /// It is done, but not at these.
     fn not_told(&self, answer: &Answer, without: Vec<NodeId>) -> Refusal {
         let done = if matches!(answer, Answer::Destroyed) { "removed" } else { "flushed" };
-        let up = |map: &Arc<Map>| map.nodes.iter().filter(|node| node.state == NodeState::Up).count();
+        let up = |map: &Arc<Map>| map.nodes.iter().filter(|node| map.counts(node)).count();
         Refusal::NotTold { done, names: self.names(without), nodes: self.map().map_or(0, up) }
     }
 
@@ -113,7 +113,7 @@ impl Warden {
             let known = self.have.get(&id).filter(|(life, ..)| *life == incarnation);
             known.is_some_and(|known| known.1 >= epoch && known.2 >= revision)
         };
-        let up = map.nodes.iter().filter(|node| node.state == NodeState::Up);
-        up.filter(|node| !has(node.id, node.incarnation)).map(|node| node.id).collect()
+        let all = map.nodes.iter().filter(|node| map.counts(node));
+        all.filter(|node| !has(node.id, node.incarnation)).map(|node| node.id).collect()
     }
 }

@@ -24,6 +24,8 @@ const CREATE: u16 = 2;
 const DESTROY: u16 = 3;
 const FLUSH: u16 = 4;
 const WANTS: u16 = 5;
+const DRAIN: u16 = 6;
+const STAY: u16 = 7;
 
 /// What a primary wants, as it is sent.
 #[derive(Serialize, Deserialize)]
@@ -73,6 +75,10 @@ pub fn encode_ask(out: &mut Vec<u8>, id: u64, ask: &Ask) -> Result<(), WireError
             json = serde_json::to_string(&wants.iter().map(Wish::of).collect::<Vec<_>>()).expect("plain data");
             (WANTS, Fields { spec: Some(&json), ..none })
         }
+        Ask::Drain { name, stays } => {
+            let code = if *stays { STAY } else { DRAIN };
+            (code, Fields { name: Some(name.as_bytes()), ..none })
+        }
         Ask::Join(_) => return Err(WireError::BadField(super::fields::JOIN)),
     };
     let header = Header { verb: VERB_WARDEN, id, code, ..Header::new(Kind::Request) };
@@ -99,6 +105,11 @@ pub fn ask_of(header: &Header, fields: &Fields<'_>) -> Result<Ask, Error> {
             let wishes: Vec<Wish> = serde_json::from_str(json).map_err(|_| bad("what is wanted can't be read"))?;
             Ok(Ask::Wants(wishes.iter().filter_map(Wish::want).collect()))
         }
+        DRAIN | STAY => {
+            let name = fields.name.and_then(|name| std::str::from_utf8(name).ok());
+            let name = name.ok_or_else(|| bad("the request names no node"))?;
+            Ok(Ask::Drain { name: name.into(), stays: header.code == STAY })
+        }
         _ => Err(Error::new(ErrorKind::NotInVersion, "the warden of this version knows no such request")),
     }
 }
@@ -109,7 +120,7 @@ pub fn encode_answer(out: &mut Vec<u8>, request: &Header, answer: &Result<Answer
     let header = match answer {
         Ok(Answer::Created(id)) => Header { collection: id.0, ..ok },
         Ok(Answer::Flushed { generation }) => Header { version: u64::from(*generation), ..ok },
-        Ok(Answer::Held | Answer::Destroyed | Answer::Joined(_) | Answer::Noted) => ok,
+        Ok(Answer::Held | Answer::Destroyed | Answer::Joined(_) | Answer::Drains | Answer::Noted) => ok,
         Err(refusal) => {
             let error = Error::from(refusal.clone());
             let header = Header::reply_to(request, Status::Error(error.kind));
@@ -136,6 +147,7 @@ pub fn answer_of(ask: &Ask, header: &Header, fields: &Fields<'_>) -> Result<Answ
             Ok(Answer::Flushed { generation })
         }
         Ask::Wants(_) => Ok(Answer::Noted),
+        Ask::Drain { .. } => Ok(Answer::Drains),
         Ask::Join(_) => Err(unknown()),
     }
 }
@@ -159,7 +171,9 @@ mod tests {
             Ask::Create(create),
             Ask::Create(spread),
             Ask::Destroy { name: name.clone() },
-            Ask::Flush { name },
+            Ask::Flush { name: name.clone() },
+            Ask::Drain { name: name.clone(), stays: false },
+            Ask::Drain { name, stays: true },
             Ask::Wants((0..crate::limits::WANTS_MAX as u32).map(wish).collect()),
         ]
     }

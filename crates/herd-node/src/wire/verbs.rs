@@ -375,6 +375,23 @@ impl Session {
         Ok(())
     }
 
+    /// What is asked of the herd about a node, by its name.
+    pub(super) fn of_herd(
+        &mut self,
+        cx: &mut Context,
+        header: &Header,
+        fields: &Fields<'_>,
+        out: &mut Output<'_>,
+    ) -> Result<(), Error> {
+        let name = String::from_utf8_lossy(name(fields)?).into_owned();
+        let stays = match fields.method {
+            Some("drain") => false,
+            Some("stay") => true,
+            _ => return Err(Error::new(ErrorKind::NotInVersion, "the system collection has: drain, stay")),
+        };
+        self.ask_warden(cx, header, Ask::Drain { name, stays }, out)
+    }
+
     pub(super) fn destroy(
         &mut self,
         cx: &mut Context,

@@ -2,6 +2,7 @@
 
 use super::check::{Ask, When};
 use crate::random::Random;
+use herd_core::limits::LEASE_MS;
 
 /// Operations of a run that is not cut short.
 pub(super) const OPS: usize = 520;
@@ -112,7 +113,8 @@ impl Plan {
         let small = random.chance(25).then(|| random.below(nodes as u64) as usize);
         let clients = 3 + random.below(5) as usize;
         let even = random.chance(50);
-        let lags = (0..nodes).map(|_| if even { 0 } else { random.below(500) }).collect();
+        // Often as slow as leases allow.
+        let lags = (0..nodes).map(|_| if even { 0 } else { (2 * random.below(500)).min(500) }).collect();
         let count = 3 + random.below(6) as usize;
         let mut faults: Vec<(usize, Fault)> = (0..count)
             .map(|_| (20 + random.below(OPS as u64 - 60) as usize, Self::fault(&mut random, nodes)))
@@ -171,12 +173,14 @@ impl Plan {
         let one = random.below(nodes as u64) as usize;
         let other = (one + 1 + random.below(nodes as u64 - 1) as usize) % nodes;
         let ms = 1 + random.size(16_000);
+        // Mostly longer than a lease.
+        let longer = ms + (ms % 4).min(1) * LEASE_MS;
         match random.below(16) {
             0..3 => Fault::Break(one, other),
             3..5 => Fault::Cut(one, other, ms),
-            5..7 => Fault::Silence(one, other, ms),
+            5..7 => Fault::Silence(one, other, longer),
             7..9 => Fault::Slow(one, other, ms),
-            9..11 => Fault::Pause(one, ms),
+            9..11 => Fault::Pause(one, longer),
             11 => Fault::PauseInside(one, ms),
             12..14 => Fault::Crash(one, ms),
             14 => Fault::Depose(one),

@@ -840,6 +840,7 @@ impl<S: Service> World<S> {
                     false => warden::remove(draft, node(at), &living),
                 }
                 draft.nodes[at].incarnation = life;
+                draft.nodes[at].state = NodeState::Up;
                 lost = draft.has_lost_groups();
                 if lost {
                     let is_there = |other: &Node| other.id == node(at) || living(other.id);

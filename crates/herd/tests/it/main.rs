@@ -13,6 +13,7 @@ mod journal;
 mod limits;
 mod locks;
 mod memcached;
+mod moving;
 mod node;
 mod output;
 mod patience;

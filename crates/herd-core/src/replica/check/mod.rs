@@ -271,7 +271,10 @@ fn planted_bugs_are_found() {
 }
 
 /// What a walk must meet, or it tries nothing.
-const RARE: [&str; 14] = [
+const RARE: [&str; 17] = [
+    "read by who leads no more",
+    "read confirmed",
+    "read void",
     "begun at once",
     "flush beside a write",
     "asked again after a flush",
@@ -301,6 +304,24 @@ fn larger_groups_keep_what_was_acknowledged() {
     for rare in RARE {
         assert!(seen.contains_key(rare), "{rare}: never happened; {seen:?}");
     }
+}
+
+/// Node 2 leads alone from some time on, and a member of before has not heard of it.
+#[test]
+fn a_read_is_confirmed_by_all_that_a_write_needs() {
+    let found = |bug| {
+        let mut world = World::new(3, view(1, 1, 1, &[(2, Backup, 1), (3, Backup, 1)], 1));
+        world.asks.insert(node(2), vec![op(1, 1, Kind::Put)]);
+        world.turns.push_back(Turn { kill: None, comes_back: false, view: view(2, 2, 2, &[], 1) });
+        world.reads = 1;
+        bugs::plant(bug);
+        let found = explore(world);
+        bugs::plant(None);
+        found
+    };
+    found(None).expect("each order is right");
+    let fault = found(Some(Bug::OneConfirms)).expect_err("one member is not enough");
+    assert!(fault.contains("its members confirm it"), "{fault}");
 }
 
 #[test]

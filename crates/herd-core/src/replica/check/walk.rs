@@ -32,7 +32,7 @@ pub(super) fn walk(seed: u64, events: usize) -> Result<(), String> {
     let backups: Vec<_> = (2..=5).map(|id| (id, Standing::Backup, 1)).collect();
     let mut world = World::new(NODES, view(1, 1, 1, &backups, 2));
     (world.grants, world.tells_all, world.at_once) = (true, true, seed.is_multiple_of(2));
-    let mut run = Run { world, chance: Chance(seed), ops: 0, trace: Vec::new() };
+    let mut run = Run { world, chance: Chance(seed), ops: 0, deaf: None, trace: Vec::new() };
     for _ in 0..events {
         match run.chance.below(12) {
             0 => run.fault(),
@@ -54,6 +54,8 @@ struct Run {
     world: World,
     chance: Chance,
     ops: u8,
+    /// Who hears nothing of views from the warden for a while.
+    deaf: Option<NodeId>,
     trace: Vec<String>,
 }
 
@@ -61,6 +63,7 @@ impl Run {
     /// What has to happen, in any order, until nothing is left; nobody stays a member too few.
     fn rest(&mut self, seed: u64) -> Result<(), String> {
         self.world.nodes.keys().copied().collect::<Vec<_>>().into_iter().for_each(|id| self.world.refuse(id, 0));
+        self.deaf = None;
         if !self.world.view.is_enough() {
             self.comes();
         }
@@ -80,7 +83,8 @@ impl Run {
     }
 
     fn go_on(&mut self) -> bool {
-        let actions = self.world.actions(false);
+        let mut actions = self.world.actions(false);
+        actions.retain(|action| !matches!(action, Action::Tell(id) if Some(*id) == self.deaf));
         let Some(action) = self.chance.one_of(&actions) else { return false };
         self.act(&action);
         true
@@ -94,8 +98,10 @@ impl Run {
     /// Something that need not happen.
     fn fault(&mut self) {
         match self.chance.below(16) {
-            0..8 => self.ask(),
+            0..6 => self.ask(),
+            6..8 => self.read(),
             8..11 => self.breaks(),
+            11 if self.chance.below(3) == 0 => self.deaf = None,
             11 => {
                 let nodes: Vec<NodeId> = self.world.nodes.keys().copied().collect();
                 let Some(id) = self.chance.one_of(&nodes) else { return };
@@ -124,6 +130,15 @@ impl Run {
         if self.world.nodes.contains_key(&at) {
             self.world.ask(at, op);
         }
+    }
+
+    fn read(&mut self) {
+        let open = self.world.nodes.iter().filter(|(_, node)| node.part.is_open()).map(|(id, _)| *id);
+        let open: Vec<NodeId> = open.collect();
+        let deaf = self.deaf.filter(|id| open.contains(id) && self.chance.below(2) == 0);
+        let Some(id) = deaf.or_else(|| self.chance.one_of(&open)) else { return };
+        self.trace.push(format!("{id:?} reads"));
+        self.world.read(id);
     }
 
     fn breaks(&mut self) {
@@ -181,6 +196,7 @@ impl Run {
         view.since = view.epoch;
         stand(&mut view, next, None);
         self.dies(old);
+        self.deaf = Some(old).filter(|_| self.chance.below(2) == 0);
         if self.world.has_memory(old, view.epoch) && self.chance.below(2) == 0 {
             stand(&mut view, old, Some(Standing::Backup));
         }

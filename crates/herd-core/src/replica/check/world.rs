@@ -78,6 +78,7 @@ pub(super) enum Action {
     Flushed(NodeId),
     Cleared(NodeId),
     Ask,
+    Read,
 }
 
 /// A write that some primary began.
@@ -114,11 +115,15 @@ pub(super) struct World {
     pub(super) asks: BTreeMap<NodeId, Vec<Op>>,
     /// Asked one by one, at any time.
     pub(super) later: VecDeque<Op>,
+    /// Reads by node 1, at any time.
+    pub(super) reads: u8,
     /// Whether puts begin at once where they may.
     pub(super) at_once: bool,
     open_ops: u32,
     begun: BTreeMap<(Key, Version), Begun>,
     acked: BTreeMap<Key, Version>,
+    /// Who has looked without a lease, the round that tells whether it may answer, and what it did not see.
+    looks: Vec<(NodeId, u64, Option<String>)>,
     pub(super) fault: Option<String>,
 }
 
@@ -164,10 +169,12 @@ impl World {
             wants: BTreeSet::new(),
             asks: BTreeMap::new(),
             later: VecDeque::new(),
+            reads: 0,
             at_once: false,
             open_ops: 0,
             begun: BTreeMap::new(),
             acked: BTreeMap::new(),
+            looks: Vec::new(),
             fault: None,
         };
         for a in &ids {
@@ -204,6 +211,9 @@ impl World {
         }
         if !self.later.is_empty() {
             actions.push(Action::Ask);
+        }
+        if self.reads > 0 {
+            actions.push(Action::Read);
         }
         if self.flushes > 0 {
             actions.push(Action::Flush);
@@ -263,6 +273,10 @@ impl World {
             Action::Ask => {
                 let Some(op) = self.later.pop_front() else { return };
                 self.ask(self.view.primary, op);
+            }
+            Action::Read => {
+                self.reads -= 1;
+                self.read(node(1));
             }
             Action::Grant(want) => {
                 let mut view = self.view.clone();
@@ -335,6 +349,32 @@ impl World {
         self.with(id, |node| node.part.ask(key_of(op.key, node.store.generation), op));
     }
 
+    /// Who takes itself for the primary looks at all there is, and asks its members whether it is.
+    pub(super) fn read(&mut self, id: NodeId) {
+        let Some(node) = self.nodes.get(&id).filter(|node| node.part.is_open()) else { return };
+        let unseen = self.acked.iter().find_map(|(key, acked)| self.lost(id, node, *key, *acked));
+        if unseen.is_some() {
+            seen("read by who leads no more");
+        }
+        let mut round = 0;
+        self.with(id, |node| round = node.part.confirm());
+        self.looks.push((id, round, unseen));
+        self.check();
+    }
+
+    /// What is confirmed may be answered.
+    fn check_looks(&mut self) {
+        for (id, round, unseen) in std::mem::take(&mut self.looks) {
+            let told = self.nodes.get(&id).and_then(|node| node.part.confirmed(round));
+            match (told, unseen) {
+                (Some(true), Some(unseen)) => self.fail(format!("{unseen}, and its members confirm it")),
+                (Some(true), None) => seen("read confirmed"),
+                (Some(false), _) => seen("read void"),
+                (None, unseen) => self.looks.push((id, round, unseen)),
+            }
+        }
+    }
+
     /// A put begins at once, if it may.
     fn put_at_once(&mut self, id: NodeId, op: Op) -> bool {
         let Some(node) = self.nodes.get(&id) else { return false };
@@ -367,6 +407,7 @@ impl World {
     pub(super) fn kill(&mut self, id: NodeId) {
         let Some(dead) = self.nodes.remove(&id) else { return };
         let mut dead = dead.take();
+        self.looks.retain(|(at, ..)| *at != id);
         if dead.store.has_pending() {
             seen("write pending at who dies");
         }
@@ -563,6 +604,7 @@ impl World {
 
     /// What must hold in each state.
     fn check(&mut self) {
+        self.check_looks();
         let mut faults: Vec<String> = Vec::new();
         for (id, node) in &self.nodes {
             faults.extend(node.store.fault.clone());
@@ -601,6 +643,9 @@ impl World {
         let mut faults: Vec<String> = Vec::new();
         if !primary.part.is_open() || self.open_ops != 0 {
             faults.push(format!("hangs: {} operations wait", self.open_ops));
+        }
+        if self.looks.iter().any(|(id, ..)| *id == self.view.primary) {
+            faults.push("hangs: a read waits to be confirmed".into());
         }
         for peer in std::iter::once(&self.view.primary).chain(self.view.members.iter().map(|member| &member.node)) {
             let Some(node) = self.nodes.get(peer) else { continue };

@@ -1,0 +1,291 @@
+//! Members of groups that go from node to node while the herd serves: a node that drains gives its copies away, and one
+//! that came late gets its share.
+//!
+//! A move is two changes of the map, and nothing else is kept of it, so any warden goes on with what another began. A
+//! group gets one member more, which has nothing yet, and its primary brings that up to date. When it is a backup the
+//! group has one member too many, and one goes:
+//!
+//! * one whose node drains; else one that is on the host of another; else one of the node that keeps most above its
+//!   share;
+//! * who leads hands the lead over first, and stays a backup until it has told that it has the map which says so. Nobody
+//!   is taken out that may take itself for the primary: it would answer reads while others write.
+//!
+//! Some moves at a time to each node: what clients want there must not stand behind all that moves.
+//!
+//! Callers: the warden, and that of the simulator.
+
+use super::map::{Draft, Group, GroupId, Kind, Member, Node, NodeId, NodeState, Spread, Standing};
+use super::mend::Loads;
+use super::plan::shares;
+use crate::limits::MOVES_AT_ONCE;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+impl Draft {
+    /// Whether a group has more members than it keeps copies, or one whose node drains: something moves, or is to.
+    pub fn is_moving(&self) -> bool {
+        let drains = |id: NodeId| self.node(id).is_some_and(|node| node.state == NodeState::Draining);
+        let moves = |spread: &Spread, group: &Group| {
+            group.members().count() > usize::from(spread.copies) || group.members().any(drains)
+        };
+        self.spreads.iter().any(|spread| spread.groups.iter().any(|group| moves(spread, group)))
+    }
+
+    /// Whether a node keeps something, or may get something: what all must have heard, it must.
+    pub fn counts(&self, node: &Node) -> bool {
+        match node.state {
+            NodeState::Up => true,
+            NodeState::Draining => self.groups_of(node.id).next().is_some(),
+            NodeState::Down => false,
+        }
+    }
+
+    /// Begins moves: of what nodes that drain have, and, if `evens`, to nodes that keep less than their share. `may`:
+    /// whether a node may be asked to keep a group. Whether there were any.
+    pub fn begin_moves(&mut self, may: impl Fn(GroupId, NodeId) -> bool, evens: bool) -> bool {
+        let nodes = std::mem::take(&mut self.nodes);
+        let mut busy = self.busy();
+        let mut any = false;
+        for spread in self.spreads.iter_mut().filter(|spread| spread.kind == Kind::Kept) {
+            let mut moves = Moves::of(spread, &nodes);
+            drop(moves.leavers(spread));
+            while let Some((number, from, to)) = moves.next(spread, &busy, &may, evens) {
+                let slots = moves.slots[number] as i64;
+                spread.groups[number].others.push(Member { node: to, standing: Standing::Syncing, since: 0 });
+                *moves.kept.entry(from).or_default() -= slots;
+                *moves.kept.entry(to).or_default() += slots;
+                *busy.entry(to).or_default() += 1;
+                any = true;
+            }
+        }
+        self.nodes = nodes;
+        any
+    }
+
+    /// How many copies are being made at each node.
+    fn busy(&self) -> BTreeMap<NodeId, usize> {
+        let mut busy = BTreeMap::new();
+        let members = self.spreads.iter().flat_map(|spread| &spread.groups).flat_map(|group| &group.others);
+        let syncing = members.filter(|member| member.standing != Standing::Backup);
+        syncing.for_each(|member| *busy.entry(member.node).or_default() += 1);
+        busy
+    }
+
+    /// Ends moves: where a group has one full member too many one goes, or hands the lead over first. `has`: whether a
+    /// node has told that it has the map of this epoch. Whether anything changed.
+    pub fn end_moves(&mut self, has: impl Fn(NodeId, u32) -> bool, is_heard: impl Fn(NodeId) -> bool) -> bool {
+        let nodes = std::mem::take(&mut self.nodes);
+        let mut any = false;
+        for spread in &mut self.spreads {
+            let mut moves = Moves::of(spread, &nodes);
+            let mut loads = Loads::of(spread, &moves.slots);
+            for (number, goes) in moves.leavers(spread) {
+                let (group, slots) = (&mut spread.groups[number], moves.slots[number]);
+                if group.copies() <= usize::from(spread.copies) {
+                    continue;
+                }
+                any |= match group.primary == Some(goes) {
+                    true => group.hand_over(|backups| {
+                        let stay: Vec<NodeId> = backups.iter().copied().filter(|id| !moves.drains(*id)).collect();
+                        loads.lightest(&stay, slots, &is_heard)
+                    }),
+                    false if has(goes, group.epoch) => {
+                        group.others.retain(|member| member.node != goes);
+                        group.eligible.retain(|id| *id != goes);
+                        true
+                    }
+                    false => false,
+                };
+            }
+        }
+        self.nodes = nodes;
+        any
+    }
+
+    /// A node gives away all that it keeps, or stays; what was on its way from it is called off then.
+    pub fn drain(&mut self, node: NodeId, drains: bool) {
+        let state = if drains { NodeState::Draining } else { NodeState::Up };
+        self.nodes.iter_mut().filter(|it| it.id == node).for_each(|it| it.state = state);
+        if !drains {
+            self.call_off_moves();
+        }
+    }
+
+    /// A node gets no copies any more that it has not whole.
+    pub fn call_off_copies(&mut self, node: NodeId) {
+        let groups = self.spreads.iter_mut().flat_map(|spread| &mut spread.groups);
+        groups.for_each(|group| group.others.retain(|it| it.node != node || it.standing == Standing::Backup));
+    }
+
+    /// Calls off what moves and has not come yet: members that are being brought up to date where there are as many
+    /// others as copies are kept.
+    fn call_off_moves(&mut self) {
+        for spread in &mut self.spreads {
+            let copies = usize::from(spread.copies);
+            for group in &mut spread.groups {
+                while group.members().count() > copies
+                    && let Some(at) = group.others.iter().position(|it| it.standing == Standing::Syncing)
+                {
+                    group.others.remove(at);
+                }
+            }
+        }
+    }
+
+    /// Where a node leads and another member has all, that leads from now on; whether there was such a group. The node
+    /// stays a backup.
+    pub fn hand_over(&mut self, node: NodeId, is_heard: impl Fn(NodeId) -> bool) -> bool {
+        let mut any = false;
+        for spread in &mut self.spreads {
+            let slots = spread.slots_of_groups();
+            let mut loads = Loads::of(spread, &slots);
+            let all = spread.groups.iter_mut().zip(slots);
+            for (group, slots) in all.filter(|(group, _)| group.primary == Some(node)) {
+                any |= group.hand_over(|backups| {
+                    let heard: Vec<NodeId> = backups.iter().copied().filter(|id| is_heard(*id)).collect();
+                    loads.lightest(&heard, slots, &is_heard)
+                });
+            }
+        }
+        any
+    }
+
+    /// A node that keeps nothing is none of the herd any more.
+    pub fn forget(&mut self, node: NodeId) {
+        self.nodes.retain(|it| it.id != node);
+        let groups = self.spreads.iter_mut().flat_map(|spread| &mut spread.groups);
+        groups.for_each(|group| group.eligible.retain(|id| *id != node));
+    }
+}
+
+impl Group {
+    /// A backup leads, who led is a backup; whether there is one that may.
+    fn hand_over(&mut self, successor: impl FnOnce(&[NodeId]) -> Option<NodeId>) -> bool {
+        let backups = self.others.iter().filter(|member| member.standing == Standing::Backup);
+        let backups: Vec<NodeId> = backups.map(|member| member.node).collect();
+        let Some(next) = successor(&backups) else { return false };
+        let Some(old) = self.primary.replace(next) else { return false };
+        self.others.iter_mut().filter(|member| member.node == next).for_each(|member| member.node = old);
+        true
+    }
+}
+
+/// What the nodes of a spread group keep, and what they should.
+struct Moves<'n> {
+    nodes: BTreeMap<NodeId, &'n Node>,
+    /// Slots of the groups, by number.
+    slots: Vec<u64>,
+    kept: BTreeMap<NodeId, i64>,
+    shares: BTreeMap<NodeId, i64>,
+}
+
+impl<'n> Moves<'n> {
+    fn of(spread: &Spread, nodes: &'n [Node]) -> Self {
+        let slots = spread.slots_of_groups();
+        let mut kept = BTreeMap::new();
+        for (group, slots) in spread.groups.iter().zip(&slots) {
+            group.members().for_each(|id| *kept.entry(id).or_default() += *slots as i64);
+        }
+        let shares = shares(nodes, spread.copies.into()).into_iter().map(|(id, slots)| (id, slots as i64)).collect();
+        Self { nodes: nodes.iter().map(|node| (node.id, node)).collect(), slots, kept, shares }
+    }
+
+    fn drains(&self, id: NodeId) -> bool {
+        self.nodes.get(&id).is_some_and(|node| node.state == NodeState::Draining)
+    }
+
+    /// How much more a node keeps than its share.
+    fn excess(&self, id: NodeId) -> i64 {
+        let of = |slots: &BTreeMap<NodeId, i64>| slots.get(&id).copied().unwrap_or(0);
+        of(&self.kept) - of(&self.shares)
+    }
+
+    /// Whether a node is on the host of one of these, and in the rack of one of them.
+    fn is_near(&self, id: NodeId, others: &[NodeId]) -> (bool, bool) {
+        let Some(own) = self.nodes.get(&id) else { return (false, false) };
+        let others: Vec<&&Node> = others.iter().filter_map(|id| self.nodes.get(id)).collect();
+        (others.iter().any(|it| it.host == own.host), others.iter().any(|it| it.rack == own.rack))
+    }
+
+    /// Which member goes, of each group that has one too many, or gets one; from now on they keep that no more.
+    fn leavers(&mut self, spread: &Spread) -> Vec<(usize, NodeId)> {
+        let mut leavers = Vec::new();
+        let has_more = |group: &Group| group.members().count() > usize::from(spread.copies);
+        for (number, group) in spread.groups.iter().enumerate().filter(|(_, group)| has_more(group)) {
+            let Some(goes) = self.leaver(group) else { continue };
+            *self.kept.entry(goes).or_default() -= self.slots[number] as i64;
+            leavers.push((number, goes));
+        }
+        leavers
+    }
+
+    /// Which of the members that have all goes.
+    fn leaver(&self, group: &Group) -> Option<NodeId> {
+        let members: Vec<NodeId> = group.members().collect();
+        let backups = group.others.iter().filter(|member| member.standing == Standing::Backup);
+        let full = group.primary.into_iter().chain(backups.map(|member| member.node));
+        full.max_by_key(|id| {
+            let others: Vec<NodeId> = members.iter().copied().filter(|other| other != id).collect();
+            let (host, _) = self.is_near(*id, &others);
+            (self.drains(*id), host, self.excess(*id), *id)
+        })
+    }
+
+    /// A group that is to get a member more, the one that goes then, and the one that comes.
+    fn next(
+        &self,
+        spread: &Spread,
+        busy: &BTreeMap<NodeId, usize>,
+        may: impl Fn(GroupId, NodeId) -> bool,
+        evens: bool,
+    ) -> Option<(usize, NodeId, NodeId)> {
+        let id = |number: usize| GroupId { spread: spread.id, number: number as u16 };
+        let is_free = |id: NodeId| busy.get(&id).is_none_or(|copies| *copies < MOVES_AT_ONCE);
+        let may_begin = |group: &Group| is_whole(group) && group.members().count() <= usize::from(spread.copies);
+        let groups = || spread.groups.iter().enumerate().filter(|(_, group)| may_begin(group));
+        let drained = groups().find_map(|(number, group)| {
+            let from = group.members().find(|id| self.drains(*id))?;
+            let to = self.target(group, from, |to| may(id(number), to), is_free)?;
+            Some((number, from, to))
+        });
+        if drained.is_some() || !evens {
+            return drained;
+        }
+        let evened = groups().filter_map(|(number, group)| {
+            let from = group.members().max_by_key(|id| (self.excess(*id), *id))?;
+            let to = self.target(group, from, |to| may(id(number), to), is_free)?;
+            let slots = self.slots[number] as i64;
+            let (more, less) = (self.excess(from), -self.excess(to));
+            // Both together are nearer to their shares then, and nobody gets much more than its own.
+            let is_better = slots > 0 && more > 0 && 2 * less > slots && more + less > slots;
+            is_better.then_some((more + less, Reverse(number), from, to))
+        });
+        evened.max().map(|(_, Reverse(number), from, to)| (number, from, to))
+    }
+
+    /// Who gets what a member has: on the host of no other member, and in the rack of none, as far as there are such; of
+    /// those that are free who keeps least of its share. Nobody on a host that another member is on, unless that one
+    /// is, too, or must go.
+    fn target(
+        &self,
+        group: &Group,
+        from: NodeId,
+        may: impl Fn(NodeId) -> bool,
+        is_free: impl Fn(NodeId) -> bool,
+    ) -> Option<NodeId> {
+        let stay: Vec<NodeId> = group.members().filter(|id| *id != from).collect();
+        let is_up = |id: &NodeId| self.nodes[id].state == NodeState::Up;
+        let may = |id: &NodeId| *id != from && is_up(id) && !stay.contains(id) && may(*id);
+        let all: Vec<NodeId> = self.nodes.keys().copied().filter(may).collect();
+        let near = all.iter().map(|id| self.is_near(*id, &stay)).min()?;
+        let best = all.into_iter().filter(|id| self.is_near(*id, &stay) == near && is_free(*id));
+        let best = best.min_by_key(|id| (self.excess(*id), *id))?;
+        let was_near = self.is_near(from, &stay).0;
+        (!near.0 || was_near || self.drains(from)).then_some(best)
+    }
+}
+
+/// Whether somebody leads, and all others have all.
+fn is_whole(group: &Group) -> bool {
+    group.primary.is_some() && group.others.iter().all(|member| member.standing == Standing::Backup)
+}

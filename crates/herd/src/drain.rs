@@ -1,0 +1,86 @@
+//! `herd drain`: has a node give away all that it keeps, and waits until it has.
+
+use crate::args::DrainArgs;
+use crate::exit::{Failure, NOT_SO, Outcome, REFUSED};
+use crate::objects::client;
+use crate::out;
+use crate::progress::Steps;
+use crate::view::gather;
+use herd_core::size;
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+/// How often it is looked.
+const AGAIN: Duration = Duration::from_millis(200);
+/// How long no node may answer meanwhile.
+const SILENT: Duration = Duration::from_secs(10);
+/// How long nothing may move before it is said so.
+const STUCK: Duration = Duration::from_secs(30);
+
+pub(crate) fn run(args: &DrainArgs) -> Outcome {
+    let name = &args.drained;
+    let node = node_of(&gather(&args.herd)?, name)
+        .ok_or_else(|| Failure::new(NOT_SO, format!("drain: no node '{name}': `herd nodes` shows all")))?;
+    client(&args.herd)?.drain(name, args.cancel)?;
+    if args.cancel {
+        return Ok(());
+    }
+    let groups = node["groups"].as_u64().unwrap_or(0);
+    if groups > 0 {
+        let bytes = node["bytes"].as_u64().map_or_else(String::new, |bytes| format!(", {}", size::show(bytes)));
+        out::tell(format!("herd: drain: {name} gives away {groups} groups{bytes}; Ctrl-C leaves it at that work"));
+    }
+    let status = wait(args, groups)?;
+    let next = match status["warden"].as_str() == Some(name) {
+        true => "it keeps the herd's map, and must go on running",
+        false => "stop it, and the herd forgets it",
+    };
+    out::tell(format!("herd: drain: {name} is empty: {next}"));
+    Ok(())
+}
+
+/// Until it keeps nothing, or is gone.
+fn wait(args: &DrainArgs, all: u64) -> Result<Value, Failure> {
+    let steps = Steps::new("groups given away");
+    let (mut heard, mut moved, mut last, mut told) = (Instant::now(), Instant::now(), all, false);
+    loop {
+        let status = match gather(&args.herd) {
+            Ok(status) => status,
+            Err(error) if error.code == REFUSED && heard.elapsed() < SILENT + args.herd.timeout => {
+                std::thread::sleep(AGAIN);
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        heard = Instant::now();
+        let Some(node) = node_of(&status, &args.drained) else { return Ok(status) };
+        let left = node["groups"].as_u64().unwrap_or(0);
+        match node["state"].as_str() {
+            Some("draining") if left == 0 => return Ok(status),
+            // The map with it may not have come to the node that was asked.
+            Some("draining") | None => {}
+            Some(_) if heard.duration_since(moved) < SILENT => {}
+            Some(_) => {
+                let text = format!("drain: {} does not drain any more: it was called off", args.drained);
+                return Err(Failure::new(NOT_SO, text));
+            }
+        }
+        if left != last {
+            (last, moved, told) = (left, Instant::now(), false);
+        }
+        if moved.elapsed() > STUCK && !told {
+            told = true;
+            out::tell(format!(
+                "herd: drain: {left} groups of {} have not moved for {} s: `herd group ls` and the nodes' logs tell why",
+                args.drained,
+                STUCK.as_secs()
+            ));
+        }
+        steps.at(all.saturating_sub(left), all);
+        std::thread::sleep(AGAIN);
+    }
+}
+
+fn node_of(status: &Value, name: &str) -> Option<Value> {
+    status["nodes"].as_array()?.iter().find(|node| node["name"] == name).cloned()
+}

@@ -1,0 +1,125 @@
+//! Copies that go from node to node while the herd serves: a node that comes late gets its share, one that drains gives
+//! all away and is forgotten, and no client notices.
+
+use crate::herds::three_that_keep;
+use crate::node::{Node, within};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Copies of some MiB take a second or so; a busy machine more.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// Objects that are written all the while.
+const KEYS: u64 = 200;
+
+fn told(node: &Node, words: &[&str]) -> Value {
+    serde_json::from_str(&node.ok(words)).expect("JSON")
+}
+
+/// What the herd says of a node, at another one.
+fn about(at: &Node, name: &str) -> Option<Value> {
+    let nodes = told(at, &["nodes", "--json"]);
+    nodes.as_array().expect("a list").iter().find(|node| node["name"] == name).cloned()
+}
+
+fn groups(at: &Node, name: &str) -> Option<u64> {
+    about(at, name)?["groups"].as_u64()
+}
+
+/// Sets its objects one after the other, each to a number that rises, and reads each back, until it is told to end;
+/// then all have the last numbers. Any other answer is a failure.
+fn write_and_read(addr: &str, own: u64, ends: &AtomicBool, done: &AtomicU64) -> u64 {
+    let mut socket = BufReader::new(TcpStream::connect(addr).expect("the node listens"));
+    let mut ask = |request: String, lines: usize| {
+        socket.get_mut().write_all(request.as_bytes()).expect("sent");
+        let mut said = String::new();
+        for _ in 0..lines {
+            socket.read_line(&mut said).expect("it answers");
+        }
+        said
+    };
+    let mut round = 0;
+    while !ends.load(Relaxed) {
+        round += 1;
+        for key in 0..KEYS {
+            let value = format!("{round:08}{}", "v".repeat(2_000));
+            let said = ask(format!("set w{own}.{key} 0 0 {}\r\n{value}\r\n", value.len()), 1);
+            assert_eq!(said, "STORED\r\n", "w{own}.{key}");
+            let said = ask(format!("get w{own}.{key}\r\n"), 3);
+            assert!(said.contains(&value), "w{own}.{key} is not {round}: {said}");
+            done.fetch_add(2, Relaxed);
+        }
+    }
+    round
+}
+
+#[test]
+fn a_node_comes_and_drains_and_no_client_notices() {
+    let nodes = three_that_keep(2, &["--memory", "96m", "--threads", "1"], &[]);
+    let [first, second, third] = [0, 1, 2].map(|at| &nodes[at].0);
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("n4");
+    let (ends, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = [first, second, third]
+            .into_iter()
+            .enumerate()
+            .map(|(own, node)| {
+                let (ends, done, addr) = (&ends, &done, node.addr.clone());
+                scope.spawn(move || write_and_read(&addr, own as u64, ends, done))
+            })
+            .collect();
+        // Clients end whatever fails here.
+        let ends = End(&ends);
+        assert!(within(PATIENCE, || done.load(Relaxed) > 2_000));
+        let data = data.to_str().expect("text");
+        let fourth =
+            Node::start(&["--memory", "96m", "--threads", "1", "--name", "n4", "--data", data, "--join", &first.addr]);
+        // Of 24 groups of two copies.
+        assert!(within(PATIENCE, || groups(first, "n4") == Some(12)), "{:?}", groups(first, "n4"));
+        assert!(within(PATIENCE, || told(first, &["nodes", "--json"])
+            .as_array()
+            .is_some_and(|all| { all.iter().all(|node| node["groups"] == 12) })));
+        first.ok(&["status", "--wait"]);
+        first.ok(&["drain", "n4"]);
+        let drained = about(second, "n4").expect("it is there still");
+        assert_eq!((drained["groups"].as_u64(), drained["state"].as_str()), (Some(0), Some("draining")), "{drained}");
+        drop(fourth);
+        assert!(within(PATIENCE, || about(first, "n4").is_none()), "it is forgotten");
+        // As many others as there are copies must stay: one may go, and a second may not.
+        second.ok(&["drain", "n3"]);
+        let refused = first.herd(&["drain", "n2"]);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(3) && said.contains("add a node first"), "{said}");
+        first.ok(&["drain", "n3", "--cancel"]);
+        assert!(within(PATIENCE, || groups(first, "n3").is_some_and(|groups| groups >= 15)), "it gets its share again");
+        drop(ends);
+        for writer in writers {
+            assert!(writer.join().expect("no client failed") > 1);
+        }
+    });
+    first.ok(&["status", "--wait"]);
+    first.ok(&["fsck"]);
+}
+
+/// Ends the clients.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+#[test]
+fn a_node_that_is_not_there_is_not_drained() {
+    let nodes = three_that_keep(3, &["--memory", "64m", "--threads", "1"], &[]);
+    let first = &nodes[0].0;
+    let refused = first.herd(&["drain", "n9"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let refused = first.herd(&["drain", "n2"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(3) && said.contains("3 copies are kept"), "{said}");
+}
