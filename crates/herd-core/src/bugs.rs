@@ -105,14 +105,22 @@ pub enum Bug {
     SentCall,
     /// What a connection asks of an object overtakes a change that it asked for before.
     Overtaken,
-    /// A lease that is over counts.
-    ExpiredLease,
     /// The clock is looked at before the object is, and what was read is answered by that.
     ClockFirst,
     /// A lease lasts for its holder as long as for the warden.
     LongLease,
     /// A new warden takes out at once who is silent.
     EarlyRemoval,
+    /// A control store takes writes of a term that is over.
+    TwoWardens,
+    /// Who has not all becomes the primary.
+    Ineligible,
+    /// A node that is started anew has the number of its life before.
+    OldLife,
+    /// Who had a lease once has it for ever, in its groups or out of them.
+    EndlessLease,
+    /// A member does what a primary of an epoch that is over says.
+    OldEpoch,
 }
 
 impl Bug {
@@ -134,7 +142,7 @@ impl Bug {
     ];
 
     /// Those that only a herd shows.
-    pub const HERD: [Bug; 28] = [
+    pub const HERD: [Bug; 33] = [
         Bug::RerunLost,
         Bug::LostForNothing,
         Bug::EndlessFlight,
@@ -160,9 +168,14 @@ impl Bug {
         Bug::RerunRetried,
         Bug::SentCall,
         Bug::Overtaken,
-        Bug::ExpiredLease,
         Bug::ClockFirst,
         Bug::LongLease,
+        Bug::EarlyRemoval,
+        Bug::TwoWardens,
+        Bug::Ineligible,
+        Bug::OldLife,
+        Bug::EndlessLease,
+        Bug::OldEpoch,
     ];
 }
 

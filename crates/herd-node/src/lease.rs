@@ -73,7 +73,7 @@ impl Leases {
         if has(Bug::ClockFirst) {
             return self.began_ns.load(SeqCst) < until_ns;
         }
-        until_ns > 0 && (self.now_ns() < until_ns || has(Bug::ExpiredLease))
+        until_ns > 0 && (self.now_ns() < until_ns || has(Bug::EndlessLease))
     }
 
     /// A batch of events begins.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const USAGE: &str = "usage: herd-sim one|herd [--seed N | --seeds A..B] [--seconds S] [--jobs N]
-       herd-sim herd .. [--nodes N] [--copies N] [--ops N] [--without N,N,..]    a run as it is cut";
+       herd-sim herd .. [--nodes N] [--copies N] [--warden herd|test] [--ops N] [--without N,N,..]    a run as it is cut";
 
 struct Args {
     /// How whole herds are cut; none: one node each.
@@ -59,10 +59,11 @@ fn tell(seed: u64, cut: &Cut, error: &str) {
 fn words(cut: &Cut) -> String {
     let list = cut.without.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     let nodes = cut.nodes.map(|nodes| format!(" --nodes {nodes}"));
+    let reigns = cut.reigns.map(|reigns| format!(" --warden {}", if reigns { "herd" } else { "test" }));
     let copies = cut.copies.map(|copies| format!(" --copies {copies}"));
     let ops = cut.ops.map(|ops| format!(" --ops {ops}"));
     let without = (!list.is_empty()).then(|| format!(" --without {list}"));
-    [nodes, copies, ops, without].into_iter().flatten().collect()
+    [nodes, copies, reigns, ops, without].into_iter().flatten().collect()
 }
 
 /// Whether each planted bug is found, or those of these names.
@@ -107,6 +108,10 @@ fn parse(words: &[String]) -> Option<Args> {
             }
             "--copies" => {
                 args.herd.as_mut()?.copies = Some(option[1].parse().ok().filter(|copies| (1..=9).contains(copies))?);
+            }
+            "--warden" => {
+                let reigns = ["test", "herd"].iter().position(|word| option[1] == *word)? == 1;
+                args.herd.as_mut()?.reigns = Some(reigns);
             }
             "--ops" => args.herd.as_mut()?.ops = Some(option[1].parse().ok()?),
             "--without" => {

@@ -11,6 +11,7 @@
 //! All these are changes of a draft; the map numbers what has changed. Callers: the warden, and that of the simulator.
 
 use super::map::{Draft, Group, GroupId, Kind, Member, Node, NodeId, NodeState, Spread, Standing};
+use crate::bugs::{Bug, has};
 use crate::limits::BALANCE_MOVES_MAX;
 use crate::replica::Want;
 use std::collections::{BTreeMap, BTreeSet};
@@ -178,10 +179,15 @@ impl Group {
         self.others.retain(|member| member.node != node);
         self.primary = self.primary.filter(|primary| *primary != node);
         if self.primary.is_none() {
-            let backups = self.others.iter().filter(|member| member.standing == Standing::Backup);
+            let has_all = |member: &&Member| member.standing == Standing::Backup || has(Bug::Ineligible);
+            let backups = self.others.iter().filter(has_all);
             self.primary = successor(&backups.map(|member| member.node).collect::<Vec<_>>());
             let primary = self.primary;
             self.others.retain(|member| Some(member.node) != primary);
+            if has(Bug::Ineligible) {
+                let new = primary.filter(|primary| !self.eligible.contains(primary));
+                self.eligible.extend(new);
+            }
         }
     }
 }

@@ -54,6 +54,8 @@ pub(crate) enum Bug {
     DecidedBeside,
     /// A read without a lease is answered when one member has confirmed it.
     OneConfirms,
+    /// A member does what a primary of an epoch that is over says.
+    OldEpoch,
 }
 
 #[cfg(test)]
@@ -99,6 +101,7 @@ pub(crate) fn has(bug: Bug) -> bool {
         Bug::BehindCopy => Planted::BehindCopy,
         Bug::TwoPrimaries => Planted::TwoPrimaries,
         Bug::DecidedBeside => Planted::DecidedBeside,
+        Bug::OldEpoch => Planted::OldEpoch,
         _ => return false,
     };
     crate::bugs::has(planted)

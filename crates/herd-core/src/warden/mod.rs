@@ -83,6 +83,13 @@ use std::sync::Arc;
 use tend::Care;
 use told::Wait;
 
+/// The map that a control store has, and whether its herd may hold objects: `None`: there is no herd in it, or nothing
+/// that can be read. For who looks at a store from outside.
+pub fn map_in(entries: &[Entry]) -> Option<(Arc<Map>, bool)> {
+    let kept = layout::load(entries).ok()??;
+    Some((kept.state.map, kept.state.held))
+}
+
 /// A request of the driver's, by its own number.
 pub type Ticket = u64;
 

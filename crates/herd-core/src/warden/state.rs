@@ -4,6 +4,7 @@ use super::Birth;
 use super::address;
 use super::ask::{Answer, Ask, Identity, Join, Joined, Refusal};
 use super::reach::Heard;
+use crate::bugs::{Bug, has};
 use crate::collection::{Class, Spec};
 use crate::control::Term;
 use crate::key::CollectionId;
@@ -138,6 +139,7 @@ impl State {
             }
         };
         let lives = known.map_or(0, |node| node.incarnation);
+        let lives = if has(Bug::OldLife) && lives > 0 { lives - 1 } else { lives };
         let incarnation = lives.checked_add(1).ok_or(Refusal::NoNumber("lives of this node"))?;
         let drains = known.is_some_and(|node| node.state == NodeState::Draining);
         let node = node(join, id, incarnation);

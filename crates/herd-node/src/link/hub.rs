@@ -202,7 +202,7 @@ impl Hub {
     }
 
     /// How many links the loops of this node have to each other one that has any.
-    pub(crate) fn links(&self) -> BTreeMap<NodeId, usize> {
+    pub fn links(&self) -> BTreeMap<NodeId, usize> {
         self.linked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

@@ -125,7 +125,9 @@ impl Member {
             self.receive(shared, &came);
         }
         if let Some(handle) = &self.warden {
-            handle.links(self.hub.get().map(|hub| hub.links().into_keys().collect()).unwrap_or_default());
+            // It hears its own node, whoever was the warden when that joined.
+            let linked = self.hub.get().map(|hub| hub.links().into_keys()).into_iter().flatten();
+            handle.links(linked.chain([self.life.node]).collect());
             self.map().into_iter().for_each(|map| self.tell_own(&map));
             for (node, (incarnation, epoch, revision)) in &mail.haves {
                 handle.have(*node, *incarnation, *epoch, *revision);

@@ -8,6 +8,7 @@ use herd_core::replica::{GroupEpoch, Want};
 use herd_core::wire::{LinkError, MapMark, Secret};
 use herd_net::{Engine, LoopStats, Pipes, Service, System};
 use herd_node::{Came, Config, Environment, Hub, Inside, Leases, Membership, Owner};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex};
 /// The date at which each run begins, ms since 1970: before versions count from, so that they go by the map's epochs,
 /// as they do where the map outlives its nodes.
 const START_MS: u64 = 1_700_000_000_000;
-const HERD: HerdId = HerdId([7; 16]);
+pub(super) const HERD: HerdId = HerdId([7; 16]);
 
 /// How a node is made.
 pub(super) type Make<S> = fn(Config, &Environment, Arc<Hub>) -> io::Result<(Inside, S)>;
@@ -55,14 +56,20 @@ pub(super) fn first_map(nodes: usize, copies: u8) -> Map {
 pub(super) struct Told {
     came: Mutex<Vec<Came>>,
     wants: Mutex<Vec<(GroupId, GroupEpoch, Want)>>,
+    haves: Mutex<BTreeMap<NodeId, Have>>,
 }
+
+/// A life of a node, and epoch and revision of the map that it has.
+pub(super) type Have = (u64, u32, u64);
 
 impl Owner for Told {
     fn map_came(&self, came: Came) {
         self.came.lock().expect("no panic").push(came);
     }
 
-    fn has_map(&self, _node: NodeId, _incarnation: u64, _mark: MapMark) {}
+    fn has_map(&self, node: NodeId, incarnation: u64, mark: MapMark) {
+        self.haves.lock().expect("no panic").insert(node, (incarnation, mark.epoch, mark.revision));
+    }
 
     fn refused(&self, _node: NodeId, _error: &LinkError) {}
 
@@ -80,6 +87,10 @@ pub(super) struct Machine<S: Service> {
     /// What it is granted, and what it grants while the warden is there.
     pub(super) leases: Arc<Leases>,
     told: Arc<Told>,
+    /// What it wants of the warden, until a map says something of these groups.
+    wanted: BTreeMap<GroupId, (GroupEpoch, Want)>,
+    /// It gives maps to others over its links.
+    pub(super) pushes: bool,
     pub(super) map: Option<Arc<Map>>,
     pub(super) me: Life,
     ticked_ms: u64,
@@ -89,13 +100,18 @@ pub(super) struct Machine<S: Service> {
 
 impl<S: Service> Machine<S> {
     /// Starts the node at that place, in that life.
-    pub(super) fn start(make: Make<S>, at: usize, incarnation: u64, memory_bytes: u64, pipes: Pipes) -> Self {
+    pub(super) fn start(
+        make: Make<S>,
+        (at, incarnation): (usize, u64),
+        memory_bytes: u64,
+        pipes: Pipes,
+        leases: Arc<Leases>,
+    ) -> Self {
         let told = Arc::new(Told::default());
         let mut random = [at as u8; 16];
         random[8..].copy_from_slice(&incarnation.to_le_bytes());
         let secret = Secret(*b"sixteen bytes ..");
         let me = Membership { herd: HERD, node: node(at), incarnation, secret, random };
-        let leases = Leases::new(Arc::new(pipes.clock()));
         let hub = Hub::new(me, told.clone(), leases.clone());
         let config = Config { memory_bytes, threads: 1, name: format!("n{}", at + 1), ..Config::default() };
         // The hash of names is the herd's.
@@ -103,15 +119,18 @@ impl<S: Service> Machine<S> {
         let (inside, service) = make(config, &environment, hub.clone()).expect("a node's state");
         let engine = Engine::new(service, pipes.clone(), Arc::new(LoopStats::default()));
         let (me, ticked_ms) = (Life { node: node(at), incarnation }, pipes.now_ns() / 1_000_000);
-        Self { engine, pipes, inside, hub, leases, told, map: None, me, ticked_ms, began: false }
+        let (wanted, pushes) = <_>::default();
+        Self { engine, pipes, inside, hub, leases, told, wanted, pushes, map: None, me, ticked_ms, began: false }
     }
 
     /// Takes a map, if it is later than the one it has.
-    pub(super) fn take(&mut self, map: &Arc<Map>) -> bool {
-        let taken = self.inside.take_map(self.me, map, true).expect("a map of this herd");
+    pub(super) fn take(&mut self, map: &Arc<Map>, held: bool) -> bool {
+        let taken = self.inside.take_map(self.me, map, held).expect("a map of this herd");
         if taken {
-            self.map = Some(map.clone());
-            self.hub.adopt(map.clone(), true);
+            let before = self.map.replace(map.clone()).map_or(0, |before| before.epoch);
+            assert!(map.epoch >= before, "epoch {} at {:?}, which had {before}", map.epoch, self.me);
+            let give = if self.pushes { Hub::push } else { Hub::adopt };
+            give(&self.hub, map.clone(), held);
         }
         taken
     }
@@ -125,7 +144,7 @@ impl<S: Service> Machine<S> {
                 None => Map::decode(&came.bytes),
             };
             if let Ok(map) = map {
-                self.take(&Arc::new(map));
+                self.take(&Arc::new(map), came.sent.mark.held);
             }
         }
     }
@@ -133,6 +152,34 @@ impl<S: Service> Machine<S> {
     /// What it asked of the warden since the last time.
     pub(super) fn take_wants(&self) -> Vec<(GroupId, GroupEpoch, Want)> {
         std::mem::take(&mut *self.told.wants.lock().expect("no panic"))
+    }
+
+    /// What it wants of the warden still.
+    pub(super) fn wanted(&mut self) -> Vec<(GroupId, GroupEpoch, Want)> {
+        let wants = self.take_wants();
+        self.wanted.extend(wants.into_iter().map(|(group, epoch, want)| (group, (epoch, want))));
+        let map = self.map.as_ref();
+        let is_open = |id: &GroupId, epoch| map.and_then(|map| map.group(*id)).is_some_and(|it| it.epoch <= epoch);
+        self.wanted.retain(|id, (epoch, _)| is_open(id, *epoch));
+        self.wanted.iter().map(|(id, (epoch, want))| (*id, *epoch, *want)).collect()
+    }
+
+    /// The same as it was told last.
+    pub(super) fn still_wanted(&self) -> &BTreeMap<GroupId, (GroupEpoch, Want)> {
+        &self.wanted
+    }
+
+    /// The maps that nodes told of, and this one.
+    pub(super) fn haves(&self) -> BTreeMap<NodeId, Have> {
+        let mut haves = std::mem::take(&mut *self.told.haves.lock().expect("no panic"));
+        let own = self.map.as_ref().map(|map| (self.me.node, (self.me.incarnation, map.epoch, map.revision)));
+        haves.extend(own);
+        haves
+    }
+
+    /// The nodes to which it has links, and itself.
+    pub(super) fn links(&self) -> BTreeSet<NodeId> {
+        self.hub.links().into_keys().chain([self.me.node]).collect()
     }
 
     /// Looks at the clock, and ticks when it is time.

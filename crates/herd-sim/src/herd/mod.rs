@@ -19,6 +19,7 @@
 
 mod check;
 mod client;
+mod control;
 mod door;
 mod machine;
 mod plan;
@@ -135,7 +136,7 @@ mod tests {
     fn what_failed_once_holds() {
         for &(seed, copies) in FAILED_ONCE {
             for without in [Vec::new(), (19..30).collect(), (24..30).collect()] {
-                let cut = Cut { copies, without, ..Cut::default() };
+                let cut = Cut { copies, without, reigns: Some(false), ..Cut::default() };
                 if let Err(error) = run(seed, &cut) {
                     panic!("seed {seed}, {cut:?}: {error}");
                 }
@@ -147,7 +148,7 @@ mod tests {
     #[test]
     fn a_copy_that_ends_in_a_later_view_is_seated() {
         let without = super::plan::FAULT_NUMBERS.filter(|fault| !matches!(fault, 5 | 6)).collect();
-        let cut = Cut { nodes: Some(3), copies: Some(3), ops: Some(398), without };
+        let cut = Cut { nodes: Some(3), copies: Some(3), ops: Some(398), reigns: Some(false), without };
         if let Err(error) = run(12, &cut) {
             panic!("{error}");
         }

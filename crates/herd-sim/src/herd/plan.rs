@@ -17,6 +17,9 @@ const REFUSED: std::ops::Range<usize> = 22..24;
 const EXPELLED: std::ops::Range<usize> = 24..27;
 /// And those in which it soon leads again.
 const RETURNS: std::ops::Range<usize> = 27..30;
+/// Those of the herd's own warden, and of them the one by which a node more comes for certain.
+const REIGN: std::ops::Range<usize> = 22..30;
+const JOINS: usize = 22;
 /// Values above this are asked for and given in frames.
 const LARGE_BYTES: u64 = 200_000;
 
@@ -48,9 +51,42 @@ pub(super) enum Fault {
     /// When a member has told that it holds a write and another one has not heard of it yet, that other one leads what
     /// the write's primary led, which hears nothing, and a little later that leads again.
     Return(usize),
+    /// Of the herd's own warden.
+    Reign(Reigning),
     /// A node has no memory left. When it refuses a write, others lead what the write's primary led, which can't tell
     /// its other members of the refusal for so long, ms.
     Refuse(usize, u64),
+}
+
+/// What goes wrong with the herd's own warden, or what it has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reigning {
+    /// The process of who is in office dies, and is started anew after so long, ms.
+    Die(u64),
+    /// Who is in office does nothing for so long, ms.
+    Pause(u64),
+    /// The store has a trouble for so long, ms.
+    Ail(Trouble, u64),
+    /// A node and the machine of who is in office do not hear each other for so long, ms.
+    Apart(usize, u64),
+    /// A node and who is not in office do not hear each other; a while later the store goes on somewhere else, and
+    /// that one is in office.
+    Move(usize, u64),
+    /// A node more.
+    Join,
+    /// A collection comes, is emptied, or goes.
+    Collection(u64),
+}
+
+/// What ails a control store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Trouble {
+    /// It takes long.
+    Slow,
+    /// It does not answer, and does nothing.
+    Gone,
+    /// Some answers are lost, of what is done or not, or done later.
+    Lossy,
 }
 
 /// What is asked of an object.
@@ -71,6 +107,11 @@ pub(super) enum Family {
 pub(super) struct Plan {
     pub(super) random: Random,
     pub(super) nodes: usize,
+    /// The herd's own warden reigns, over a store beside it, or one apart from all nodes.
+    pub(super) reigns: bool,
+    pub(super) is_embedded: bool,
+    /// Nodes that come later.
+    pub(super) newcomers: usize,
     /// Copies of each object.
     pub(super) copies: u8,
     /// A node with little memory.
@@ -97,6 +138,8 @@ pub struct Cut {
     pub nodes: Option<usize>,
     /// Copies of each object, at most as many as nodes; else as the seed says.
     pub copies: Option<u8>,
+    /// The herd's own warden reigns, and not the test; else as the seed says.
+    pub reigns: Option<bool>,
     /// Operations; else as many as a run has.
     pub ops: Option<usize>,
     /// Numbers of the faults that do not happen.
@@ -114,7 +157,7 @@ impl Plan {
         let clients = 3 + random.below(5) as usize;
         let even = random.chance(50);
         // Often as slow as leases allow.
-        let lags = (0..nodes).map(|_| if even { 0 } else { (2 * random.below(500)).min(500) }).collect();
+        let lags: Vec<u64> = (0..nodes).map(|_| if even { 0 } else { (2 * random.below(500)).min(500) }).collect();
         let count = 3 + random.below(6) as usize;
         let mut faults: Vec<(usize, Fault)> = (0..count)
             .map(|_| (20 + random.below(OPS as u64 - 60) as usize, Self::fault(&mut random, nodes)))
@@ -125,15 +168,40 @@ impl Plan {
             number += 1;
             !cut.without.contains(&(number - 1))
         });
-        if copies > 1 {
+        let mut reign = Random::new(seed ^ 0x3E1_6405);
+        let drawn = reign.chance(50);
+        let reigns = cut.reigns.unwrap_or(drawn) && copies > 1;
+        if copies > 1 && !reigns {
             Self::add_more(&mut faults, seed, nodes, &cut.without);
         }
         let keys = 2 + random.below(4) as usize;
         let value_bytes = [60, 2_000, 20_000, LARGE_BYTES, 600_000][random.below(5) as usize];
         let look_ns = random.below(20_000);
         let ops = cut.ops.unwrap_or(OPS);
+        let is_embedded = reign.chance(50);
+        let newcomers = if reigns { 1 + reign.below(2) as usize } else { 0 };
+        let lags = lags.into_iter().chain((0..newcomers).map(|_| reign.below(500))).collect();
+        if reigns {
+            Self::add_reign(&mut faults, seed, nodes, &cut.without);
+        }
         let random = Random::new(seed);
-        Self { random, nodes, copies, small, clients, ops, faults, lags, keys, value_bytes, look_ns, values: 0 }
+        Self {
+            random,
+            nodes,
+            reigns,
+            is_embedded,
+            newcomers,
+            copies,
+            small,
+            clients,
+            ops,
+            faults,
+            lags,
+            keys,
+            value_bytes,
+            look_ns,
+            values: 0,
+        }
     }
 
     fn add_more(faults: &mut Vec<(usize, Fault)>, seed: u64, nodes: usize, without: &[usize]) {
@@ -150,6 +218,36 @@ impl Plan {
         });
         Self::more(faults, Random::new(seed ^ 0xE8_9E11), EXPELLED.chain(RETURNS), without, |random, number| {
             if EXPELLED.contains(&number) { Fault::Expel(one(random)) } else { Fault::Return(one(random)) }
+        });
+    }
+
+    /// What goes wrong where the herd's own warden reigns: instead of what the test would do.
+    fn add_reign(faults: &mut Vec<(usize, Fault)>, seed: u64, nodes: usize, without: &[usize]) {
+        for (at, fault) in faults.iter_mut() {
+            let ms = 500 + 37 * *at as u64;
+            match *fault {
+                Fault::Epoch(_) => *fault = Fault::Reign(Reigning::Collection(ms)),
+                Fault::Depose(one) => *fault = Fault::Reign(Reigning::Apart(one, ms)),
+                _ => {}
+            }
+        }
+        Self::more(faults, Random::new(seed ^ 0x1A_7E11), LATE, without, |random, _| {
+            let (one, more) = (random.below(nodes as u64) as usize, random.below(nodes as u64 - 1) as usize);
+            Fault::Late(one, (one + 1 + more) % nodes, 1 + random.size(4_000))
+        });
+        Self::more(faults, Random::new(seed ^ 0x4E_161E), REIGN, without, |random, number| {
+            let one = random.below(nodes as u64) as usize;
+            let ms = LEASE_MS + random.below(5_000);
+            Fault::Reign(match (number, random.below(8)) {
+                (JOINS, _) => Reigning::Join,
+                (_, 0) => Reigning::Die(random.size(6_000)),
+                (_, 1) => Reigning::Pause(3 * ms),
+                (_, 2) => Reigning::Ail(Trouble::Slow, 2 * ms),
+                (_, 3) => Reigning::Ail(Trouble::Gone, ms),
+                (_, 4) => Reigning::Ail(Trouble::Lossy, 2 * ms),
+                (_, 5) => Reigning::Apart(one, ms),
+                _ => Reigning::Move(one, ms),
+            })
         });
     }
 

@@ -1,0 +1,152 @@
+//! The end of a run: nothing goes wrong any more, and all is looked at.
+
+use super::super::check::{Op, Verdict, check};
+use super::super::machine::node;
+use super::*;
+use herd_node::Unsettled;
+
+/// Until when a herd is whole again in which nothing goes wrong, ms. Clocks go up to twice as slow.
+const WHOLE_MS: u64 = 60_000;
+
+impl<S: Service> World<S> {
+    /// Nothing goes wrong any more: what is under way ends, and each object is looked at by each node.
+    pub(super) fn calm(&mut self) -> Result<(), String> {
+        self.quiet = true;
+        self.paths.clear();
+        self.traps.clear();
+        self.cables.iter_mut().for_each(|it| it.late_ns = 0);
+        let now_ns = self.now_ns();
+        self.paused.iter_mut().for_each(|paused| wake(paused, now_ns));
+        self.machines.iter().flatten().for_each(|machine| machine.inside.leave_memory(None));
+        self.restarts.values_mut().for_each(|until_ns| *until_ns = 0);
+        self.news.iter_mut().for_each(|news_ns| *news_ns = 0);
+        self.come_to_rest()?;
+        let keys: Vec<usize> = self.history.ops.keys().copied().collect();
+        let untold = self.history.nothing + self.history.open;
+        for at in 0..self.begun {
+            self.clients[0].lost(&mut self.history);
+            self.connect_to(0, at, at as u64);
+            for key in &keys {
+                let (now_ns, paused_ns) = (self.now_ns(), slept(&self.paused[at], self.now_ns()));
+                self.clients[0].look(&mut self.history, *key, now_ns, paused_ns);
+                while !self.clients[0].is_idle() {
+                    self.step()?;
+                }
+            }
+        }
+        if self.history.nothing + self.history.open > untold {
+            let last = |ops: &Vec<Op>| ops.iter().rev().take(self.begun).map(|op| format!("{op}\n")).collect();
+            let last: Vec<String> = self.history.ops.values().map(last).collect();
+            let groups: Vec<String> = self.map.spreads[0].groups.iter().map(|group| format!("{group:?}\n")).collect();
+            let text = "not all objects can be had when nothing goes wrong any more";
+            return Err(format!("{text}:\n{}{}", last.concat(), groups.concat()));
+        }
+        for client in &mut self.clients {
+            client.lost(&mut self.history);
+        }
+        self.plan.ops = 0;
+        self.rest(1_000)?;
+        self.compare()?;
+        for (at, machine) in self.machines[..self.begun].iter().enumerate() {
+            let mut unsettled = machine.as_ref().expect("all run by now").inside.unsettled();
+            if self.plan.copies > 1 {
+                // The requests that groups answered are kept.
+                unsettled.held_bytes = 0;
+            }
+            if unsettled != Unsettled::default() {
+                return Err(format!("{unsettled:?} are left at n{} when all clients have gone", at + 1));
+            }
+        }
+        Ok(())
+    }
+
+    /// All members of a group have the same, and no write is pending.
+    pub(super) fn compare(&self) -> Result<(), String> {
+        let (spread, mut of_slot) = (&self.map.spreads[0], BTreeMap::new());
+        for (at, machine) in self.machines[..self.begun].iter().enumerate() {
+            for copy in machine.as_ref().expect("all run by now").inside.copies() {
+                let inside = &machine.as_ref().expect("as above").inside;
+                let slot = inside.slot(&copy.name);
+                if spread.group_of(slot).members().any(|member| member == node(at)) {
+                    of_slot.entry((slot, copy.name.clone())).or_insert_with(Vec::new).push((at, copy));
+                }
+            }
+        }
+        for ((slot, _), copies) in of_slot {
+            let group = spread.group_of(slot);
+            let (first, whole) =
+                (&copies[0].1, group.copies() == copies.len() && group.others.len() + 1 == copies.len());
+            // What fewer nodes have than it needs stays under way until there are enough.
+            let is_enough = group.copies() >= usize::from(spread.needed);
+            let state = |copy: &herd_node::Copy| (copy.version, copy.value.clone());
+            let differs = |copy: &herd_node::Copy| state(copy) != state(first) || is_enough && copy.pending.is_some();
+            if !whole || copies.iter().any(|(_, copy)| differs(copy)) {
+                let told = |(at, copy): &(usize, herd_node::Copy)| {
+                    let (version, pending) = (copy.version, copy.pending);
+                    format!("n{} has {} bytes, version {version}, pending {pending:?}; ", at + 1, copy.value.len())
+                };
+                let all: String = copies.iter().map(told).collect();
+                return Err(format!("copies of {} differ: {all}{group:?}", String::from_utf8_lossy(&first.name)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets time pass until all that was under way has ended, and the herd is whole.
+    fn come_to_rest(&mut self) -> Result<(), String> {
+        let Some(reign) = &mut self.reign else { return self.rest(6_000) };
+        reign.store.heal();
+        let until_ns = self.now_ns() + WHOLE_MS * 1_000_000;
+        while let Some(short) = self.shortfall() {
+            if self.now_ns() > until_ns {
+                return Err(format!(
+                    "after {WHOLE_MS} ms in which nothing went wrong the herd is not whole: {short}\n{}",
+                    self.told_of_all()
+                ));
+            }
+            self.rest(500)?;
+        }
+        self.rest(3_000)
+    }
+
+    /// The herd, for people.
+    fn told_of_all(&self) -> String {
+        let nodes =
+            self.map.nodes.iter().map(|node| format!("{} life {} {:?}; ", node.name, node.incarnation, node.state));
+        let wants = self.machines.iter().flatten().map(|it| format!("{:?} wants {:?}; ", it.me, it.still_wanted()));
+        let offices = self.reign.iter().flat_map(|reign| &reign.offices).map(|office| format!("\n{}", office.told()));
+        let epoch = self.map.epoch;
+        format!(
+            "epoch {epoch}, {}{}{}",
+            nodes.collect::<String>(),
+            wants.collect::<String>(),
+            offices.collect::<String>()
+        )
+    }
+
+    /// Lets so much time pass.
+    pub(super) fn rest(&mut self, ms: u64) -> Result<(), String> {
+        let end_ns = self.now_ns() + ms * 1_000_000;
+        while self.now_ns() < end_ns {
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn judge(&mut self) -> Result<(), String> {
+        let mut undecided = 0;
+        for (key, ops) in &self.history.ops {
+            match check(ops) {
+                Verdict::Right => {}
+                Verdict::TooMany => undecided += 1,
+                Verdict::Wrong(why) => {
+                    let mut text = format!("no order of what happened to {} explains it: {why}", name(*key));
+                    ops.iter().for_each(|op| text += &format!("    {op}\n"));
+                    return Err(text);
+                }
+            }
+        }
+        self.counts.insert("objects not decided", undecided);
+        Ok(())
+    }
+}
