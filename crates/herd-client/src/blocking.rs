@@ -187,8 +187,8 @@ impl Client {
         self.write(Request::destroy(name)?, Upload::Nothing).map(|_| ())
     }
 
-    /// Has a node give away all that it keeps, or, if it `stays`, calls that off. This is told when it begins: the state
-    /// of the herd tells how many groups the node keeps still.
+    /// Has a node give away all that it keeps, or, if it `stays`, calls that off. This is told when it begins: the
+    /// state of the herd tells how many groups the node keeps still.
     pub fn drain(&self, node: &str, stays: bool) -> Result<()> {
         let method = if stays { "stay" } else { "drain" };
         self.write(Request::about_node(method, node), Upload::Nothing).map(|_| ())

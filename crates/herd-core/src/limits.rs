@@ -495,8 +495,8 @@ pub const BALANCE_CALM_MS: u64 = 3_000;
 /// Groups whose lead goes to another member with one map: each takes no write for some ms.
 pub const BALANCE_MOVES_MAX: usize = 64;
 
-/// Copies of groups that are made at one node at a time where members move: two, so that the next is under way while one
-/// is being seated; what clients ask of that node stands behind one object of each at most.
+/// Copies of groups that are made at one node at a time where members move: two, so that the next is under way while
+/// one is being seated; what clients ask of that node stands behind one object of each at most.
 pub const MOVES_AT_ONCE: usize = 2;
 
 /// What primaries want, in one request: in JSON at most 60 bytes each, in a field of 1 KiB.

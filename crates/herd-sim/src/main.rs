@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const USAGE: &str = "usage: herd-sim one|herd [--seed N | --seeds A..B] [--seconds S] [--jobs N]
-       herd-sim herd .. [--nodes N] [--copies N] [--warden herd|test] [--ops N] [--without N,N,..]    a run as it is cut";
+       herd-sim herd .. [--nodes N] [--copies N] [--warden herd|test] [--ops N] [--without N,N,..]   a run cut so";
 
 struct Args {
     /// How whole herds are cut; none: one node each.

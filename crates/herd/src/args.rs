@@ -75,8 +75,8 @@ pub(crate) enum Command {
     Group(GroupArgs),
     /// Move all that a node keeps to the others, so that it can be stopped
     #[command(
-        after_help = "Objects stay readable and writable while they move. The command returns when the node is empty; a \
-node that is empty may be stopped, and the herd forgets it. It may be interrupted and given again.
+        after_help = "Objects stay readable and writable while they move. The command returns when the node is empty; \
+a node that is empty may be stopped, and the herd forgets it. It may be interrupted and given again.
 
 Exit status: 0 the node is empty, 1 there is no such node, 3 what it keeps has nowhere to go.
 

@@ -71,7 +71,7 @@ fn wait(args: &DrainArgs, all: u64) -> Result<Value, Failure> {
         if moved.elapsed() > STUCK && !told {
             told = true;
             out::tell(format!(
-                "herd: drain: {left} groups of {} have not moved for {} s: `herd group ls` and the nodes' logs tell why",
+                "herd: drain: {left} groups of {} have not moved for {} s: `herd group ls` and the logs tell why",
                 args.drained,
                 STUCK.as_secs()
             ));

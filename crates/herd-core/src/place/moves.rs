@@ -7,8 +7,8 @@
 //!
 //! * one whose node drains; else one that is on the host of another; else one of the node that keeps most above its
 //!   share;
-//! * who leads hands the lead over first, and stays a backup until it has told that it has the map which says so. Nobody
-//!   is taken out that may take itself for the primary: it would answer reads while others write.
+//! * who leads hands the lead over first, and stays a backup until it has told that it has the map which says so.
+//!   Nobody is taken out that may take itself for the primary: it would answer reads while others write.
 //!
 //! Some moves at a time to each node: what clients want there must not stand behind all that moves.
 //!
@@ -28,7 +28,8 @@ impl Draft {
         let moves = |spread: &Spread, group: &Group| {
             group.members().count() > usize::from(spread.copies) || group.members().any(drains)
         };
-        self.spreads.iter().any(|spread| spread.groups.iter().any(|group| moves(spread, group)))
+        let mut kept = self.spreads.iter().filter(|spread| spread.kind == Kind::Kept);
+        kept.any(|spread| spread.groups.iter().any(|group| moves(spread, group)))
     }
 
     /// Whether a node keeps something, or may get something: what all must have heard, it must.
@@ -76,7 +77,7 @@ impl Draft {
     pub fn end_moves(&mut self, has: impl Fn(NodeId, u32) -> bool, is_heard: impl Fn(NodeId) -> bool) -> bool {
         let nodes = std::mem::take(&mut self.nodes);
         let mut any = false;
-        for spread in &mut self.spreads {
+        for spread in self.spreads.iter_mut().filter(|spread| spread.kind == Kind::Kept) {
             let mut moves = Moves::of(spread, &nodes);
             let mut loads = Loads::of(spread, &moves.slots);
             for (number, goes) in moves.leavers(spread) {
@@ -85,10 +86,10 @@ impl Draft {
                     continue;
                 }
                 any |= match group.primary == Some(goes) {
-                    true => group.hand_over(|backups| {
-                        let stay: Vec<NodeId> = backups.iter().copied().filter(|id| !moves.drains(*id)).collect();
-                        loads.lightest(&stay, slots, &is_heard)
-                    }),
+                    true => {
+                        let stay = moves.successors(group);
+                        group.hand_over(|_| loads.lightest(&stay, slots, &is_heard))
+                    }
                     false if has(goes, group.epoch) => {
                         group.others.retain(|member| member.node != goes);
                         group.eligible.retain(|id| *id != goes);
@@ -194,6 +195,16 @@ impl<'n> Moves<'n> {
         self.nodes.get(&id).is_some_and(|node| node.state == NodeState::Draining)
     }
 
+    /// Who may lead after a primary that goes. Who has just come knows least of which requests were answered before: it
+    /// leads only where nobody else has all.
+    fn successors(&self, group: &Group) -> Vec<NodeId> {
+        let backups = group.others.iter().filter(|it| it.standing == Standing::Backup && !self.drains(it.node));
+        let latest = backups.clone().map(|it| it.since).max();
+        let (new, old): (Vec<&Member>, Vec<&Member>) = backups.partition(|it| Some(it.since) == latest);
+        let may = if old.is_empty() { new } else { old };
+        may.into_iter().map(|member| member.node).collect()
+    }
+
     /// How much more a node keeps than its share.
     fn excess(&self, id: NodeId) -> i64 {
         let of = |slots: &BTreeMap<NodeId, i64>| slots.get(&id).copied().unwrap_or(0);
@@ -263,9 +274,9 @@ impl<'n> Moves<'n> {
         evened.max().map(|(_, Reverse(number), from, to)| (number, from, to))
     }
 
-    /// Who gets what a member has: on the host of no other member, and in the rack of none, as far as there are such; of
-    /// those that are free who keeps least of its share. Nobody on a host that another member is on, unless that one
-    /// is, too, or must go.
+    /// Who gets what a member has: on the host of no other member, and in the rack of none, as far as there are such;
+    /// of those that are free who keeps least of its share. Nobody on a host that another member is on, unless that
+    /// one is, too, or must go.
     fn target(
         &self,
         group: &Group,

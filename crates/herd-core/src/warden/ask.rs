@@ -190,6 +190,8 @@ pub enum Refusal {
         /// Nodes that would be there without it.
         nodes: usize,
     },
+    /// The node of this name keeps what collections of class `cache` hold, which does not move.
+    KeepsCache(String),
     /// Of collections.
     Collection(Error),
     /// Somebody else is the warden: who, if known. Ask there.
@@ -251,6 +253,10 @@ impl fmt::Display for Refusal {
             Refusal::NoNumber(what) => write!(f, "the herd has run out of numbers for {what}"),
             Refusal::Map(error) => error.fmt(f),
             Refusal::NoNode(name) => write!(f, "no node '{}': `herd nodes` shows all", quote(name.as_bytes())),
+            Refusal::KeepsCache(name) => {
+                let name = quote(name.as_bytes());
+                write!(f, "node '{name}' keeps objects of class 'cache', and to move these is not in this version")
+            }
             Refusal::NoRoomFor { name, copies, nodes } => {
                 let name = quote(name.as_bytes());
                 write!(f, "node '{name}' can't be drained: {copies} copies are kept, and {nodes} other ")?;
@@ -309,6 +315,7 @@ impl From<Refusal> for Error {
                 ErrorKind::Unreachable
             }
             Refusal::NoNode(_) => ErrorKind::NotFound,
+            Refusal::KeepsCache(_) => ErrorKind::NotInVersion,
             Refusal::NoNumber(_) | Refusal::TooManyNodes | Refusal::Map(_) => ErrorKind::Full,
             Refusal::OtherHerd { .. }
             | Refusal::OldProtocol { .. }

@@ -58,6 +58,11 @@ pub(super) struct Kept {
 }
 
 impl Kept {
+    /// That the store holds this still.
+    pub(super) fn compare(&self) -> Compare {
+        Compare { key: MAP.into(), revision: self.revision }
+    }
+
     /// The same, with the head at this revision.
     pub(super) fn at(self, revision: Revision) -> Self {
         Self { revision, ..self }

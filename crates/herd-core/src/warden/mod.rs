@@ -132,6 +132,8 @@ enum Phase {
     Seeking,
     /// A range is under way: the next page of all.
     Loading(Range, Vec<Entry>),
+    /// All was read; a transaction is under way that asks whether it is so still, and this in office.
+    Confirming(Box<Kept>),
     /// A transaction is under way that only asks whether this is in office still.
     Assuring,
     /// In office, nothing is under way.
@@ -306,6 +308,7 @@ impl Warden {
         match std::mem::replace(&mut self.phase, Phase::Away) {
             Phase::Seeking => self.sought(reply),
             Phase::Loading(range, entries) => self.loaded(range, entries, reply),
+            Phase::Confirming(kept) => self.confirmed(*kept, reply),
             Phase::Writing => self.written(reply),
             Phase::Assuring => self.assured(reply),
             // No call was under way.
@@ -434,7 +437,8 @@ impl Warden {
                     return self.call(Phase::Loading(range.clone(), entries), Call::Range(range));
                 }
                 match layout::load(&entries) {
-                    Ok(kept) => self.know(kept),
+                    Ok(Some(kept)) => self.confirm(kept),
+                    Ok(None) => self.begin_herd(),
                     Err(text) => self.give_way(&Refusal::Store(format!("control store: {text}"))),
                 }
             }
@@ -444,13 +448,29 @@ impl Warden {
         }
     }
 
+    /// Somebody else may have come into office while this read, and have written: nodes must not be told of that as if
+    /// it were of this one's term.
+    fn confirm(&mut self, kept: Kept) {
+        let compares = vec![kept.compare()];
+        let txn = Txn { term: Some(self.term()), compares, ..Txn::default() };
+        self.call(Phase::Confirming(Box::new(kept)), Call::Txn(txn));
+    }
+
+    fn confirmed(&mut self, kept: Kept, reply: Result<Reply, ControlError>) {
+        match reply {
+            Ok(Reply::Outcome(Outcome::Done(_))) => self.know(kept),
+            Ok(_) => self.rest(),
+            Err(error @ (ControlError::Unknown(_) | ControlError::Unreachable(_))) => self.unheard(&error),
+            Err(error) => self.lose(&Refusal::Store(error.to_string())),
+        }
+    }
+
     fn term(&self) -> Term {
         self.office.as_ref().map_or(0, |office| office.term)
     }
 
-    /// In office, and what the store holds is this; `None`: nothing yet.
-    fn know(&mut self, kept: Option<Kept>) {
-        let Some(mut kept) = kept else { return self.begin_herd() };
+    /// In office, and what the store holds is this.
+    fn know(&mut self, mut kept: Kept) {
         self.config.birth = None;
         let (least, epoch) = (kept.state.protocol_min, kept.state.map.epoch);
         if epoch < self.told {

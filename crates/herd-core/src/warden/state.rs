@@ -9,7 +9,7 @@ use crate::collection::{Class, Spec};
 use crate::control::Term;
 use crate::key::CollectionId;
 use crate::limits::NODES_MAX;
-use crate::place::{Collection, Draft, Grows, Kind, Map, MapError, Node, NodeId, NodeState};
+use crate::place::{Collection, Draft, GroupId, Grows, Kind, Map, MapError, Node, NodeId, NodeState};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -189,8 +189,14 @@ impl State {
     /// An error if what the node keeps has nowhere to go.
     fn check_drain(&self, node: &Node) -> Result<(), Refusal> {
         let name = node.name.clone();
+        let is_cache = |id: &GroupId| self.map.spread(id.spread).is_some_and(|spread| spread.kind == Kind::Cache);
+        if self.held && self.map.groups_of(node.id).any(|(id, _)| is_cache(&id)) {
+            return Err(Refusal::KeepsCache(name));
+        }
         let stay = self.map.nodes.iter().filter(|it| it.state == NodeState::Up && it.id != node.id).count();
-        let kept = self.map.groups_of(node.id).map(|(_, group)| group.members().count()).max();
+        // What moves has a member more for a while.
+        let copies = |id: GroupId| self.map.spread(id.spread).map_or(0, |spread| usize::from(spread.copies));
+        let kept = self.map.groups_of(node.id).map(|(id, group)| group.members().count().min(copies(id))).max();
         match kept.filter(|copies| *copies > stay) {
             Some(copies) => Err(Refusal::NoRoomFor { name, copies, nodes: stay }),
             None => Ok(()),

@@ -265,3 +265,73 @@ fn nodes_are_not_judged_while_a_change_is_written() {
     bench.settle();
     assert!(bench.warden.judged().is_some());
 }
+
+/// The nodes of these numbers keep so many groups.
+fn keep(bench: &Bench) -> Vec<usize> {
+    let map = bench.map();
+    map.nodes.iter().map(|node| map.groups_of(node.id).count()).collect()
+}
+
+/// Primaries bring members up to date, nodes have each map, and time goes by, until nothing changes.
+fn move_all(bench: &mut Bench) {
+    for _ in 0..400 {
+        let epoch = bench.map().epoch;
+        let syncing = all(bench, Standing::Syncing);
+        want(bench, &syncing, Want::Joining);
+        bench.tick(WARDEN_TICK_MS);
+        bench.all_have();
+        if epoch == bench.map().epoch && all(bench, Standing::Syncing).is_empty() {
+            return;
+        }
+    }
+    panic!("it comes to no end");
+}
+
+#[test]
+fn who_comes_late_gets_its_share_when_all_is_calm_and_who_drains_gives_all_away() {
+    let two = Config { birth: Some(Birth { copies: Some(2), ..birth() }), ..config("a") };
+    let mut bench = Bench::new(two);
+    bench.join_all(1..=3);
+    bench.all_have();
+    bench.ask(Ask::Hold).expect("all have the map");
+    bench.tick(WARDEN_HEARS_MS);
+    bench.join(join(4, 1));
+    bench.all_have();
+    bench.tick(WARDEN_TICK_MS);
+    assert_eq!(keep(&bench), [16, 16, 16, 0], "not at once");
+    calm(&mut bench);
+    assert_eq!(all(&bench, Standing::Syncing).len(), 2, "two at a time");
+    move_all(&mut bench);
+    assert_eq!(keep(&bench), [12, 12, 12, 12]);
+    let drain = |stays| Ask::Drain { name: bench_name(2), stays };
+    assert_eq!(bench.ask(drain(false)), Ok(Answer::Drains));
+    assert_eq!(bench.ask(drain(false)), Ok(Answer::Drains), "asked again it is so already");
+    bench.tick(WARDEN_TICK_MS);
+    assert!(!all(&bench, Standing::Syncing).is_empty());
+    assert_eq!(bench.ask(drain(true)), Ok(Answer::Drains));
+    assert_eq!((keep(&bench), all(&bench, Standing::Syncing)), (vec![12; 4], vec![]), "it is called off");
+    bench.ask(drain(false)).expect("it drains again");
+    move_all(&mut bench);
+    assert_eq!(keep(&bench)[1], 0);
+    // It has started anew, and drains still.
+    bench.join(join(2, 2));
+    move_all(&mut bench);
+    calm(&mut bench);
+    assert_eq!(keep(&bench)[1], 0);
+    let second = bench.map().nodes[1].clone();
+    assert_eq!(second.state, NodeState::Draining);
+    // It is in no map once it is silent.
+    let _ = bench.warden.judged();
+    bench.warden.beats(vec![(second.id, second.incarnation)], Vec::new());
+    bench.tick(WARDEN_TICK_MS);
+    assert_eq!(bench.map().nodes.len(), 3);
+    bench.ask(drain(false)).expect_err("there is no such node");
+    bench.ask(Ask::Drain { name: bench_name(1), stays: false }).expect("two others stay");
+    move_all(&mut bench);
+    let refused = bench.ask(Ask::Drain { name: bench_name(3), stays: false });
+    assert!(matches!(refused, Err(Refusal::NoRoomFor { copies: 2, nodes: 1, .. })), "{refused:?}");
+}
+
+fn bench_name(number: u32) -> String {
+    join(number as u8, 1).name
+}

@@ -6,7 +6,9 @@ use super::*;
 use herd_node::Unsettled;
 
 /// Until when a herd is whole again in which nothing goes wrong, ms. Clocks go up to twice as slow.
-const WHOLE_MS: u64 = 60_000;
+const WHOLE_MS: u64 = 90_000;
+/// How long the map is the same when nothing more will change it.
+const STILL_MS: u64 = 9_000;
 
 impl<S: Service> World<S> {
     /// Nothing goes wrong any more: what is under way ends, and each object is looked at by each node.
@@ -97,16 +99,23 @@ impl<S: Service> World<S> {
         let Some(reign) = &mut self.reign else { return self.rest(6_000) };
         reign.store.heal();
         let until_ns = self.now_ns() + WHOLE_MS * 1_000_000;
-        while let Some(short) = self.shortfall() {
+        // Nodes get their shares when the map has been the same for a while.
+        let (mut epoch, mut since_ns) = (0, 0);
+        while self.now_ns() < since_ns + STILL_MS * 1_000_000 || epoch != self.map.epoch {
+            let short = self.shortfall().or_else(|| self.map.is_moving().then(|| "members move".into()));
             if self.now_ns() > until_ns {
+                let short = short.unwrap_or_else(|| format!("the map changes: epoch {}", self.map.epoch));
                 return Err(format!(
                     "after {WHOLE_MS} ms in which nothing went wrong the herd is not whole: {short}\n{}",
                     self.told_of_all()
                 ));
             }
+            if short.is_some() || epoch != self.map.epoch {
+                (epoch, since_ns) = (self.map.epoch, self.now_ns());
+            }
             self.rest(500)?;
         }
-        self.rest(3_000)
+        Ok(())
     }
 
     /// The herd, for people.

@@ -1,5 +1,5 @@
-//! A warden at work on its machine, driven as a node's own thread drives it (`herd_node::warden`): one call to the store
-//! at a time, and nothing else meanwhile; then what has come.
+//! A warden at work on its machine, driven as a node's own thread drives it (`herd_node::warden`): one call to the
+//! store at a time, and nothing else meanwhile; then what has come.
 
 use super::super::control;
 use super::reign::{Reign, STORE_GONE};
