@@ -677,7 +677,7 @@ mod tests {
         let told = |line: &str| not_in_version(&line.split(' ').map(OsString::from).collect::<Vec<_>>()).is_some();
         for line in [
             "herd group set",
-            "herd drain",
+            "herd detach",
             "herd node --site a",
             "herd node --config=herd.toml",
             "herd node --listen unix:/run/herd",

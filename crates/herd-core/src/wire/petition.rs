@@ -209,6 +209,8 @@ mod tests {
             created,
             Answer::Destroyed,
             Answer::Flushed { generation: 7 },
+            Answer::Drains,
+            Answer::Drains,
             Answer::Noted,
         ];
         let request = Header { verb: VERB_WARDEN, id: 3, ..Header::new(Kind::Request) };
