@@ -118,10 +118,19 @@ impl Group {
         self.primary.into_iter().chain(self.others.iter().map(|member| member.node))
     }
 
-    /// Its copies that count: the primary and the backups.
+    /// Its backups.
+    pub fn backups(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.others.iter().filter(|member| member.standing == Standing::Backup).map(|member| member.node)
+    }
+
+    /// Those whose copies count: the primary and the backups.
+    pub fn full(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.primary.into_iter().chain(self.backups())
+    }
+
+    /// Its copies that count.
     pub fn copies(&self) -> usize {
-        let backups = self.others.iter().filter(|member| member.standing == Standing::Backup).count();
-        usize::from(self.primary.is_some()) + backups
+        self.full().count()
     }
 }
 
@@ -348,9 +357,7 @@ impl Draft {
         hold(most <= GROUP_MEMBERS_MAX, "too many members of group", id)?;
         let known = |&node: &NodeId| self.node(node).is_some();
         hold(members.iter().chain(&eligible).all(known), "unknown node in group", id)?;
-        let backups = group.others.iter().filter(|member| member.standing == Standing::Backup);
-        let holders = group.primary.into_iter().chain(backups.map(|member| member.node));
-        hold(holders.into_iter().all(|node| eligible.contains(&node)), "primary or backup not eligible in group", id)?;
+        hold(group.full().all(|node| eligible.contains(&node)), "primary or backup not eligible in group", id)?;
         let latest = group.others.iter().map(|member| member.since).max().unwrap_or(0).max(group.primary_since);
         hold([latest, group.epoch, self.epoch].is_sorted(), "epochs out of order in group", id)?;
         hold(group.lost <= self.epoch, "loss of a later epoch in group", id)

@@ -148,9 +148,7 @@ impl Draft {
                 && let Some((number, next)) = loads.uneven(spread, &slots)
             {
                 let group = &mut spread.groups[number];
-                let Some(at) = group.others.iter().position(|member| member.node == next) else { break };
-                let Some(old) = group.primary.replace(next) else { break };
-                group.others[at].node = old;
+                let Some(old) = group.primary.filter(|_| group.hand_over(next)) else { break };
                 loads.moves(old, next, slots[number]);
                 left -= 1;
             }
@@ -168,10 +166,17 @@ impl Group {
         }
     }
 
+    /// A backup leads, who led is a backup; whether it could.
+    pub(super) fn hand_over(&mut self, next: NodeId) -> bool {
+        let Some(at) = self.others.iter().position(|member| member.node == next) else { return false };
+        let Some(old) = self.primary.replace(next) else { return false };
+        self.others[at].node = old;
+        true
+    }
+
     /// The copies that others than this node have.
     fn copies_without(&self, node: NodeId) -> usize {
-        let backups = self.others.iter().filter(|member| member.standing == Standing::Backup);
-        self.primary.into_iter().chain(backups.map(|member| member.node)).filter(|member| *member != node).count()
+        self.full().filter(|member| *member != node).count()
     }
 
     fn take_out(&mut self, node: NodeId, successor: impl FnOnce(&[NodeId]) -> Option<NodeId>) {
@@ -231,10 +236,10 @@ impl Loads {
         let mut best = (0, None);
         for (number, group) in spread.groups.iter().enumerate().filter(|(number, _)| slots[*number] > 0) {
             let Some(primary) = group.primary else { continue };
-            for member in group.others.iter().filter(|member| member.standing == Standing::Backup) {
-                let gain = self.part(primary, 0).saturating_sub(self.part(member.node, slots[number]));
+            for member in group.backups() {
+                let gain = self.part(primary, 0).saturating_sub(self.part(member, slots[number]));
                 if gain > best.0 {
-                    best = (gain, Some((number, member.node)));
+                    best = (gain, Some((number, member)));
                 }
             }
         }

@@ -24,9 +24,10 @@ use std::collections::BTreeMap;
 impl Draft {
     /// Whether a group has more members than it keeps copies, or one whose node drains: something moves, or is to.
     pub fn is_moving(&self) -> bool {
-        let drains = |id: NodeId| self.node(id).is_some_and(|node| node.state == NodeState::Draining);
+        let draining = self.nodes.iter().filter(|node| node.state == NodeState::Draining).map(|node| node.id);
+        let draining: Vec<NodeId> = draining.collect();
         let moves = |spread: &Spread, group: &Group| {
-            group.members().count() > usize::from(spread.copies) || group.members().any(drains)
+            group.members().count() > usize::from(spread.copies) || group.members().any(|id| draining.contains(&id))
         };
         let mut kept = self.spreads.iter().filter(|spread| spread.kind == Kind::Kept);
         kept.any(|spread| spread.groups.iter().any(|group| moves(spread, group)))
@@ -88,7 +89,8 @@ impl Draft {
                 any |= match group.primary == Some(goes) {
                     true => {
                         let stay = moves.successors(group);
-                        group.hand_over(|_| loads.lightest(&stay, slots, &is_heard))
+                        let next = loads.lightest(&stay, slots, &is_heard);
+                        next.is_some_and(|next| group.hand_over(next))
                     }
                     false if has(goes, group.epoch) => {
                         group.others.retain(|member| member.node != goes);
@@ -108,7 +110,7 @@ impl Draft {
         let state = if drains { NodeState::Draining } else { NodeState::Up };
         self.nodes.iter_mut().filter(|it| it.id == node).for_each(|it| it.state = state);
         if !drains {
-            self.call_off_moves();
+            self.call_off_moves(node);
         }
     }
 
@@ -118,12 +120,12 @@ impl Draft {
         groups.for_each(|group| group.others.retain(|it| it.node != node || it.standing == Standing::Backup));
     }
 
-    /// Calls off what moves and has not come yet: members that are being brought up to date where there are as many
-    /// others as copies are kept.
-    fn call_off_moves(&mut self) {
+    /// Calls off what moves from a node, or to it, and has not come yet: members that are being brought up to date
+    /// where there are as many others as copies are kept.
+    fn call_off_moves(&mut self, node: NodeId) {
         for spread in &mut self.spreads {
             let copies = usize::from(spread.copies);
-            for group in &mut spread.groups {
+            for group in spread.groups.iter_mut().filter(|group| group.members().any(|id| id == node)) {
                 while group.members().count() > copies
                     && let Some(at) = group.others.iter().position(|it| it.standing == Standing::Syncing)
                 {
@@ -133,41 +135,11 @@ impl Draft {
         }
     }
 
-    /// Where a node leads and another member has all, that leads from now on; whether there was such a group. The node
-    /// stays a backup.
-    pub fn hand_over(&mut self, node: NodeId, is_heard: impl Fn(NodeId) -> bool) -> bool {
-        let mut any = false;
-        for spread in &mut self.spreads {
-            let slots = spread.slots_of_groups();
-            let mut loads = Loads::of(spread, &slots);
-            let all = spread.groups.iter_mut().zip(slots);
-            for (group, slots) in all.filter(|(group, _)| group.primary == Some(node)) {
-                any |= group.hand_over(|backups| {
-                    let heard: Vec<NodeId> = backups.iter().copied().filter(|id| is_heard(*id)).collect();
-                    loads.lightest(&heard, slots, &is_heard)
-                });
-            }
-        }
-        any
-    }
-
     /// A node that keeps nothing is none of the herd any more.
     pub fn forget(&mut self, node: NodeId) {
         self.nodes.retain(|it| it.id != node);
         let groups = self.spreads.iter_mut().flat_map(|spread| &mut spread.groups);
         groups.for_each(|group| group.eligible.retain(|id| *id != node));
-    }
-}
-
-impl Group {
-    /// A backup leads, who led is a backup; whether there is one that may.
-    fn hand_over(&mut self, successor: impl FnOnce(&[NodeId]) -> Option<NodeId>) -> bool {
-        let backups = self.others.iter().filter(|member| member.standing == Standing::Backup);
-        let backups: Vec<NodeId> = backups.map(|member| member.node).collect();
-        let Some(next) = successor(&backups) else { return false };
-        let Some(old) = self.primary.replace(next) else { return false };
-        self.others.iter_mut().filter(|member| member.node == next).for_each(|member| member.node = old);
-        true
     }
 }
 
@@ -233,9 +205,7 @@ impl<'n> Moves<'n> {
     /// Which of the members that have all goes.
     fn leaver(&self, group: &Group) -> Option<NodeId> {
         let members: Vec<NodeId> = group.members().collect();
-        let backups = group.others.iter().filter(|member| member.standing == Standing::Backup);
-        let full = group.primary.into_iter().chain(backups.map(|member| member.node));
-        full.max_by_key(|id| {
+        group.full().max_by_key(|id| {
             let others: Vec<NodeId> = members.iter().copied().filter(|other| other != id).collect();
             let (host, _) = self.is_near(*id, &others);
             (self.drains(*id), host, self.excess(*id), *id)

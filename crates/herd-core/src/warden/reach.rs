@@ -1,7 +1,7 @@
 //! Which nodes the warden hears: who joined by it and was not lost since, and who has a link to its node.
 
 use super::Warden;
-use crate::limits::WARDEN_HEARS_MS;
+use crate::limits::{WARDEN_BATCH_MAX, WARDEN_HEARS_MS};
 use crate::place::{Map, Node, NodeId, NodeState};
 use std::collections::BTreeSet;
 
@@ -55,13 +55,13 @@ impl Reach {
         (of(&self.silent, &|node| map.counts(node)), of(&self.beating, &|node| node.state == NodeState::Down))
     }
 
-    /// Those that drained, keep nothing any more and have ended.
+    /// Those that drained, keep nothing any more and have ended: as many as one write has room for.
     pub(super) fn left(&self, map: &Map) -> Vec<NodeId> {
         let is = |node: &&Node| {
             let is_silent = self.silent.contains(&(node.id, node.incarnation));
             node.state == NodeState::Draining && is_silent && !map.counts(node)
         };
-        map.nodes.iter().filter(is).map(|node| node.id).collect()
+        map.nodes.iter().filter(is).map(|node| node.id).take(WARDEN_BATCH_MAX).collect()
     }
 }
 
