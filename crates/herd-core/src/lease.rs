@@ -68,6 +68,8 @@ pub struct Grants {
     /// The term in which a map was last read or written, and its epoch.
     map: (Term, u32),
     barred: BTreeSet<(NodeId, u64)>,
+    /// Lives that are over: nothing that came of them counts.
+    over: BTreeSet<(NodeId, u64)>,
     heard: BTreeMap<NodeId, Heard>,
     /// Since when this node itself beats without a gap, and its last beat, ns.
     steady: (u64, u64),
@@ -105,7 +107,7 @@ impl Grants {
     pub fn beat(&mut self, node: NodeId, incarnation: u64, now_ns: u64) -> Option<Grant> {
         let new = Heard { incarnation, heard_ns: now_ns, granted_ns: 0 };
         let heard = self.heard.entry(node).or_insert(new);
-        if heard.incarnation > incarnation {
+        if heard.incarnation > incarnation || self.over.contains(&(node, incarnation)) {
             return None;
         }
         if heard.incarnation < incarnation {
@@ -119,6 +121,11 @@ impl Grants {
         }
         heard.granted_ns = heard.granted_ns.max(now_ns);
         Some(Grant { term, epoch, lease_ms: LEASE_MS as u32 })
+    }
+
+    /// That life of a node is over: what is heard of it came before, and it is granted nothing any more.
+    pub fn bury(&mut self, node: NodeId, incarnation: u64) {
+        self.over.insert((node, incarnation));
     }
 
     /// This node's own beat, as [`Grants::beat`]. While it does not come nobody is known to be silent.
@@ -136,6 +143,7 @@ impl Grants {
     pub fn silent(&mut self, nodes: &[(NodeId, u64)], now_ns: u64) -> Vec<(NodeId, u64)> {
         self.barred.clear();
         self.heard.retain(|node, _| nodes.iter().any(|(known, _)| known == node));
+        self.over.retain(|life| nodes.contains(life));
         let (since_ns, last_ns) = self.steady;
         let is_steady = last_ns > 0 && now_ns <= last_ns + LEASE_STEADY_MS * MS;
         let lasts_ns = LEASE_MS * MS;
@@ -158,7 +166,8 @@ impl Grants {
 
     /// Whether a node, in that life, was heard within a few beats.
     pub fn is_heard(&self, node: NodeId, incarnation: u64, now_ns: u64) -> bool {
-        let heard = self.heard.get(&node).filter(|heard| heard.incarnation == incarnation);
+        let lives = |heard: &&Heard| heard.incarnation == incarnation && !self.over.contains(&(node, incarnation));
+        let heard = self.heard.get(&node).filter(lives);
         heard.is_some_and(|heard| now_ns < heard.heard_ns + LEASE_STEADY_MS * MS)
     }
 }
@@ -199,6 +208,22 @@ mod tests {
         grants.in_office(1, ns(3_000), ns(3_000));
         assert!(at(&mut grants, 1, 3_001) && at(&mut grants, 2, 3_003), "its next life is another one");
         assert!(!at(&mut grants, 1, 3_004), "and the one before is over");
+    }
+
+    #[test]
+    fn nothing_is_granted_to_a_life_that_is_over() {
+        let mut grants = Grants::default();
+        grants.in_office(1, 0);
+        assert!(grants.beat(NODE, 1, ns(10)).is_some() && grants.is_heard(NODE, 1, ns(11)));
+        grants.bury(NODE, 1);
+        for ms in [12, 13] {
+            assert_eq!(grants.beat(NODE, 1, ns(ms)), None);
+            assert!(!grants.is_heard(NODE, 1, ns(ms)), "what came before its end is no sign of life");
+            grants.silent(&[(NODE, 1)], ns(ms));
+        }
+        assert!(grants.beat(NODE, 2, ns(14)).is_some() && grants.is_heard(NODE, 2, ns(15)), "its next life");
+        grants.silent(&[(NODE, 2)], ns(16));
+        assert_eq!((grants.over.len(), grants.beat(NODE, 1, ns(17))), (0, None));
     }
 
     #[test]

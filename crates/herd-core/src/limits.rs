@@ -525,6 +525,29 @@ pub const JOIN_REDIAL_MS: u64 = 200;
 /// Nodes that a join asks one after the other, each of which names the next as the warden's.
 pub const JOIN_HOPS_MAX: usize = 5;
 
+/// How long a witness tells the end of its node in all: the warden's node may be started again meanwhile, and removes
+/// by itself what has been silent for longer.
+pub const OBITUARY_PATIENCE_MS: u64 = 10_000;
+
+/// How long it does so when it was told to end itself: who waits for it, such as a unit that starts the node again, is
+/// not to wait for long.
+pub const OBITUARY_HURRY_MS: u64 = 1_000;
+
+/// How long a node that ends in good order waits for its witness: an exchange, and the warden's disk.
+pub const OBITUARY_LAST_MS: u64 = 300;
+
+/// How soon a witness tells it again that was not heard.
+pub const OBITUARY_AGAIN_MS: u64 = 20;
+
+/// How long it rests at most, as that grows.
+pub const OBITUARY_AGAIN_MAX_MS: u64 = 500;
+
+/// How long one exchange of a witness may take.
+pub const OBITUARY_ASK_MS: u64 = 1_000;
+
+/// A line of what a witness is told: the addresses of a node.
+pub const OBITUARY_LINE_MAX_BYTES: usize = 2 * NODE_ADDRESSES_MAX * (MAP_TEXT_MAX_BYTES + 1);
+
 /// How long a connection waits for leave to hold the herd's first object. Those by HTTP end 5 s after they began.
 pub const HOLD_PATIENCE_MS: u64 = 4_000;
 

@@ -25,6 +25,7 @@ pub mod wire_hello;
 pub mod wire_join;
 pub mod wire_list;
 pub mod wire_map;
+pub mod wire_obituary;
 
 use crate::{Outcomes, session};
 
@@ -100,6 +101,7 @@ targets! {
         wire_hello,
         wire_join,
         wire_map,
+        wire_obituary,
         wire_group,
         wire_forward,
         wire_fields,

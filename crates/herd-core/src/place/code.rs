@@ -135,6 +135,7 @@ fn write_node(out: &mut Vec<u8>, node: &Node) {
         NodeState::Up => 0,
         NodeState::Draining => 1,
         NodeState::Down => 2,
+        NodeState::Dead => 3,
     });
     [&node.name, &node.host, &node.rack].into_iter().for_each(|text| put_text(out, text));
     put_count(out, node.addresses.len());
@@ -368,6 +369,7 @@ fn read_node(items: &mut Reader<'_>) -> Result<Node, MapError> {
         0 => NodeState::Up,
         1 => NodeState::Draining,
         2 => NodeState::Down,
+        3 => NodeState::Dead,
         other => return Err(MapError::Invalid("unknown state of a node", other.into())),
     };
     let (name, host, rack) = (items.text()?, items.text()?, items.text()?);

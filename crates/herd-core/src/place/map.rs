@@ -39,8 +39,10 @@ pub enum NodeState {
     Up,
     /// Gives away what it holds and gets nothing new.
     Draining,
-    /// Dead or silent: in no group.
+    /// Silent, and may live: in no group.
     Down,
+    /// Its process is known to have ended: in no group, and nobody has a link to it.
+    Dead,
 }
 
 /// A node as the map knows it.

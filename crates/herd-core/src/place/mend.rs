@@ -58,6 +58,23 @@ impl Draft {
         up.for_each(|it| it.state = NodeState::Down);
     }
 
+    /// The process of a node has ended, and what it had is gone: it is in no group any more, also where fewer copies
+    /// stay than a write needs. Groups that it led are led by a backup, of those that are heard first. A kept group of
+    /// which nobody else has all waits for it, led by nobody: what was lost is noted when it is started anew.
+    pub fn bury(&mut self, node: NodeId, is_heard: impl Fn(NodeId) -> bool) {
+        self.seat_joined();
+        for spread in &mut self.spreads {
+            let slots = spread.slots_of_groups();
+            let (mut loads, is_kept) = (Loads::of(spread, &slots), spread.kind == Kind::Kept);
+            for (group, slots) in spread.groups.iter_mut().zip(slots) {
+                let is_last = group.eligible == [node];
+                group.take_out(node, |backups| loads.lightest(backups, slots, &is_heard));
+                group.eligible.extend((is_last && is_kept).then_some(node));
+            }
+        }
+        self.nodes.iter_mut().filter(|it| it.id == node).for_each(|it| it.state = NodeState::Dead);
+    }
+
     /// A node that was taken out is heard again.
     pub fn bring_back(&mut self, node: NodeId) {
         self.nodes.iter_mut().filter(|it| it.id == node).for_each(|it| it.state = NodeState::Up);

@@ -4,7 +4,7 @@ use crate::collection::{Class, Spec, Wanted};
 use crate::error::{Error, ErrorKind, quote};
 use crate::key::CollectionId;
 use crate::limits::{COPIES_BUILT, NODES_MAX};
-use crate::place::{GroupId, HerdId, MapError, NodeId};
+use crate::place::{GroupId, HerdId, Life, MapError, NodeId};
 use crate::replica::{GroupEpoch, Want};
 use std::fmt;
 
@@ -102,6 +102,9 @@ pub enum Ask {
     /// What the primaries of groups want, each in the view of that epoch: noted, and done with the next map, if it is
     /// the present view still. At most [`WANTS_MAX`](crate::limits::WANTS_MAX); told again until the map says so.
     Wants(Vec<(GroupId, GroupEpoch, Want)>),
+    /// The process of a node has ended: noted, and the node is taken out at once, if that is its present life. One of a
+    /// herd that holds no object is taken out when it does.
+    Obituary(Life),
 }
 
 /// What was done. Its map was pushed before; that objects are gone is answered when all nodes that are up have it.

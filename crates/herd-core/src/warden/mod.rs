@@ -38,6 +38,8 @@
 //!   member becomes a backup when its primary says that it has all ([`Ask::Wants`]).
 //! * A node that is silent, while the grants to it have run out (`crate::lease`), is in no group any more that has as
 //!   many copies as a write needs without it. When it is heard again, in the same life, it gets copies like any other.
+//! * A node whose process has ended, as somebody says who is sure of it ([`Ask::Obituary`]), is in no group from that
+//!   moment on, however few copies stay, until it is started anew.
 //! * A store that holds less than nodes were told is not gone on from: its numbers would be given a second time.
 //!
 //! * [`ask`]: requests, answers, refusals.
@@ -171,6 +173,8 @@ pub struct Warden {
     told: u32,
     /// Writes begun so far.
     flights: u64,
+    /// Somebody has died while a call was under way.
+    has_died: bool,
     /// Why it will never be in office.
     retired: Option<Refusal>,
     /// Why it was not, the last time it tried.
@@ -205,6 +209,7 @@ impl Warden {
             care: Care::default(),
             told: 0,
             flights: 0,
+            has_died: false,
             retired: None,
             down: None,
             asked_ms: 0,
@@ -257,6 +262,10 @@ impl Warden {
                     self.care.wants(&kept.state.map, &wants);
                 }
                 self.answer(ticket, Ok(Answer::Noted));
+            }
+            (None, Ask::Obituary(life)) => {
+                let answer = self.obituary(life);
+                self.answer(ticket, answer);
             }
             (None, ask) => self.asks.push_back((ticket, ask)),
         }
@@ -314,6 +323,7 @@ impl Warden {
             // No call was under way.
             other => self.phase = other,
         }
+        self.bury_late();
         self.step();
         self.taken()
     }
@@ -636,7 +646,7 @@ impl Warden {
         self.push();
         for (ticket, answer) in answers {
             if let Ok(Answer::Joined(joined)) = &answer {
-                self.reach.joined(joined.node);
+                self.reach.joined(joined.node, joined.incarnation);
             }
             match answer {
                 Ok(answer @ (Answer::Flushed { .. } | Answer::Destroyed)) => {

@@ -1,9 +1,10 @@
 //! Which nodes the warden hears: who joined by it and was not lost since, and who has a link to its node.
 
-use super::Warden;
+use super::ask::{Answer, Refusal};
+use super::{Phase, Warden};
 use crate::limits::{WARDEN_BATCH_MAX, WARDEN_HEARS_MS};
-use crate::place::{Map, Node, NodeId, NodeState};
-use std::collections::BTreeSet;
+use crate::place::{Life, Map, Node, NodeId, NodeState};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Who is there.
 #[derive(Debug, Default)]
@@ -16,6 +17,8 @@ pub(super) struct Reach {
     /// Those that may be taken out, and those that beat, in these lives.
     silent: Vec<(NodeId, u64)>,
     beating: Vec<(NodeId, u64)>,
+    /// Those whose process has ended, and which of their lives it was; until they join again.
+    dead: BTreeMap<NodeId, u64>,
 }
 
 impl Reach {
@@ -25,9 +28,10 @@ impl Reach {
     }
 
     /// A node joined. Its links, if there are any, may be those of its life before: that these end tells nothing of it.
-    pub(super) fn joined(&mut self, node: NodeId) {
+    pub(super) fn joined(&mut self, node: NodeId, life: u64) {
         self.heard.insert(node);
         self.linked.remove(&node);
+        self.dead.retain(|id, dead| *id != node || *dead >= life);
     }
 
     /// These have links.
@@ -39,7 +43,7 @@ impl Reach {
 
     /// What this comes to at a time.
     pub(super) fn at(&self, now_ms: u64) -> Heard<'_> {
-        Heard { nodes: &self.heard, sure: self.sure_ms.is_some_and(|sure_ms| sure_ms <= now_ms) }
+        Heard { nodes: &self.heard, dead: &self.dead, sure: self.sure_ms.is_some_and(|sure_ms| sure_ms <= now_ms) }
     }
 }
 
@@ -48,7 +52,8 @@ impl Reach {
     pub(super) fn changed(&self, map: &Map) -> (Vec<NodeId>, Vec<NodeId>) {
         let of = |nodes: &[(NodeId, u64)], is_so: &dyn Fn(&Node) -> bool| {
             let is = |(id, life): &&(NodeId, u64)| {
-                map.node(*id).is_some_and(|node| node.incarnation == *life && is_so(node))
+                let is_dead = self.dead.contains_key(id);
+                map.node(*id).is_some_and(|node| node.incarnation == *life && !is_dead && is_so(node))
             };
             nodes.iter().filter(is).map(|(id, _)| *id).collect()
         };
@@ -63,12 +68,19 @@ impl Reach {
         };
         map.nodes.iter().filter(is).map(|node| node.id).take(WARDEN_BATCH_MAX).collect()
     }
+
+    /// The nodes whose process has ended, which the map does not say yet.
+    pub(super) fn unburied(&self, map: &Map) -> Vec<NodeId> {
+        let is = |node: &&Node| node.state != NodeState::Dead && self.dead.get(&node.id) == Some(&node.incarnation);
+        map.nodes.iter().filter(is).map(|node| node.id).collect()
+    }
 }
 
 /// The nodes that are heard, at a time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Heard<'a> {
     nodes: &'a BTreeSet<NodeId>,
+    dead: &'a BTreeMap<NodeId, u64>,
     /// The others are gone; else they may be but late.
     sure: bool,
 }
@@ -80,7 +92,7 @@ impl Heard<'_> {
 
     /// Whether a node is heard.
     pub(super) fn hears(&self, node: NodeId) -> bool {
-        self.nodes.contains(&node)
+        self.nodes.contains(&node) && !self.dead.contains_key(&node)
     }
 
     /// Those that are up and heard.
@@ -123,6 +135,25 @@ impl Warden {
     /// that beat.
     pub fn beats(&mut self, silent: Vec<(NodeId, u64)>, beating: Vec<(NodeId, u64)>) {
         (self.reach.silent, self.reach.beating) = (silent, beating);
+    }
+
+    /// The process of a node has ended. What is said of another life than its present one changes nothing.
+    pub(super) fn obituary(&mut self, life: Life) -> Result<Answer, Refusal> {
+        let node = self.map().ok_or(Refusal::Busy)?.node(life.node);
+        if node.is_some_and(|node| node.incarnation == life.incarnation && node.state != NodeState::Dead) {
+            self.reach.dead.insert(life.node, life.incarnation);
+            self.has_died = true;
+            self.bury_late();
+        }
+        Ok(Answer::Noted)
+    }
+
+    /// Takes out who has died since, if no call is under way. Where that fails it is tried again with each tick.
+    pub(super) fn bury_late(&mut self) {
+        if self.has_died && matches!(self.phase, Phase::Idle) {
+            self.has_died = false;
+            self.tend();
+        }
     }
 
     /// The nodes to which its own has links: told each 100 ms or so. One that had some and has none is out of reach.

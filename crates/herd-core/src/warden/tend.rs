@@ -7,7 +7,7 @@ use super::reach::Heard;
 use super::state::{Rules, State};
 use super::{Phase, Warden};
 use crate::limits::{BALANCE_CALM_MS, REPAIR_AFTER_MS, REPAIR_AGAIN_MAX_MS};
-use crate::place::{Group, GroupId, Map, Node, NodeId, Standing};
+use crate::place::{Draft, Group, GroupId, Map, Node, NodeId, Standing};
 use crate::replica::Want;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -54,6 +54,8 @@ pub(super) struct Todo {
     back: Vec<NodeId>,
     /// Nodes that drained and have ended.
     left: Vec<NodeId>,
+    /// Nodes whose process has ended.
+    dead: Vec<NodeId>,
 }
 
 impl Care {
@@ -85,8 +87,8 @@ impl Care {
         }
     }
 
-    /// Groups that have been short of members, for a while if a node is gone that may come back, and the nodes that may
-    /// be asked: those that are there, are none of its members and are not barred.
+    /// Groups that have been short of members, for a while if a node is gone that may come back and writes go on
+    /// without it, and the nodes that may be asked: those that are there, are none of its members and are not barred.
     fn repairs_due(&mut self, map: &Map, there: &[Node], now_ms: u64) -> BTreeMap<GroupId, BTreeSet<NodeId>> {
         let short = map.short_groups(there.len()).into_iter().filter_map(|id| Some((id, map.group(id)?)));
         let short: BTreeMap<GroupId, &Group> = short.collect();
@@ -98,7 +100,8 @@ impl Care {
             let may =
                 |node: &NodeId| group.members().all(|member| member != *node) && !self.is_barred(id, *node, now_ms);
             let nodes: BTreeSet<NodeId> = there.iter().map(|node| node.id).filter(may).collect();
-            if now_ms >= since_ms + after_ms && !nodes.is_empty() {
+            let is_stopped = map.spread(id.spread).is_some_and(|spread| group.copies() < spread.needed.into());
+            if (is_stopped || now_ms >= since_ms + after_ms) && !nodes.is_empty() {
                 due.insert(id, nodes);
             }
         }
@@ -142,6 +145,8 @@ impl Warden {
         if !kept.state.held {
             // Groups are planned anew before the first object, and who is silent may live by an older plan.
             todo.silent.clear();
+        } else {
+            todo.dead = self.reach.unburied(map);
         }
         todo.left = self.reach.left(map);
         let (balances, epoch) = (todo.balance, map.epoch);
@@ -181,12 +186,12 @@ struct Known<'a> {
 impl State {
     /// The map after all of it; `None`: there was nothing to do, or it can't be done.
     fn tended(&self, rules: &Rules, todo: Todo, known: &Known<'_>) -> Option<Arc<Map>> {
-        let Todo { wants, repair, balance, moves, silent, back, left } = todo;
-        let opens = may_reopen(&self.map, &rules.heard);
+        let Todo { wants, repair, balance, moves, silent, back, left, dead } = todo;
+        let opens = may_reopen(&self.map, &rules.heard).is_some();
         let has_joining = self.map.has_any(Standing::Joining);
-        let has_changed = !silent.is_empty() || !back.is_empty() || !left.is_empty();
+        let has_changed = !(silent.is_empty() && back.is_empty() && left.is_empty() && dead.is_empty());
         let is_calm = wants.is_empty() && repair.is_empty() && !balance && moves.is_none();
-        if is_calm && opens.is_none() && !has_joining && !has_changed {
+        if is_calm && !opens && !has_joining && !has_changed {
             return None;
         }
         let mut any = false;
@@ -196,15 +201,18 @@ impl State {
                 any |= draft.grant(id, epoch, want);
             }
             back.into_iter().for_each(|node| draft.bring_back(node));
-            let before = (!silent.is_empty()).then(|| draft.clone());
+            let before = (!silent.is_empty() || !dead.is_empty()).then(|| draft.clone());
+            for node in dead {
+                draft.bury(node, |other| rules.heard.hears(other));
+            }
             for node in &silent {
                 draft.take_out(*node, |other| rules.heard.hears(other) && !silent.contains(&other));
             }
             // Who drains stays where fewer copies than a write needs would be left, and that is no change.
             any |= before.is_some_and(|before| before != *draft);
             left.into_iter().for_each(|node| draft.forget(node));
-            if let Some(there) = &opens {
-                draft.reopen(there);
+            if let Some(there) = may_reopen(draft, &rules.heard) {
+                draft.reopen(&there);
                 any = true;
             }
             any |= draft.repair(&repair, known.there);
@@ -220,7 +228,7 @@ impl State {
 }
 
 /// The nodes over which groups that hold nothing any more are opened, if there are such groups.
-fn may_reopen(map: &Map, heard: &Heard<'_>) -> Option<Vec<Node>> {
+fn may_reopen(map: &Draft, heard: &Heard<'_>) -> Option<Vec<Node>> {
     if !map.has_lost_groups() {
         return None;
     }

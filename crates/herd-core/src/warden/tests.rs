@@ -3,6 +3,7 @@
 mod asked;
 mod layout;
 mod leases;
+mod obituary;
 mod race;
 mod reach;
 mod tend;

@@ -40,6 +40,7 @@ pub(super) const GROUP: u8 = 26;
 pub(super) const ANSWERED: u8 = 27;
 pub(super) const MEANT: u8 = 28;
 pub(super) const ROUTES: u8 = 29;
+const OBITUARY: u8 = 30;
 
 /// Bytes of tag and length before each value.
 const FIELD_BYTES: usize = 3;
@@ -113,6 +114,8 @@ pub enum Between<'a> {
     Meant(&'a [u8]),
     /// What a client is told besides the map (`route.rs`).
     Routes(&'a [u8]),
+    /// First hello of a witness, and that it was heard (`obituary.rs`).
+    Obituary(&'a [u8]),
 }
 
 impl<'a> Between<'a> {
@@ -127,6 +130,7 @@ impl<'a> Between<'a> {
             Between::Group(bytes) => (GROUP, bytes),
             Between::Meant(bytes) => (MEANT, bytes),
             Between::Routes(bytes) => (ROUTES, bytes),
+            Between::Obituary(bytes) => (OBITUARY, bytes),
         }
     }
 
@@ -141,6 +145,7 @@ impl<'a> Between<'a> {
             GROUP => Between::Group(bytes),
             MEANT => Between::Meant(bytes),
             ROUTES => Between::Routes(bytes),
+            OBITUARY => Between::Obituary(bytes),
             _ => return None,
         })
     }

@@ -243,6 +243,10 @@ pub(super) enum Prover {
     Member = 3,
     /// The node that wants in.
     Joiner = 4,
+    /// The member that is told of the end of a node.
+    Hearer = 5,
+    /// Who tells it.
+    Witness = 6,
 }
 
 impl Secret {

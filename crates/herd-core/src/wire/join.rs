@@ -24,7 +24,7 @@ use crate::warden::{Identity, Join, Joined};
 use std::num::NonZeroU32;
 
 /// Bytes of a [`Greeting`]; those of later versions may be longer.
-const GREETING_BYTES: usize = 40;
+pub(super) const GREETING_BYTES: usize = 40;
 
 /// Bytes of a [`Joined`]; as above.
 const JOINED_BYTES: usize = 44;
@@ -47,7 +47,7 @@ pub struct Greeting {
 }
 
 impl Greeting {
-    fn encode(&self) -> [u8; GREETING_BYTES] {
+    pub(super) fn encode(&self) -> [u8; GREETING_BYTES] {
         let mut out = [0; GREETING_BYTES];
         out[..4].copy_from_slice(&self.protocol.to_le_bytes());
         out[4..20].copy_from_slice(&self.herd.0);
@@ -57,7 +57,7 @@ impl Greeting {
     }
 
     /// Its protocol is judged first: what follows may look otherwise in another one.
-    fn decode(bytes: &[u8]) -> Result<Self, LinkError> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, LinkError> {
         let mut rest = Reader(bytes);
         let protocol = rest.u32().ok_or_else(bad)?;
         check_protocol(protocol)?;
@@ -69,11 +69,11 @@ impl Greeting {
 }
 
 #[cold]
-fn bad() -> LinkError {
+pub(super) fn bad() -> LinkError {
     LinkError::new(LinkErrorKind::BadHello, "this is no hello of a Herd node")
 }
 
-fn node(rest: &mut Reader<'_>) -> Option<NodeId> {
+pub(super) fn node(rest: &mut Reader<'_>) -> Option<NodeId> {
     NonZeroU32::new(rest.u32()?).map(NodeId)
 }
 
@@ -122,7 +122,7 @@ fn decode_join(bytes: &[u8]) -> Result<Join, LinkError> {
 }
 
 /// What the other side says of itself.
-fn said<'a>(fields: &Fields<'a>) -> &'a [u8] {
+pub(super) fn said<'a>(fields: &Fields<'a>) -> &'a [u8] {
     match fields.between {
         Some(Between::Join(bytes)) => bytes,
         _ => &[],

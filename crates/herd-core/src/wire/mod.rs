@@ -27,6 +27,7 @@ pub mod lanes;
 mod link;
 mod list;
 mod map;
+mod obituary;
 mod petition;
 mod route;
 #[cfg(test)]
@@ -50,6 +51,7 @@ pub use join::{Admitting, Greeting, Joining, decode_joined, encode_joined, wants
 pub use link::{Beat, Beats, LinkId, Links, Nonces, VERB_BEAT};
 pub use list::{LIST_ENTRY_OVERHEAD_BYTES, ListEntries, ListEntry};
 pub use map::{MapMark, MapSent, VERB_MAP};
+pub use obituary::{Hearing, Telling, encode_heard, is_obituary};
 pub use petition::{VERB_WARDEN, answer_of, ask_of, encode_answer, encode_ask};
 pub use route::{Meant, Routes};
 

@@ -58,7 +58,8 @@ impl Wish {
     }
 }
 
-/// Appends the request with this id. Error: it is a join, which is not asked so, or its name is too long.
+/// Appends the request with this id. Error: it is a join or an obituary, which are not asked so, or its name is too
+/// long.
 pub fn encode_ask(out: &mut Vec<u8>, id: u64, ask: &Ask) -> Result<(), WireError> {
     let json;
     let none = Fields::default();
@@ -79,7 +80,7 @@ pub fn encode_ask(out: &mut Vec<u8>, id: u64, ask: &Ask) -> Result<(), WireError
             let code = if *stays { STAY } else { DRAIN };
             (code, Fields { name: Some(name.as_bytes()), ..none })
         }
-        Ask::Join(_) => return Err(WireError::BadField(super::fields::JOIN)),
+        Ask::Join(_) | Ask::Obituary(_) => return Err(WireError::BadField(super::fields::JOIN)),
     };
     let header = Header { verb: VERB_WARDEN, id, code, ..Header::new(Kind::Request) };
     encode_frame(out, header, &fields, b"")
@@ -148,7 +149,7 @@ pub fn answer_of(ask: &Ask, header: &Header, fields: &Fields<'_>) -> Result<Answ
         }
         Ask::Wants(_) => Ok(Answer::Noted),
         Ask::Drain { .. } => Ok(Answer::Drains),
-        Ask::Join(_) => Err(unknown()),
+        Ask::Join(_) | Ask::Obituary(_) => Err(unknown()),
     }
 }
 

@@ -6,7 +6,7 @@ use crate::place::{GroupId, Member, NodeState, Standing};
 use crate::replica::Want;
 
 /// Three nodes that keep three copies, and the herd holds objects.
-fn held() -> Bench {
+pub(super) fn held() -> Bench {
     let mut bench = Bench::new(config("a"));
     bench.join_all(1..=3);
     bench.all_have();
@@ -16,7 +16,7 @@ fn held() -> Bench {
 }
 
 /// Members of the default spread group's groups that are so.
-fn all(bench: &Bench, standing: Standing) -> Vec<(GroupId, u32, NodeId)> {
+pub(super) fn all(bench: &Bench, standing: Standing) -> Vec<(GroupId, u32, NodeId)> {
     let map = bench.map();
     let groups = map.spread(0).expect("the default one").groups.iter().enumerate();
     let of = |(number, group): (usize, &crate::place::Group)| {
@@ -28,7 +28,7 @@ fn all(bench: &Bench, standing: Standing) -> Vec<(GroupId, u32, NodeId)> {
     groups.flat_map(of).collect()
 }
 
-fn led(bench: &Bench) -> [usize; 3] {
+pub(super) fn led(bench: &Bench) -> [usize; 3] {
     let map = bench.map();
     let groups = &map.spread(0).expect("the default one").groups;
     [1, 2, 3].map(|number| groups.iter().filter(|it| it.primary.is_some_and(|node| node.0.get() == number)).count())
@@ -208,7 +208,7 @@ fn hear(bench: &mut Bench, beating: &[u32], silent: &[u32]) {
     bench.tick(WARDEN_TICK_MS);
 }
 
-fn state_of(bench: &Bench, number: u32) -> NodeState {
+pub(super) fn state_of(bench: &Bench, number: u32) -> NodeState {
     let map = bench.map();
     map.nodes.iter().find(|node| node.id.0.get() == number).expect("it is a node").state
 }

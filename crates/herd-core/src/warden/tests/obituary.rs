@@ -1,0 +1,149 @@
+//! Nodes whose process is known to have ended.
+
+use super::tend::{all, held, led, state_of};
+use super::*;
+use crate::limits::{REPAIR_AFTER_MS, WARDEN_HEARS_MS, WARDEN_TICK_MS};
+use crate::place::{Life, NodeState, Standing};
+
+fn node(number: u32) -> NodeId {
+    NodeId(std::num::NonZeroU32::new(number).expect("from 1"))
+}
+
+fn obituary(number: u32, incarnation: u64) -> Ask {
+    Ask::Obituary(Life { node: node(number), incarnation })
+}
+
+/// That life of a node is over, as somebody says.
+fn dies(bench: &mut Bench, number: u32, incarnation: u64) {
+    assert_eq!(bench.ask(obituary(number, incarnation)), Ok(Answer::Noted));
+}
+
+fn copies(bench: &Bench) -> Vec<usize> {
+    let map = bench.map();
+    let mut copies: Vec<usize> = map.spread(0).expect("the default one").groups.iter().map(|it| it.copies()).collect();
+    copies.dedup();
+    copies
+}
+
+#[test]
+fn who_has_died_is_taken_out_at_once() {
+    let mut bench = held();
+    dies(&mut bench, 2, 1);
+    assert_eq!((led(&bench), state_of(&bench, 2), copies(&bench)), ([12, 0, 12], NodeState::Dead, vec![2]));
+    assert!(bench.pushed.last().is_some_and(|(map, _)| map.epoch == bench.map().epoch), "without a tick");
+    let epoch = bench.map().epoch;
+    dies(&mut bench, 2, 1);
+    // What came of it before its end is no sign of life.
+    bench.warden.beats(Vec::new(), vec![(node(2), 1)]);
+    bench.links(&[1, 2, 3]);
+    bench.tick(WARDEN_TICK_MS);
+    assert_eq!((bench.map().epoch, state_of(&bench, 2)), (epoch, NodeState::Dead));
+    let joined = bench.join(join(2, 2));
+    assert_eq!((joined.incarnation, state_of(&bench, 2)), (2, NodeState::Up));
+    bench.tick(WARDEN_TICK_MS);
+    assert_eq!(all(&bench, Standing::Syncing).len(), 24, "at once: there is nobody to wait for");
+    dies(&mut bench, 2, 1);
+    assert_eq!(state_of(&bench, 2), NodeState::Up, "its life before");
+}
+
+#[test]
+fn what_is_said_of_another_life_changes_nothing() {
+    let mut bench = held();
+    bench.join(join(2, 2));
+    let before = bench.map();
+    for (number, incarnation) in [(2, 1), (2, 3), (2, 0), (2, u64::MAX), (9, 1)] {
+        dies(&mut bench, number, incarnation);
+        bench.tick(0);
+        assert_eq!(bench.map(), before, "{number} {incarnation}");
+    }
+}
+
+#[test]
+fn who_has_died_is_taken_out_where_fewer_copies_stay_than_a_write_needs_and_these_get_one_at_once() {
+    let mut bench = Bench::new(Config { birth: Some(Birth { copies: Some(3), ..birth() }), ..config("a") });
+    bench.join_all(1..=4);
+    bench.all_have();
+    bench.ask(Ask::Hold).expect("all have the map");
+    bench.links(&[1, 2, 3, 4]);
+    bench.tick(WARDEN_HEARS_MS);
+    bench.links(&[1, 4]);
+    dies(&mut bench, 2, 1);
+    dies(&mut bench, 3, 1);
+    let alone = |bench: &Bench| {
+        let map = bench.map();
+        let groups = &map.spread(0).expect("the default one").groups;
+        assert!(groups.iter().all(|group| group.lost == 0 && group.eligible.len() == group.copies()));
+        groups.iter().filter(|group| group.copies() == 1).count()
+    };
+    let stopped = alone(&bench);
+    assert!(stopped > 0 && all(&bench, Standing::Syncing).is_empty());
+    bench.tick(WARDEN_TICK_MS);
+    assert_eq!((alone(&bench), all(&bench, Standing::Syncing).len()), (stopped, stopped), "their writes wait for it");
+    bench.tick(REPAIR_AFTER_MS);
+    assert_eq!(all(&bench, Standing::Syncing).len(), stopped, "there is no third node for the others");
+}
+
+#[test]
+fn the_last_that_had_all_is_waited_for() {
+    let mut bench = Bench::new(Config { birth: Some(Birth { copies: Some(1), ..birth() }), ..config("a") });
+    bench.join_all(1..=3);
+    bench.all_have();
+    bench.ask(Ask::Hold).expect("all have the map");
+    bench.tick(WARDEN_HEARS_MS);
+    let its = led(&bench)[1];
+    dies(&mut bench, 2, 1);
+    bench.tick(WARDEN_TICK_MS);
+    let groups = |bench: &Bench| bench.map().spread(0).expect("the default one").groups.clone();
+    let waiting = groups(&bench).into_iter().filter(|group| group.primary.is_none());
+    let waiting: Vec<_> = waiting.map(|group| (group.eligible, group.lost)).collect();
+    assert_eq!(waiting, vec![(vec![node(2)], 0); its]);
+    bench.join(join(2, 2));
+    let lost = groups(&bench).into_iter().filter(|group| group.lost > 0);
+    assert_eq!(lost.map(|group| group.primary.is_some()).collect::<Vec<_>>(), vec![true; its], "they are open again");
+}
+
+#[test]
+fn it_does_not_wait_for_a_tick_where_something_is_being_written() {
+    let mut bench = held();
+    let orders = bench.warden.ask(90, Ask::Flush { name: "default".into() });
+    let noted = bench.warden.ask(91, obituary(2, 1));
+    assert_eq!(noted, [Order::Answer(91, Ok(Answer::Noted))]);
+    bench.carry_out(orders);
+    assert_eq!((led(&bench), state_of(&bench, 2)), ([12, 0, 12], NodeState::Dead));
+}
+
+#[test]
+fn a_write_that_fails_is_made_again() {
+    let mut bench = held();
+    bench.faults.push(ControlError::Unreachable("its disk is away".into()));
+    dies(&mut bench, 2, 1);
+    assert_eq!(state_of(&bench, 2), NodeState::Up);
+    bench.settle();
+    assert_eq!(state_of(&bench, 2), NodeState::Dead);
+}
+
+/// Until then groups are planned anew with each join, over all nodes that are known.
+#[test]
+fn who_dies_before_the_first_object_is_taken_out_once_there_is_one() {
+    let mut bench = Bench::new(config("a"));
+    bench.join_all(1..=3);
+    bench.all_have();
+    let before = bench.map();
+    dies(&mut bench, 2, 1);
+    bench.tick(WARDEN_TICK_MS);
+    assert_eq!(bench.map(), before);
+    bench.ask(Ask::Hold).expect("all have had the map");
+    bench.tick(WARDEN_TICK_MS);
+    assert_eq!((led(&bench), state_of(&bench, 2)), ([12, 0, 12], NodeState::Dead));
+}
+
+#[test]
+fn who_waits_for_all_nodes_does_not_wait_for_one_that_has_died() {
+    let mut bench = held();
+    let flush = bench.send(Ask::Flush { name: "default".into() });
+    let map = bench.map();
+    [1, 3].into_iter().for_each(|number| bench.have(node(number), 1, map.epoch, map.revision));
+    assert_eq!(bench.answer(flush), None);
+    dies(&mut bench, 2, 1);
+    assert!(bench.answer(flush).is_some_and(|answer| answer.is_ok()));
+}
