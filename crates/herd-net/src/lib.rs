@@ -33,4 +33,6 @@ pub use service::{Call, Due, Intake, Next, Service, Step};
 pub use sink::Sink;
 pub use stats::LoopStats;
 pub use sys::boot_ns;
+#[cfg(target_os = "linux")]
+pub use sys::close_handed;
 pub use system::System;

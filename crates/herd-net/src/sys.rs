@@ -27,6 +27,22 @@ const NO_SIGNAL: SendFlags = SendFlags::NOSIGNAL;
 #[cfg(target_vendor = "apple")]
 const NO_SIGNAL: SendFlags = SendFlags::empty();
 
+/// Closes what a process was handed at its start, but for the three standard descriptors: else it would keep open what
+/// the others of them close. To be called first thing, where nothing has been opened yet.
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code)]
+pub fn close_handed() {
+    let Ok(listed) = std::fs::read_dir("/proc/self/fd") else { return };
+    let number = |fd: io::Result<std::fs::DirEntry>| fd.ok()?.file_name().to_str()?.parse().ok();
+    let handed: Vec<std::os::fd::RawFd> = listed.filter_map(number).filter(|fd| *fd > 2).collect();
+    // The listing's own is closed.
+    let is_open = |fd: &i32| std::fs::symlink_metadata(format!("/proc/self/fd/{fd}")).is_ok();
+    for fd in handed.into_iter().filter(is_open) {
+        // SAFETY: it is open, and no value owns it, as nothing was opened here.
+        unsafe { rustix::io::close(fd) };
+    }
+}
+
 /// The machine under a loop.
 pub(crate) struct Kernel {
     lender: Lender,

@@ -42,7 +42,10 @@ pub use herd_store::check_memory;
 pub use inside::{Copy, Inside, Unsettled};
 pub use lease::{Clock, Leases};
 pub use link::{Came, Hub, Membership, Owner, Warden};
-pub use member::{Entry, JoinError, StartError, Tell};
+pub use member::{Entry, JoinError, StartError, StartWitness, Tell, Told, Witness};
+
+#[cfg(target_os = "linux")]
+pub use herd_net::close_handed;
 
 use context::Shared;
 use debug_time::DebugTime;
@@ -110,7 +113,7 @@ impl Node {
         member.hub.get().into_iter().for_each(|hub| shared.link_by(hub.clone()));
         member.first(&shared, &map, held).map_err(|error| io::Error::other(error.text))?;
         let node = Self::run(shared.clone(), listeners, addrs, start)?;
-        let duty = Duty::begin(member, shared, warden, newcomer, entry.tell.clone())?;
+        let duty = Duty::begin(member, shared, warden, newcomer, entry)?;
         Ok(Self { duty: Some(duty), ..node })
     }
 

@@ -20,6 +20,8 @@ mod top;
 mod up;
 mod values;
 mod view;
+#[cfg(target_os = "linux")]
+mod witness;
 
 use args::{Args, CollectionCommand, Command};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -38,6 +40,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("HERD_COMMIT"), ")");
 
 fn main() -> ExitCode {
+    #[cfg(target_os = "linux")]
+    if witness::is_called() {
+        return witness::run();
+    }
     let words = args::words();
     if let Some(failure) = args::not_in_version(&words) {
         return failure.report();

@@ -8,7 +8,7 @@ use herd_core::limits::{CONNECTIONS_MAX, COPIES_BUILT};
 use herd_core::size;
 use herd_core::warden::Hex;
 use herd_core::wire::Secret;
-use herd_node::{Config, Entry, Node, StartError, control};
+use herd_node::{Config, Entry, Node, StartError, StartWitness, control};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::sync::Arc;
@@ -174,8 +174,17 @@ fn entry(args: &NodeArgs, config: &Config, log: &Log) -> Result<Entry, Failure> 
         rack: args.rack.clone(),
         copies: args.replicas,
         secret,
+        witness: witness(&config.name),
         tell: Arc::new(move |text| log.warn(text)),
     })
+}
+
+/// How it starts the process that tells of this one's end, where the system has what that needs.
+fn witness(name: &str) -> Option<StartWitness> {
+    #[cfg(target_os = "linux")]
+    return Some(crate::witness::starter(name));
+    #[cfg(not(target_os = "linux"))]
+    return Some(name).and(None);
 }
 
 /// The secret that the nodes of the herd share.

@@ -60,7 +60,8 @@ impl Draft {
 
     /// The process of a node has ended, and what it had is gone: it is in no group any more, also where fewer copies
     /// stay than a write needs. Groups that it led are led by a backup, of those that are heard first. A kept group of
-    /// which nobody else has all waits for it, led by nobody: what was lost is noted when it is started anew.
+    /// which nobody else has all waits for it, led by nobody: what was lost is noted when it is started anew. One that
+    /// drains goes on to.
     pub fn bury(&mut self, node: NodeId, is_heard: impl Fn(NodeId) -> bool) {
         self.seat_joined();
         for spread in &mut self.spreads {
@@ -72,7 +73,9 @@ impl Draft {
                 group.eligible.extend((is_last && is_kept).then_some(node));
             }
         }
-        self.nodes.iter_mut().filter(|it| it.id == node).for_each(|it| it.state = NodeState::Dead);
+        let drains = |it: &Node| it.state == NodeState::Draining;
+        let its = self.nodes.iter_mut().filter(|it| it.id == node && !drains(it));
+        its.for_each(|it| it.state = NodeState::Dead);
     }
 
     /// A node that was taken out is heard again.

@@ -37,9 +37,15 @@ impl Draft {
     pub fn counts(&self, node: &Node) -> bool {
         match node.state {
             NodeState::Up => true,
-            NodeState::Draining => self.groups_of(node.id).next().is_some(),
-            NodeState::Down => false,
+            NodeState::Draining => self.keeps(node.id),
+            NodeState::Down | NodeState::Dead => false,
         }
+    }
+
+    /// Whether a node is in some group, or was the last one there that had all.
+    fn keeps(&self, node: NodeId) -> bool {
+        let groups = self.spreads.iter().flat_map(|spread| &spread.groups);
+        groups.into_iter().any(|group| group.members().any(|id| id == node) || group.eligible.contains(&node))
     }
 
     /// Begins moves: of what nodes that drain have, and, if `evens`, to nodes that keep less than their share. `may`:

@@ -63,7 +63,8 @@ impl Reach {
     /// Those that drained, keep nothing any more and have ended: as many as one write has room for.
     pub(super) fn left(&self, map: &Map) -> Vec<NodeId> {
         let is = |node: &&Node| {
-            let is_silent = self.silent.contains(&(node.id, node.incarnation));
+            let is_silent = self.silent.contains(&(node.id, node.incarnation))
+                || self.dead.get(&node.id) == Some(&node.incarnation);
             node.state == NodeState::Draining && is_silent && !map.counts(node)
         };
         map.nodes.iter().filter(is).map(|node| node.id).take(WARDEN_BATCH_MAX).collect()
@@ -71,7 +72,10 @@ impl Reach {
 
     /// The nodes whose process has ended, which the map does not say yet.
     pub(super) fn unburied(&self, map: &Map) -> Vec<NodeId> {
-        let is = |node: &&Node| node.state != NodeState::Dead && self.dead.get(&node.id) == Some(&node.incarnation);
+        let is_known = |node: &Node| {
+            node.state == NodeState::Dead || node.state == NodeState::Draining && !map.counts(node)
+        };
+        let is = |node: &&Node| !is_known(node) && self.dead.get(&node.id) == Some(&node.incarnation);
         map.nodes.iter().filter(is).map(|node| node.id).collect()
     }
 }

@@ -1,11 +1,15 @@
 //! A node that wants in, as the member sees it that is asked (PROTOCOL.md §1.9): hello, welcome, proof; then the warden
-//! is asked, if it is here, or named. The connection is of no other use, and ends like any that tells no protocol.
+//! is asked, if it is here, or named. So it is with who tells that a node's process has ended. The connection
+//! is of no other use, and ends like any that tells no protocol.
 
 use super::Hub;
 use crate::context::{Context, Output};
 use herd_core::place::Map;
 use herd_core::warden::{Answer, Ask, Refusal};
-use herd_core::wire::{Admitting, Fields, Greeting, LINK_PROTOCOL, LinkError, LinkErrorKind, encode_joined};
+use herd_core::wire::{
+    Admitting, Fields, Greeting, Hearing, LINK_PROTOCOL, LinkError, LinkErrorKind, encode_heard, encode_joined,
+    is_obituary,
+};
 use herd_net::Ticket;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,12 +23,41 @@ pub enum Warden {
     None(String),
 }
 
-/// The way of a node into the herd.
+const JOINS: &str = "a node that wanted to join";
+const TELLS: &str = "the witness of a node";
+
+/// Who has something for the warden, and is no node with links.
+pub(crate) enum Guest {
+    /// A node that wants in.
+    Joins(Box<Admitting>),
+    /// Who tells that a node's process has ended.
+    Tells(Box<Hearing>),
+}
+
+impl Guest {
+    /// As the log speaks of it.
+    fn called(&self) -> &'static str {
+        match self {
+            Guest::Joins(_) => JOINS,
+            Guest::Tells(_) => TELLS,
+        }
+    }
+
+    /// What the warden is asked, once that is proved.
+    fn proved(self, hello: &Fields<'_>) -> Result<Ask, LinkError> {
+        match self {
+            Guest::Joins(admitting) => admitting.proved(hello).map(Ask::Join),
+            Guest::Tells(hearing) => hearing.proved(hello).map(Ask::Obituary),
+        }
+    }
+}
+
+/// The way of a node into the herd, or of word of its end.
 pub(crate) enum Admission {
     /// Its proof is to come.
-    Greeted(Box<Admitting>),
-    /// The warden is asked.
-    Asked(Slot),
+    Greeted(Guest),
+    /// The warden is asked, by somebody who is called so.
+    Asked(Slot, &'static str),
     /// It is in, or was refused.
     Over,
 }
@@ -51,26 +84,41 @@ fn refuse(text: impl Into<String>) -> LinkError {
 }
 
 impl Admission {
+    /// Who it is, as the log speaks of it.
+    pub(crate) fn called(&self) -> &'static str {
+        match self {
+            Admission::Greeted(guest) => guest.called(),
+            Admission::Asked(_, called) => called,
+            Admission::Over => JOINS,
+        }
+    }
+
     /// Answers the hello of a node that wants in.
     pub(crate) fn begin(cx: &Context, hello: &Fields<'_>, out: &mut Output<'_>) -> Result<Self, LinkError> {
         let why = "the node takes no joins: it listens beyond loopback and was started without HERD_SECRET";
         let hub = cx.links.hub().ok_or_else(|| refuse(why))?;
         let me = &hub.me;
         let greeting = Greeting { protocol: LINK_PROTOCOL.into(), herd: me.herd, node: me.node, nonce: hub.nonce() };
+        if is_obituary(hello) {
+            let hearing = Hearing::new(hello, &greeting, me.secret)?;
+            hearing.welcome(out.buf);
+            return Ok(Admission::Greeted(Guest::Tells(Box::new(hearing))));
+        }
         let admitting = Admitting::new(hello, &greeting, me.secret)?;
         admitting.welcome(out.buf);
-        Ok(Admission::Greeted(Box::new(admitting)))
+        Ok(Admission::Greeted(Guest::Joins(Box::new(admitting))))
     }
 
     /// Takes the proof, and asks the warden.
     pub(crate) fn proved(self, cx: &Context, hello: &Fields<'_>, ticket: Ticket) -> Result<Self, LinkError> {
-        let (Admission::Greeted(admitting), Some(hub)) = (self, cx.links.hub()) else {
+        let (Admission::Greeted(guest), Some(hub)) = (self, cx.links.hub()) else {
             return Err(LinkError::new(LinkErrorKind::BadHello, "this is not what a join goes on with"));
         };
-        let join = admitting.proved(hello)?;
+        let called = guest.called();
+        let wish = guest.proved(hello)?;
         cx.shared.check_serving().map_err(|error| refuse(error.text))?;
         match hub.owner.warden() {
-            Warden::Here(handle) => Ok(Admission::Asked(ask(hub, &handle, cx.number, Ask::Join(join), ticket))),
+            Warden::Here(handle) => Ok(Admission::Asked(ask(hub, &handle, cx.number, wish, ticket), called)),
             Warden::At(address) => Err(LinkError::new(LinkErrorKind::AskWarden, address)),
             Warden::None(why) => Err(refuse(why)),
         }
@@ -78,10 +126,15 @@ impl Admission {
 
     /// The warden may have answered; whether it has.
     pub(crate) fn resume(&mut self, cx: &Context, out: &mut Output<'_>) -> bool {
-        let Admission::Asked(slot) = self else { return false };
+        let Admission::Asked(slot, called) = self else { return false };
         let Some(((answer, map), hub)) = slot.take().zip(cx.links.hub()) else { return false };
+        let called = *called;
         *self = Admission::Over;
         let joined = match answer {
+            Ok(Answer::Noted) => {
+                encode_heard(out.buf);
+                return true;
+            }
             Ok(Answer::Joined(joined)) => map.map(|map| (joined, map)).ok_or_else(|| refuse("there is no map yet")),
             Ok(_) => Err(refuse("the warden answered something else")),
             // It is one no more.
@@ -97,7 +150,7 @@ impl Admission {
                     .expect("a map keeps its limits, which are within a body's");
             }
             Err(error) => {
-                hub.owner.turned_away("a node that wanted to join", &error);
+                hub.owner.turned_away(called, &error);
                 error.goodbye(out.buf);
             }
         }

@@ -4,7 +4,7 @@ use super::Warden;
 use super::resolve::Names;
 use crate::lease::Leases;
 use herd_core::lease::Grant;
-use herd_core::place::{GroupId, HerdId, Map, NodeId};
+use herd_core::place::{GroupId, HerdId, Map, NodeId, NodeState};
 use herd_core::replica::{GroupEpoch, Want};
 use herd_core::wire::{LinkError, LinkErrorKind, MapMark, MapSent, Nonces, Peer, Secret};
 use herd_net::LoopHandle;
@@ -166,6 +166,11 @@ impl Hub {
         self.tell();
     }
 
+    /// What it proves itself with.
+    pub(crate) fn secret(&self) -> Secret {
+        self.me.secret
+    }
+
     /// What was drawn by chance at this start.
     pub(crate) fn random(&self) -> [u8; 16] {
         self.me.random
@@ -232,11 +237,12 @@ impl Hub {
     }
 }
 
-/// The nodes that this one dials, and their addresses: those of lower numbers. One that is taken for silent may live.
+/// The nodes that this one dials, and their addresses: those of lower numbers. One that is taken for silent may live;
+/// one that is dead is dialed when it is there again.
 fn dialed<'a>(map: &'a Map, me: &Membership) -> impl Iterator<Item = (NodeId, &'a [String])> + use<'a> {
     let own = me.node;
     let is_in = map.node(own).is_some();
-    let there = map.nodes.iter().filter(move |node| node.id < own && is_in);
+    let there = map.nodes.iter().filter(move |node| node.id < own && is_in && node.state != NodeState::Dead);
     there.map(|node| (node.id, node.addresses.as_slice()))
 }
 
@@ -250,6 +256,9 @@ pub(super) fn check(view: Option<&View>, peer: &Peer) -> Result<(), LinkError> {
             LinkErrorKind::OlderIncarnation,
             format!("node {number} has been started anew since this process of it"),
         ),
+        Some(node) if node.state == NodeState::Dead && peer.incarnation == node.incarnation => {
+            refuse(LinkErrorKind::OlderIncarnation, format!("this process of node {number} is known to have ended"))
+        }
         // Who has a later map is in that one.
         None if (peer.epoch, peer.revision) <= (view.map.epoch, view.map.revision) => {
             refuse(LinkErrorKind::BadHello, format!("node {number} is not in the map of this herd: let it join anew"))

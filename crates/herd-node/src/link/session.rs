@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | new | a node's hello | accepting |
 //! | accepting | the other end's proof | up |
-//! | new | the hello of a node that wants in | joining: `admit.rs` |
+//! | new | the hello of a node that wants in, or of who tells of the end of one | joining: `admit.rs` |
 //! | dialing | the welcome of the node that was dialed, with its proof | up |
 //! | each | a goodbye, a refusal, a breach | over |
 //!
@@ -24,8 +24,8 @@ use herd_core::bugs::{Bug, has};
 use herd_core::limits::{BLOCK_BYTES, LINK_UNSENT_MAX_BYTES, WIRE_FRAME_BODY_MAX_BYTES};
 use herd_core::wire::{
     Accepting, Breach, Dialing, FLAG_MORE, Fields, Frame, Header, Kind, LENGTH_UNKNOWN, LinkError, LinkErrorKind,
-    LinkId, MAGIC, Peer, Side, VERB_BEAT, WireError, encode_frame, foresee_group, parse_frame, parse_frame_head,
-    parse_header, wants_in,
+    LinkId, MAGIC, Peer, Side, VERB_BEAT, WireError, encode_frame, foresee_group, is_obituary, parse_frame,
+    parse_frame_head, parse_header, wants_in,
 };
 use herd_net::{Call, Due, Next, Step, Ticket};
 
@@ -89,11 +89,16 @@ pub(crate) fn is_hello(input: &[u8]) -> Option<bool> {
     match input {
         [MAGIC] => None,
         [MAGIC, HELLO, ..] => match parse_frame_head(input) {
-            Ok(head) => Some(head?.fields().is_ok_and(|fields| fields.peer.is_some() || wants_in(&fields))),
+            Ok(head) => Some(head?.fields().is_ok_and(|fields| fields.peer.is_some() || is_guest(&fields))),
             Err(_) => Some(false),
         },
         _ => Some(false),
     }
+}
+
+/// Whether a first hello is of somebody who has something for the warden, and is no node with links.
+fn is_guest(hello: &Fields<'_>) -> bool {
+    wants_in(hello) || is_obituary(hello)
 }
 
 /// Begins to fetch what the messages of replica groups that come next will need: they are about objects that nobody has
@@ -291,7 +296,7 @@ impl Session {
             (Session::New, Kind::Hello) if frame.bytes() < input.len() => {
                 return Err(bad_hello("something was said before the welcome"));
             }
-            (Session::New, Kind::Hello) if wants_in(&fields) => {
+            (Session::New, Kind::Hello) if is_guest(&fields) => {
                 *self = Session::Joining(Admission::begin(cx, &fields, out)?);
             }
             (Session::New, Kind::Hello) => self.accept(cx, &fields, out)?,
@@ -414,7 +419,7 @@ impl Session {
         let who = match self {
             Session::New => "a connection that wanted to be a link".to_owned(),
             Session::Accepting { accepting, .. } => format!("a link of node {}", accepting.claimed().node.0),
-            Session::Joining(_) => "a node that wanted to join".to_owned(),
+            Session::Joining(admission) => admission.called().to_owned(),
             Session::Dialing { .. } | Session::Up { .. } | Session::Over => return,
         };
         // To be sent on to the warden is no refusal.

@@ -55,7 +55,7 @@ impl fmt::Display for JoinError {
 impl std::error::Error for JoinError {}
 
 /// What came of one try.
-enum Tried {
+pub(super) enum Tried {
     /// Another node is the warden's: this is its address.
     Elsewhere(String),
     /// Nobody is there yet.
@@ -128,7 +128,7 @@ fn follow(address: &str, join: &Join, secret: Secret, nonces: &Nonces, until: In
 /// One exchange.
 fn ask(address: &str, join: &Join, joining: Joining, until: Instant) -> Result<Entered, Tried> {
     let socket = dial(address, until)?;
-    let mut talk = Talk { address, socket, input: Vec::new(), used: 0, until };
+    let mut talk = Talk::new(address, socket, until);
     let mut out = Vec::new();
     joining.hello(&mut out);
     talk.say(&out)?;
@@ -169,12 +169,12 @@ fn take(assembly: &mut Assembly, frame: &Frame<'_>) -> Result<bool, Tried> {
     }
 }
 
-fn unexpected() -> LinkError {
+pub(super) fn unexpected() -> LinkError {
     LinkError::new(LinkErrorKind::BadHello, "it answered what does not belong to a join")
 }
 
 /// A connection to what an address names, the first that can be had.
-fn dial(address: &str, until: Instant) -> Result<TcpStream, Tried> {
+pub(super) fn dial(address: &str, until: Instant) -> Result<TcpStream, Tried> {
     let nobody = |error: &dyn fmt::Display| Tried::Nobody(format!("no node answers at {address}: {error}"));
     let found: Vec<SocketAddr> = address.to_socket_addrs().map_err(|error| nobody(&error))?.collect();
     let mut last = nobody(&"the name has no address");
@@ -198,7 +198,7 @@ fn plain(error: &io::Error) -> String {
 }
 
 /// A connection on which frames are said and heard.
-struct Talk<'a> {
+pub(super) struct Talk<'a> {
     address: &'a str,
     socket: TcpStream,
     input: Vec<u8>,
@@ -206,7 +206,11 @@ struct Talk<'a> {
     until: Instant,
 }
 
-impl Talk<'_> {
+impl<'a> Talk<'a> {
+    pub(super) fn new(address: &'a str, socket: TcpStream, until: Instant) -> Self {
+        Self { address, socket, input: Vec::new(), used: 0, until }
+    }
+
     fn broken(&self, text: &str) -> Tried {
         let address = self.address;
         Tried::Final(JoinError::Broken(format!("{address} does not answer as a node of this version: {text}")))
@@ -218,7 +222,7 @@ impl Talk<'_> {
         Some(left).filter(|left| !left.is_zero()).ok_or_else(late)
     }
 
-    fn say(&mut self, bytes: &[u8]) -> Result<(), Tried> {
+    pub(super) fn say(&mut self, bytes: &[u8]) -> Result<(), Tried> {
         let left = self.left()?;
         let said = self.socket.set_write_timeout(Some(left)).and_then(|()| self.socket.write_all(bytes));
         said.map_err(|error| self.failed(&error))
@@ -234,7 +238,10 @@ impl Talk<'_> {
     }
 
     /// The next frame, as `take` reads it; a goodbye is what it says.
-    fn hear<T>(&mut self, take: impl FnOnce(&Frame<'_>, &Fields<'_>) -> Result<T, Tried>) -> Result<T, Tried> {
+    pub(super) fn hear<T>(
+        &mut self,
+        take: impl FnOnce(&Frame<'_>, &Fields<'_>) -> Result<T, Tried>,
+    ) -> Result<T, Tried> {
         loop {
             let input = &self.input[self.used..];
             if let Some(frame) = parse_frame(input).map_err(|error| self.broken(&error.to_string()))? {

@@ -6,6 +6,7 @@
 //! * `mail.rs`: what loops and the warden have for the thread that takes maps: it alone may wait for the shards' locks.
 //! * `ask.rs`: what loops ask of the warden.
 //! * `join.rs`: the dialing side of a join.
+//! * `witness.rs`, `obituary.rs`: the process that tells the warden of this one's end; what it is told, and does.
 //!
 //! A map is taken by the store first, and then by the links, which tell others that the node has it: so whoever hears
 //! that may rely on it.
@@ -13,12 +14,16 @@
 mod ask;
 mod join;
 mod mail;
+mod obituary;
 mod start;
+mod witness;
 
 pub(crate) use ask::{Petitions, Said, Slot};
 pub use join::JoinError;
+pub use obituary::Told;
 pub use start::{Entry, StartError};
 pub(crate) use start::{Founded, InHerd, Own, enter};
+pub use witness::{StartWitness, Witness};
 
 use crate::context::Shared;
 use crate::link::{Came, Hub, Owner, Warden};
@@ -37,6 +42,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use witness::Watched;
 
 /// Takes a line for the log.
 pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
@@ -230,10 +236,10 @@ impl Owner for Post {
 /// The thread that takes maps, and the warden, if it is here.
 pub(crate) struct Duty {
     mailbox: Arc<Mailbox>,
-    thread: JoinHandle<()>,
+    thread: JoinHandle<Watched>,
     warden: Option<Running>,
     /// The directory of a node that joined.
-    _newcomer: Option<Newcomer>,
+    newcomer: Option<Newcomer>,
 }
 
 impl Duty {
@@ -243,29 +249,36 @@ impl Duty {
         shared: Arc<Shared>,
         warden: Option<Running>,
         newcomer: Option<Newcomer>,
-        tell: Tell,
+        entry: &Entry,
     ) -> io::Result<Self> {
-        let mailbox = member.mailbox.clone();
+        let (mailbox, tell) = (member.mailbox.clone(), entry.tell.clone());
+        let mut watched = Watched::new(entry.witness.clone());
         let run = move || {
             let journal = Journal::since(member.map().map_or(0, |map| map.epoch));
             let (mut mail, mut journal, since) = (Mail::default(), journal, Instant::now());
+            watched.look(&member).iter().for_each(|line| tell(line));
             while member.mailbox.wait(&mut mail, Duration::from_millis(MEMBER_TICK_MS)) {
                 member.work(&shared, &mut mail);
                 let now_ms = since.elapsed().as_millis() as u64;
                 mail.lines.drain(..).filter(|line| journal.is_news(line, now_ms)).for_each(|line| tell(&line));
                 member.look(&mut journal, now_ms).iter().for_each(|line| tell(line));
+                watched.look(&member).iter().for_each(|line| tell(line));
             }
+            watched
         };
         let thread = std::thread::Builder::new().name("maps".into()).spawn(run)?;
-        Ok(Self { mailbox, thread, warden, _newcomer: newcomer })
+        Ok(Self { mailbox, thread, warden, newcomer })
     }
 
     /// Ends both. An error: the control store's disk does not answer.
     pub(crate) fn stop(self) -> io::Result<()> {
         self.mailbox.stop();
         let ended = self.thread.join().map_err(|_| io::Error::other("the thread of maps panicked"));
-        let warden = self.warden.map_or(Ok(()), Running::stop);
-        ended.and(warden)
+        // It would be told to nobody but this node.
+        let is_told = self.warden.is_none();
+        self.warden.map_or(Ok(()), Running::stop)?;
+        drop(self.newcomer);
+        ended.map(|watched| watched.end(is_told))
     }
 }
 

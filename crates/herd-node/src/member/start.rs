@@ -2,7 +2,7 @@
 
 use super::join::{Entered, JoinError, enter as dial, others};
 use super::mail::Mailbox;
-use super::{Member, Post, Tell};
+use super::{Member, Post, StartWitness, Tell};
 use crate::control::etcd::Address;
 use crate::lease::Leases;
 use crate::link::{Hub, Membership};
@@ -43,6 +43,8 @@ pub struct Entry {
     pub copies: Option<u8>,
     /// What the nodes of the herd know and nobody else; `None`: it has no links, and takes no joins.
     pub secret: Option<Secret>,
+    /// Starts the process that tells the warden of the end of this one; `None`: there is to be none.
+    pub witness: Option<StartWitness>,
     /// Takes what an operator must know, line by line.
     pub tell: Tell,
 }

@@ -66,7 +66,7 @@ impl View<'_> {
 
     fn state(&self, id: NodeId) -> &'static str {
         match self.map.node(id).map(|node| node.state) {
-            None | Some(NodeState::Down) => "down",
+            None | Some(NodeState::Down | NodeState::Dead) => "down",
             Some(NodeState::Draining) => "draining",
             Some(_) if id == self.member.life.node => self.own,
             Some(_) if self.member.hub.get().is_some_and(|hub| hub.is_linked(id)) => "serving",

@@ -134,12 +134,19 @@ impl Known {
             self.incarnation = node.incarnation;
             lines.push(format!("node {} was started anew: what its memory held is gone from it", called(node)));
         }
-        let is_down = node.state == NodeState::Down;
+        let is_dead = node.state == NodeState::Dead;
+        let is_down = is_dead || node.state == NodeState::Down;
         if mem::replace(&mut self.is_down, is_down) != is_down {
             lines.push(match is_down {
+                true if is_dead => format!("node {} has ended: its groups go on without it", called(node)),
                 true => format!("node {} is silent: groups that have enough copies go on without it", called(node)),
                 false => format!("node {} is heard again, and gets its copies back", called(node)),
             });
+        }
+        if is_dead {
+            // That nobody has a link to it is no news.
+            self.lost_ms = None;
+            return lines;
         }
         let lost_ms = if is_linked { self.lost_ms.take() } else { Some(*self.lost_ms.get_or_insert(now_ms)) };
         let Some(lost_ms) = lost_ms else { return lines };

@@ -7,7 +7,7 @@ use crate::lease::Leases;
 use herd_core::control::{Control, ControlError, Outcome, Snapshot};
 use herd_core::limits::{WARDEN_STOP_MS, WARDEN_TICK_MS};
 use herd_core::place::Map;
-use herd_core::warden::{Ask, Call, Order, Refusal, Reply, Warden};
+use herd_core::warden::{Ask, Call, Join, Order, Refusal, Reply, Warden};
 use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
@@ -111,7 +111,7 @@ impl Driver {
                 .flat_map(|(node, (life, epoch, revision))| self.warden.have(node, life, epoch, revision))
                 .collect();
             for (ticket, ask) in work.asks {
-                self.settle(&ask);
+                self.prepare(&ask);
                 orders.extend(self.warden.ask(ticket, ask));
             }
             self.carry_out(orders);
@@ -205,9 +205,18 @@ impl Driver {
         }
     }
 
+    /// What must be so before the warden is asked.
+    fn prepare(&mut self, ask: &Ask) {
+        match ask {
+            Ask::Join(join) => self.settle(join),
+            // Before the map says so: from now on nothing is granted to it.
+            Ask::Obituary(life) => self.outlets.leases.grants().bury(life.node, life.incarnation),
+            _ => {}
+        }
+    }
+
     /// Before a second node joins the store comes to last. Where it can't, the warden refuses that node.
-    fn settle(&mut self, ask: &Ask) {
-        let Ask::Join(join) = ask else { return };
+    fn settle(&mut self, join: &Join) {
         let Some(at) = self.later.take_if(|at| at.record.identity != join.identity) else { return };
         let all = self.store.snapshot().map_err(|error| error.to_string());
         match all.and_then(|all| at.settle(&all)) {

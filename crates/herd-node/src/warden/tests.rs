@@ -28,17 +28,24 @@ fn seen<T: Clone>(what: &Seen<T>) -> Vec<T> {
 }
 
 /// What a warden pushed, and told the log.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Watched {
     pushed: Seen<(Arc<Map>, bool)>,
     told: Seen<String>,
+    leases: Arc<Leases>,
+}
+
+impl Default for Watched {
+    fn default() -> Self {
+        Self { pushed: Seen::default(), told: Seen::default(), leases: Leases::of_machine() }
+    }
 }
 
 impl Watched {
     fn outlets(&self) -> Outlets {
         let (pushed, told) = (self.pushed.clone(), self.told.clone());
         Outlets {
-            leases: Leases::of_machine(),
+            leases: self.leases.clone(),
             push: Box::new(move |map, held| pushed.lock().expect("as above").push((map, held))),
             tell: Box::new(move |line| told.lock().expect("as above").push(line.into())),
         }

@@ -97,7 +97,7 @@ pub(crate) fn three_that_keep(copies: u8, more: &[&str], env: &[(&str, &str)]) -
     nodes
 }
 
-fn json(node: &Node, args: &[&str]) -> Value {
+pub(crate) fn json(node: &Node, args: &[&str]) -> Value {
     serde_json::from_str(&node.ok(args)).expect("JSON")
 }
 
@@ -287,8 +287,8 @@ fn a_node_that_comes_back_is_the_same_and_one_that_comes_late_holds_nothing() {
     assert_eq!(numbers(&first)[3], (Some(4), Some(1), Some(0)));
     assert_eq!(second.stop(), Some(0));
     let away = |state: &str| within(SOON, || states(&first)[1] == ("n2".to_string(), state.to_string()));
-    assert!(away("unreachable"));
-    assert!(first.ok(&["status"]).contains("n2 can't be reached"));
+    assert!(away("down"));
+    assert!(first.ok(&["status"]).contains("serving, not n2"));
     let (code, told) = refused(dir.path(), "n2", &[], &[]);
     assert!(code == Some(2) && told.contains("belongs to herd"), "{told}");
     let second = member(dir.path(), "n2", &["--join", &third.addr]);
@@ -328,9 +328,9 @@ fn a_flush_at_one_node_empties_all_before_it_is_answered() {
     assert!(!within(Duration::from_secs(2), || has(&nodes[0]) < keys.len()), "it came all the same");
 }
 
-/// Whatever a client asks, and of whichever node; and what a dead node had is an error in time, never a miss.
+/// Whatever a client asks, and of whichever node; and what a dead node led is an error at most, and soon led by others.
 #[test]
-fn each_node_answers_for_all_and_a_dead_one_is_an_error() {
+fn each_node_answers_for_all_and_of_a_dead_one_nothing_is_missed() {
     let dir = tempfile::tempdir().expect("a directory");
     let nodes = three(dir.path());
     all_serve(&nodes, &["n1", "n2", "n3"]);
@@ -359,23 +359,19 @@ fn each_node_answers_for_all_and_a_dead_one_is_an_error() {
     }
     let [first, second, third] = nodes;
     second.signal("-KILL");
-    let listed = first.herd(&["collection", "ls"]);
-    assert!(listed.status.success() && text(&listed.stderr).contains("node n2 does not answer"), "{listed:?}");
-    let listed = first.herd(&["ls"]);
-    let why = "node 'n2', which has some of the names, can't be reached: see that it runs";
-    assert!(listed.status.code() == Some(3) && text(&listed.stderr).contains(why), "{listed:?}");
     let began = Instant::now();
-    for key in &keys {
+    let is_there = |key: &String| {
         let said = text(&first.talk(format!("get {key}\r\nquit\r\n").as_bytes()));
         let is_there = said == format!("VALUE {key} 0 2\r\nxy\r\nEND\r\n");
         assert!(is_there || said.starts_with("SERVER_ERROR "), "{key}: {said}");
-        if !is_there {
-            assert!(began.elapsed() < Duration::from_secs(12), "an error in time");
-            drop(third);
-            return;
-        }
-    }
-    panic!("the dead node had nothing");
+        is_there
+    };
+    assert!(keys.iter().all(|key| within(SOON, || is_there(key))));
+    assert!(within(SOON, || first.herd(&["ls"]).status.success()));
+    assert_eq!(first.ok(&["ls"]).lines().count(), 63);
+    assert!(began.elapsed() < Duration::from_secs(12), "{:?}", began.elapsed());
+    assert!(first.ok(&["status"]).contains("2 of 3 serving, not n2"));
+    drop((second, third));
 }
 
 /// Any number of loops: a node rounded them down to a power of two.

@@ -15,6 +15,7 @@ mod locks;
 mod memcached;
 mod moving;
 mod node;
+mod obituary;
 mod output;
 mod patience;
 mod routes;

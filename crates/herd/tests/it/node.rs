@@ -24,6 +24,11 @@ impl Node {
         )
     }
 
+    /// A node at an address that was another one's.
+    pub(crate) fn at(addr: &str, args: &[&str]) -> Self {
+        Self::run(herd().args(["node", "--listen", addr, "--log", "error"]).args(args))
+    }
+
     /// A node that logs into a file, behind what is there.
     pub(crate) fn with_log(args: &[&str], log: &Path) -> Self {
         let file = OpenOptions::new().create(true).append(true).open(log).expect("a file");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Longer than a lease and what follows take, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn put(node: &Node, name: &str, value: &str) -> bool {
+pub(crate) fn put(node: &Node, name: &str, value: &str) -> bool {
     let mut socket = BufReader::new(node.connect());
     write!(socket.get_mut(), "set {name} 0 0 {}\r\n{value}\r\n", value.len()).expect("sent");
     let mut said = String::new();

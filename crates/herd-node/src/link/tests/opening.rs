@@ -87,6 +87,10 @@ fn an_older_life_of_a_node_gets_no_link_and_one_that_was_taken_for_dead_does() {
     let mut world = two(|_| (), [later(|node| node.state = NodeState::Down), map(2)]);
     world.settle();
     assert_eq!([1, 2].map(|number| world.machine(number).linked()), [vec![2], vec![1]], "so it hears that");
+    let dead = Arc::new(later(|node| node.state = NodeState::Dead));
+    world.machine(1).adopt(&dead, false);
+    world.settle();
+    assert!(world.machine(1).linked().is_empty(), "its process has ended, whatever is on its way still");
     let gone = map(1).next(|draft| draft.nodes[0].memory_bytes += 1).expect("valid");
     let (_, told) = refused(two(|_| (), [gone, map(2)]));
     assert_eq!(told, [(1, LinkErrorKind::BadHello)], "it is in no map of this herd");

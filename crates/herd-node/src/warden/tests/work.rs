@@ -7,7 +7,7 @@ use herd_core::control::{
     Changes, Control, ControlError, Office, Outcome, Page, Range, Revision, Snapshot, Table, Txn,
 };
 use herd_core::limits::{WARDEN_ASKS_MAX, WARDEN_STOP_MS};
-use herd_core::place::HerdId;
+use herd_core::place::{HerdId, Life, NodeState};
 use herd_core::warden::{Birth, Config, Warden};
 use std::sync::mpsc::{Sender, channel};
 use tempfile::TempDir;
@@ -64,6 +64,25 @@ fn collections_are_made_emptied_and_removed() {
     all_have(&begun);
     assert_eq!(flush.recv_timeout(PATIENCE), Ok(Ok(Answer::Flushed { generation: 2 })));
     assert_eq!(destroy.recv_timeout(PATIENCE), Ok(Ok(Answer::Destroyed)));
+}
+
+#[test]
+fn a_node_whose_process_has_ended_is_out_at_once_and_granted_nothing() {
+    let directory = TempDir::new().expect("a directory");
+    let (begun, watched) = herd(directory.path());
+    assert!((2..=3).all(|number| joined(ask(&begun, join(number))).node.0.get() == u32::from(number)));
+    all_have(&begun);
+    assert_eq!(ask(&begun, Ask::Hold), Ok(Answer::Held));
+    let third = begun.joined.node.0.saturating_add(2);
+    let grants = |life| watched.leases.grants().beat(NodeId(third), life, watched.leases.now_ns());
+    let state = || watched.maps().last().expect("it was pushed").nodes[2].state;
+    until("it is in office", || grants(1).is_some());
+    let obituary = |incarnation| Ask::Obituary(Life { node: NodeId(third), incarnation });
+    assert_eq!(ask(&begun, obituary(2)), Ok(Answer::Noted));
+    assert!(state() == NodeState::Up && grants(1).is_some(), "it is not that one's life");
+    assert_eq!(ask(&begun, obituary(1)), Ok(Answer::Noted));
+    assert!(grants(1).is_none(), "before that is answered");
+    until("the map says so", || state() == NodeState::Dead);
 }
 
 #[test]
