@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn nothing_is_granted_to_a_life_that_is_over() {
         let mut grants = Grants::default();
-        grants.in_office(1, 0);
+        grants.in_office(1, 0, 0);
         assert!(grants.beat(NODE, 1, ns(10)).is_some() && grants.is_heard(NODE, 1, ns(11)));
         grants.bury(NODE, 1);
         for ms in [12, 13] {
