@@ -214,6 +214,7 @@ mod tests {
     fn nothing_is_granted_to_a_life_that_is_over() {
         let mut grants = Grants::default();
         grants.in_office(1, 0, 0);
+        grants.wrote(1, 5);
         assert!(grants.beat(NODE, 1, ns(10)).is_some() && grants.is_heard(NODE, 1, ns(11)));
         grants.bury(NODE, 1);
         for ms in [12, 13] {

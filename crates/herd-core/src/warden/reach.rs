@@ -72,9 +72,8 @@ impl Reach {
 
     /// The nodes whose process has ended, which the map does not say yet.
     pub(super) fn unburied(&self, map: &Map) -> Vec<NodeId> {
-        let is_known = |node: &Node| {
-            node.state == NodeState::Dead || node.state == NodeState::Draining && !map.counts(node)
-        };
+        let is_known =
+            |node: &Node| node.state == NodeState::Dead || node.state == NodeState::Draining && !map.counts(node);
         let is = |node: &&Node| !is_known(node) && self.dead.get(&node.id) == Some(&node.incarnation);
         map.nodes.iter().filter(is).map(|node| node.id).collect()
     }
