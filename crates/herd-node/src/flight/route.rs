@@ -12,9 +12,9 @@ use crate::metrics::add;
 use crate::report::groups::not_led;
 use herd_core::bugs::{Bug, has};
 use herd_core::limits::{
-    DEFERRED_MAX, FLIGHT_AGAIN_MS, FLIGHT_LINK_MS, FORWARD_HOPS_MAX, GROUP_LINE_PART, INLINE_MAX_BYTES,
+    DEFERRED_MAX, FLIGHT_AGAIN_MS, FLIGHT_LINK_MS, FORWARD_HOPS_MAX, GROUP_LINE_PART, INLINE_MAX_BYTES, LEASE_MS,
 };
-use herd_core::place::{GroupId, NodeId};
+use herd_core::place::{GroupId, Map, NodeId};
 use herd_core::wire::{FLAG_MORE, Fields, Header, Kind, LinkId, MapMark, MapSent, STATUS_MOVED, Status};
 use herd_core::wire::{LENGTH_UNKNOWN, WireError};
 use herd_core::{Error, ErrorKind, quote};
@@ -229,10 +229,11 @@ impl Context {
     /// A part waits: whether what it waits for is there.
     fn look_again_at(&mut self, id: FlightId) {
         let (now_ms, mark) = (self.now_ms(), self.shared.map_mark());
-        let Some(part) = self.flights.part(id) else { return };
+        let Some(part) = self.flights.part_of(id) else { return };
+        let patience_ms = self.patience_ms(&part.handing.key);
         match part.state {
             State::Waits(_, Some(wanted)) if mark < wanted => self.wait(id),
-            State::Waits(since_ms, None) if !part.was_sent && now_ms >= since_ms + FLIGHT_LINK_MS => {
+            State::Waits(since_ms, None) if !part.was_sent && now_ms >= since_ms + patience_ms => {
                 match self.overload(id) {
                     None => self.lose(id),
                     Some(error) => {
@@ -302,6 +303,11 @@ impl Context {
         match whereabouts {
             Where::Here | Where::Group(_) if part.handing.stream().is_some() => {
                 let landed = Landed::crossed(self, part.handing.name());
+                self.land(id, landed);
+            }
+            // What a node does alone it does not note.
+            Where::Here if part.handing.is_retry() && part.handing.changes => {
+                let landed = Landed::failed(self, outcome_unknown(part.handing.name()));
                 self.land(id, landed);
             }
             Where::Here => match part.handing.run(self) {
@@ -424,7 +430,7 @@ impl Context {
                     self.supply(id.ticket);
                 }
             }
-            Err(NoLink::Down) if !part.was_sent && self.links.is_gone(node, now_ms, FLIGHT_LINK_MS) => self.lose(id),
+            Err(NoLink::Down) if self.is_given_up(id, node, now_ms) => self.lose(id),
             Err(NoLink::Down | NoLink::Busy) => self.stay(id, None),
         }
     }
@@ -438,15 +444,50 @@ impl Context {
     /// The link was lost before the answer came.
     pub(crate) fn flight_lost(&mut self, id: FlightId, attempt: u32, LinkLost: LinkLost) {
         if self.is_out(id, attempt) {
-            match self.flights.part(id) {
+            match self.flights.part_of(id) {
                 // A client that has a part of the answer can't be given another one.
                 Some(part) if part.is_passing() => self.lose(id),
                 Some(part) if !part.handing.changes || has(Bug::RerunLost) => self.stay(id, None),
                 Some(part) if !part.was_sent => self.begin_anew(id, None),
+                Some(part) if part.handing.to.is_none() && self.may_be_answered(id) => {
+                    self.flights.again(id, true);
+                    self.begin_anew(id, None);
+                }
                 _ => self.lose(id),
             }
             self.fly();
         }
+    }
+
+    /// What changes something was sent, and its link was lost: whether there is, or may soon be, somebody who knows
+    /// what became of it. A node that keeps the only copy knows of no requests, or is gone with what it knew.
+    fn may_be_answered(&self, id: FlightId) -> bool {
+        let Some(part) = self.flights.part_of(id) else { return false };
+        let is_known = |map: &Map| {
+            let spread = map.spread(part.handing.key.spread())?;
+            let group = spread.group_of(part.handing.key.slot());
+            let State::Out(link, ..) = part.state else { return None };
+            let has_gone_over = group.primary.is_some_and(|node| node != link.node);
+            Some(has_gone_over || !group.others.is_empty() || spread.needed > 1)
+        };
+        let map = self.shared.place.get().and_then(|place| place.map());
+        map.is_some_and(|(map, _)| is_known(&map) == Some(true))
+    }
+
+    /// Whether a part that was never sent does not wait for a link to a node any more.
+    fn is_given_up(&self, id: FlightId, node: NodeId, now_ms: u64) -> bool {
+        let part = self.flights.part_of(id).filter(|part| !part.was_sent);
+        part.is_some_and(|part| self.links.is_gone(node, now_ms, self.patience_ms(&part.handing.key)))
+    }
+
+    /// How long a request waits for a link to the node that decides on its object: longer where another takes over if
+    /// that node is silent.
+    fn patience_ms(&self, key: &Key) -> u64 {
+        let map = self.shared.place.get().and_then(|place| place.map());
+        let has_backup = map.is_some_and(|(map, _)| {
+            map.spread(key.spread()).is_some_and(|spread| spread.group_of(key.slot()).backups().next().is_some())
+        });
+        if has_backup { LEASE_MS + FLIGHT_LINK_MS } else { FLIGHT_LINK_MS }
     }
 
     /// The first frame of an answer. Error: the other end breaks the protocol.
@@ -658,8 +699,9 @@ fn may_be_undecided(error: &Error) -> bool {
     matches!(error.kind, ErrorKind::Busy | ErrorKind::Unreachable | ErrorKind::Full)
 }
 
+/// What changes an object may have been done, or not.
 #[cold]
-fn outcome_unknown(name: &[u8]) -> Error {
+pub(crate) fn outcome_unknown(name: &[u8]) -> Error {
     let text =
         format!("the node that has '{}' went out of reach; the outcome is unknown: it may have been done", quote(name));
     Error::new(ErrorKind::OutcomeUnknown, text)

@@ -7,7 +7,7 @@ use super::verbs::{self, name};
 use super::{Session, write_frame};
 use crate::apply::{Elsewhere, Outcome, apply};
 use crate::context::{Context, Output};
-use crate::flight::Landed;
+use crate::flight::{Landed, Where, outcome_unknown};
 use herd_core::entry::Value;
 use herd_core::limits::WIRE_FRAME_BODY_MAX_BYTES;
 use herd_core::method::{Method, memcached};
@@ -82,6 +82,13 @@ impl Session {
         };
         let op = handed.op(header, fields, given, cx.now.unix_ms)?;
         let with_object = with_object(header, &op);
+        if handed.asked.first_epoch != 0 && !op.action.only_reads() {
+            // What a node does alone it does not note.
+            return match cx.whereabouts(&collection, name) {
+                Where::Here => Err(outcome_unknown(name)),
+                _ => self.elsewhere(cx, &collection, header, fields, value, handed.asked.max_bytes, out),
+            };
+        }
         let applied = apply(cx, &collection, name, &op, |mut outcome| {
             count(header, &op, &mut outcome);
             answer(cx, header, (&collection, name), &outcome, with_object, out)

@@ -92,6 +92,41 @@ fn what_may_have_been_done_is_not_done_again_and_what_only_reads_is() {
     assert_settled(&mut world, 1);
 }
 
+/// Where others have copies, what was handed on to a node that goes out of reach is asked again: of the node that takes
+/// over, or of the same one. Each is done once.
+#[test]
+fn what_was_handed_on_is_asked_again_of_who_takes_over() {
+    let mut world = World::keeping(3, 2);
+    let client = world.connect(3, 1 << 20);
+    let map = world.machine(1).map.clone().expect("it has one");
+    let led = |key: &String| {
+        let shared = world.machine(3).shared.clone();
+        let slot = shared.store.key(&shared.default, key.as_bytes()).slot();
+        let group = map.spreads[0].group_of(slot);
+        group.primary == Some(node(2)) && group.backups().eq([node(1)])
+    };
+    let key = (0..).map(|at| format!("k{at}")).find(led).expect("there is one");
+    assert_eq!(say(&mut world, client, &format!("set {key} 0 0 1\r\n1\r\n")), "STORED\r\n");
+    world.cut = true;
+    assert_eq!(say(&mut world, client, &format!("incr {key} 1\r\n")), "");
+    world.pass(LINK_SILENCE_MS + 2 * TICK_MS);
+    assert_eq!(hear(&mut world, client), "", "it waits");
+    world.cut = false;
+    world.pass(2 * LINK_SILENCE_MS);
+    assert_eq!(hear(&mut world, client), "2\r\n", "the same node is there again");
+    world.cut = true;
+    assert_eq!(say(&mut world, client, &format!("incr {key} 1\r\n")), "");
+    world.pass(LINK_SILENCE_MS + 2 * TICK_MS);
+    world.kill(2);
+    world.cut = false;
+    world.pass(2 * LINK_SILENCE_MS);
+    let next = map.next(|draft| draft.bury(node(2), |_| true)).expect("valid");
+    world.machine(1).push(&Arc::new(next), true);
+    world.pass(2 * TICK_MS);
+    assert_eq!(hear(&mut world, client), "3\r\n", "another took over");
+    assert_settled(&mut world, 3);
+}
+
 #[test]
 fn nothing_waits_longer_than_its_time() {
     let (mut world, clients) = herd(2);
