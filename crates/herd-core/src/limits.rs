@@ -482,6 +482,10 @@ pub const WARDEN_UNHEARD_MS: u64 = 2_500;
 /// are made within some 100 ms, and nodes that are started together with the warden's join within a second or two.
 pub const WARDEN_HEARS_MS: u64 = 3_000;
 
+/// How long a drained node that is silent may be but paused, or cut off, before it is forgotten. One whose process is
+/// known to have ended is forgotten at once.
+pub const FORGET_AFTER_MS: u64 = 60_000;
+
 /// How long a group keeps fewer copies than it should before another node is asked to keep one: one that is only
 /// started anew is there again by then, and one that had no room may have some.
 pub const REPAIR_AFTER_MS: u64 = 10_000;

@@ -31,6 +31,10 @@ pub(crate) fn run(args: &DrainArgs) -> Outcome {
         out::tell(format!("herd: drain: {name} gives away {groups} groups{bytes}; Ctrl-C leaves it at that work"));
     }
     let status = wait(args, groups)?;
+    if node_of(&status, name).is_none() {
+        out::tell(format!("herd: drain: {name} is not in the herd any more: it has ended, and was forgotten"));
+        return Ok(());
+    }
     let next = match status["warden"].as_str() == Some(name) {
         true => "it keeps the herd's map, and must go on running",
         false => "stop it, and the herd forgets it",

@@ -40,8 +40,8 @@ impl Draft {
         held
     }
 
-    /// A node is silent, and may live: it is in no group any more that has as many copies as a write needs without it.
-    /// Groups that it led are led by a backup, of those that are heard first.
+    /// A node is silent, and may live: it is in no group any more that has as many copies as a write needs without it,
+    /// and in none of which it has no copy yet. Groups that it led are led by a backup, of those that are heard first.
     /// One that drains goes on to: it gets nothing when it is heard again.
     pub fn take_out(&mut self, node: NodeId, is_heard: impl Fn(NodeId) -> bool) {
         self.seat_joined();
@@ -49,7 +49,7 @@ impl Draft {
             let slots = spread.slots_of_groups();
             let (mut loads, needed) = (Loads::of(spread, &slots), usize::from(spread.needed));
             for (group, slots) in spread.groups.iter_mut().zip(slots) {
-                if group.copies_without(node) >= needed.max(1) {
+                if group.copies_without(node) >= needed.max(1) || group.full().all(|member| member != node) {
                     group.take_out(node, |backups| loads.lightest(backups, slots, &is_heard));
                 }
             }
@@ -127,13 +127,14 @@ impl Draft {
         any
     }
 
-    /// The groups that have fewer members than they should keep copies, and somebody who decides; while so many nodes
-    /// are there.
+    /// The groups that have fewer members than they should keep copies, those aside that were taken out, and somebody
+    /// who decides; while so many nodes are there.
     pub fn short_groups(&self, nodes: usize) -> Vec<GroupId> {
         let mut short = Vec::new();
         for spread in self.spreads.iter().filter(|spread| spread.kind == Kind::Kept) {
-            let is_short =
-                |group: &Group| group.primary.is_some() && group.members().count() < nodes.min(spread.copies.into());
+            let has_fewer =
+                |group: &Group| group.members().filter(|id| self.is_in(*id)).count() < nodes.min(spread.copies.into());
+            let is_short = |group: &Group| group.primary.is_some_and(|id| self.is_in(id)) && has_fewer(group);
             let numbers = (0..).zip(&spread.groups).filter(|(_, group)| is_short(group)).map(|(number, _)| number);
             short.extend(numbers.map(|number| GroupId { spread: spread.id, number }));
         }

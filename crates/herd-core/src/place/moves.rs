@@ -5,7 +5,7 @@
 //! group gets one member more, which has nothing yet, and its primary brings that up to date. When it is a backup the
 //! group has one member too many, and one goes:
 //!
-//! * one whose node drains; else one that is on the host of another; else one of the node that keeps most above its
+//! * one whose node was taken out; else one whose node drains; else one that is on the host of another; else one of the node that keeps most above its
 //!   share;
 //! * who leads hands the lead over first, and stays a backup until it has told that it has the map which says so.
 //!   Nobody is taken out that may take itself for the primary: it would answer reads while others write.
@@ -33,13 +33,19 @@ impl Draft {
         kept.any(|spread| spread.groups.iter().any(|group| moves(spread, group)))
     }
 
-    /// Whether a node keeps something, or may get something: what all must have heard, it must.
+    /// Whether a node keeps something, or may get something: what all must have heard, it must. One that is silent keeps
+    /// what fewer others have than a write needs.
     pub fn counts(&self, node: &Node) -> bool {
         match node.state {
             NodeState::Up => true,
-            NodeState::Draining => self.keeps(node.id),
-            NodeState::Down | NodeState::Dead => false,
+            NodeState::Draining | NodeState::Down => self.keeps(node.id),
+            NodeState::Dead => false,
         }
+    }
+
+    /// Whether a node is none that was taken out: what it keeps still, it may have lost.
+    pub(super) fn is_in(&self, node: NodeId) -> bool {
+        self.node(node).is_some_and(|node| matches!(node.state, NodeState::Up | NodeState::Draining))
     }
 
     /// Whether a node is in some group, or was the last one there that had all.
@@ -51,8 +57,8 @@ impl Draft {
     /// Begins moves: of what nodes that drain have, and, if `evens`, to nodes that keep less than their share. `may`:
     /// whether a node may be asked to keep a group. Whether there were any.
     pub fn begin_moves(&mut self, may: impl Fn(GroupId, NodeId) -> bool, evens: bool) -> bool {
-        let nodes = std::mem::take(&mut self.nodes);
         let mut busy = self.busy();
+        let nodes = std::mem::take(&mut self.nodes);
         let mut any = false;
         for spread in self.spreads.iter_mut().filter(|spread| spread.kind == Kind::Kept) {
             let mut moves = Moves::of(spread, &nodes);
@@ -73,7 +79,10 @@ impl Draft {
     /// How many copies are being made at each node.
     fn busy(&self) -> BTreeMap<NodeId, usize> {
         let mut busy = BTreeMap::new();
-        let members = self.spreads.iter().flat_map(|spread| &spread.groups).flat_map(|group| &group.others);
+        // What nobody gives is not on its way.
+        let groups = self.spreads.iter().flat_map(|spread| &spread.groups);
+        let groups = groups.filter(|group| group.primary.is_some_and(|node| self.is_in(node)));
+        let members = groups.flat_map(|group| &group.others);
         let syncing = members.filter(|member| member.standing != Standing::Backup);
         syncing.for_each(|member| *busy.entry(member.node).or_default() += 1);
         busy
@@ -94,8 +103,7 @@ impl Draft {
                 }
                 any |= match group.primary == Some(goes) {
                     true => {
-                        let stay = moves.successors(group);
-                        let next = loads.lightest(&stay, slots, &is_heard);
+                        let next = loads.lightest(&moves.successors(group, &is_heard), slots, |_| true);
                         next.is_some_and(|next| group.hand_over(next))
                     }
                     false if has(goes, group.epoch) => {
@@ -173,12 +181,17 @@ impl<'n> Moves<'n> {
         self.nodes.get(&id).is_some_and(|node| node.state == NodeState::Draining)
     }
 
-    /// Who may lead after a primary that goes. Who has just come knows least of which requests were answered before: it
-    /// leads only where nobody else has all.
-    fn successors(&self, group: &Group) -> Vec<NodeId> {
+    fn is_up(&self, id: NodeId) -> bool {
+        self.nodes.get(&id).is_some_and(|node| node.state == NodeState::Up)
+    }
+
+    /// Who may lead after a primary that goes, of those that are heard. Who has just come knows least of which requests
+    /// were answered before: it leads only where nobody else has all.
+    fn successors(&self, group: &Group, is_heard: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
         let backups = group.others.iter().filter(|it| it.standing == Standing::Backup && !self.drains(it.node));
         let latest = backups.clone().map(|it| it.since).max();
-        let (new, old): (Vec<&Member>, Vec<&Member>) = backups.partition(|it| Some(it.since) == latest);
+        let there = backups.filter(|it| is_heard(it.node) && self.is_up(it.node));
+        let (new, old): (Vec<&Member>, Vec<&Member>) = there.partition(|it| Some(it.since) == latest);
         let may = if old.is_empty() { new } else { old };
         may.into_iter().map(|member| member.node).collect()
     }
@@ -214,7 +227,8 @@ impl<'n> Moves<'n> {
         group.full().max_by_key(|id| {
             let others: Vec<NodeId> = members.iter().copied().filter(|other| other != id).collect();
             let (host, _) = self.is_near(*id, &others);
-            (self.drains(*id), host, self.excess(*id), *id)
+            let is_out = !self.is_up(*id) && !self.drains(*id);
+            (is_out, self.drains(*id), host, self.excess(*id), *id)
         })
     }
 
@@ -261,8 +275,7 @@ impl<'n> Moves<'n> {
         is_free: impl Fn(NodeId) -> bool,
     ) -> Option<NodeId> {
         let stay: Vec<NodeId> = group.members().filter(|id| *id != from).collect();
-        let is_up = |id: &NodeId| self.nodes[id].state == NodeState::Up;
-        let may = |id: &NodeId| *id != from && is_up(id) && !stay.contains(id) && may(*id);
+        let may = |id: &NodeId| *id != from && self.is_up(*id) && !stay.contains(id) && may(*id);
         let all: Vec<NodeId> = self.nodes.keys().copied().filter(may).collect();
         let near = all.iter().map(|id| self.is_near(*id, &stay)).min()?;
         let best = all.into_iter().filter(|id| self.is_near(*id, &stay) == near && is_free(*id));

@@ -2,7 +2,7 @@
 
 use super::ask::{Answer, Refusal};
 use super::{Phase, Warden};
-use crate::limits::{WARDEN_BATCH_MAX, WARDEN_HEARS_MS};
+use crate::limits::{FORGET_AFTER_MS, WARDEN_BATCH_MAX, WARDEN_HEARS_MS};
 use crate::place::{Life, Map, Node, NodeId, NodeState};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,6 +17,8 @@ pub(super) struct Reach {
     /// Those that may be taken out, and those that beat, in these lives.
     silent: Vec<(NodeId, u64)>,
     beating: Vec<(NodeId, u64)>,
+    /// Those that are silent, in these lives, and since when without a pause.
+    silent_since: BTreeMap<(NodeId, u64), u64>,
     /// Those whose process has ended, and which of their lives it was; until they join again.
     dead: BTreeMap<NodeId, u64>,
 }
@@ -60,12 +62,14 @@ impl Reach {
         (of(&self.silent, &|node| map.counts(node)), of(&self.beating, &|node| node.state == NodeState::Down))
     }
 
-    /// Those that drained, keep nothing any more and have ended: as many as one write has room for.
-    pub(super) fn left(&self, map: &Map) -> Vec<NodeId> {
+    /// Those that drained, keep nothing any more and have ended: as many as one write has room for. Who is silent may
+    /// live, and is waited for for long: where the herd held no object when it drained, it may go by a map of before.
+    pub(super) fn left(&self, map: &Map, held: bool, now_ms: u64) -> Vec<NodeId> {
         let is = |node: &&Node| {
-            let is_silent = self.silent.contains(&(node.id, node.incarnation))
-                || self.dead.get(&node.id) == Some(&node.incarnation);
-            node.state == NodeState::Draining && is_silent && !map.counts(node)
+            let since_ms = self.silent_since.get(&(node.id, node.incarnation)).filter(|_| held);
+            let is_silent = since_ms.is_some_and(|since_ms| now_ms >= since_ms + FORGET_AFTER_MS);
+            let is_gone = is_silent || self.dead.get(&node.id) == Some(&node.incarnation);
+            node.state == NodeState::Draining && is_gone && !map.counts(node)
         };
         map.nodes.iter().filter(is).map(|node| node.id).take(WARDEN_BATCH_MAX).collect()
     }
@@ -108,6 +112,11 @@ impl Heard<'_> {
         up(nodes).filter(|node| !self.is_there(node)).collect()
     }
 
+    /// Whether all are heard that keep something, or may get something.
+    pub(super) fn all_count(&self, map: &Map) -> bool {
+        map.nodes.iter().all(|node| !map.counts(node) || self.is_there(node))
+    }
+
     /// Those that are heard, `joining` too, once it is sure that the others are gone.
     pub(super) fn all_there(&self, nodes: &[Node], joining: Option<NodeId>) -> Option<Vec<Node>> {
         let is_there = |node: &&Node| self.is_there(node) || Some(node.id) == joining;
@@ -137,6 +146,9 @@ impl Warden {
     /// Of those, the ones that may be taken out, to which nothing is granted until this is told again, and the ones
     /// that beat.
     pub fn beats(&mut self, silent: Vec<(NodeId, u64)>, beating: Vec<(NodeId, u64)>) {
+        let since = std::mem::take(&mut self.reach.silent_since);
+        let since = silent.iter().map(|life| (*life, since.get(life).copied().unwrap_or(self.now_ms)));
+        self.reach.silent_since = since.collect();
         (self.reach.silent, self.reach.beating) = (silent, beating);
     }
 

@@ -155,6 +155,9 @@ impl State {
             if drains {
                 draft.drain(id, true);
                 draft.call_off_copies(id);
+                if !held {
+                    draft.plan();
+                }
             }
             if let Some(there) = rules.heard.all_there(&draft.nodes, Some(id)) {
                 draft.reopen(&there);

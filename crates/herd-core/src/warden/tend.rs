@@ -134,7 +134,7 @@ impl Warden {
         let heard = self.reach.at(self.now_ms);
         let there = heard.there(&map.nodes);
         let mut todo = self.care.look(map, &there, self.now_ms);
-        let all_there = heard.silent(&map.nodes).is_empty();
+        let all_there = heard.all_count(map);
         todo.balance &= all_there
             && self.is_ready(&kept.state)
             && !map.has_any(Standing::Syncing)
@@ -148,7 +148,7 @@ impl Warden {
         } else {
             todo.dead = self.reach.unburied(map);
         }
-        todo.left = self.reach.left(map);
+        todo.left = self.reach.left(map, kept.state.held, self.now_ms);
         let (balances, epoch) = (todo.balance, map.epoch);
         let has = |node: NodeId, epoch: u32| {
             let told = self.have.get(&node).filter(|told| map.node(node).is_some_and(|it| it.incarnation == told.0));

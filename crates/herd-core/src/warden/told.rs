@@ -4,8 +4,7 @@ use super::ask::{Answer, Ask, Refusal};
 use super::order::Order;
 use super::state::State;
 use super::{Phase, Ticket, Warden};
-use crate::place::{Map, NodeId};
-use std::sync::Arc;
+use crate::place::{Node, NodeId, NodeState};
 
 /// A request that waits for nodes to have a map.
 #[derive(Debug)]
@@ -19,6 +18,12 @@ pub(super) struct Wait {
     pub(super) answer: Answer,
     /// It is so even where nodes have not the map in time.
     pub(super) is_sure: bool,
+}
+
+/// Whether a node must have a map before something of it holds. While the herd holds no object who drains gives all it
+/// has away at once, and goes by the plan of before until it hears of that.
+fn must_have(state: &State) -> impl Fn(&&Node) -> bool + use<'_> {
+    |node| state.map.counts(node) || !state.held && node.state == NodeState::Draining
 }
 
 impl Warden {
@@ -44,7 +49,7 @@ impl Warden {
 
     /// The nodes that are up and have not told that they have the map: who asks to hold objects waits for them.
     pub fn missing(&self) -> Vec<NodeId> {
-        self.map().map_or(Vec::new(), |map| self.without(map, (map.epoch, 0)))
+        self.kept.as_ref().map_or(Vec::new(), |kept| self.without(&kept.state, (kept.state.map.epoch, 0)))
     }
 
     /// Goes on with what waited for nodes to have the map, where they have it.
@@ -52,14 +57,14 @@ impl Warden {
         let Some(kept) = self.kept.as_ref().filter(|_| !self.holds.is_empty() || !self.waits.is_empty()) else {
             return;
         };
-        let map = kept.state.map.clone();
+        let state = kept.state.clone();
         if kept.state.held || self.is_ready(&kept.state) {
             let holds = std::mem::take(&mut self.holds);
             self.asks.extend(holds.into_iter().map(|(ticket, _)| (ticket, Ask::Hold)));
         }
         let waits = std::mem::take(&mut self.waits);
         let (done, waits): (Vec<Wait>, Vec<Wait>) =
-            waits.into_iter().partition(|wait| self.without(&map, wait.map).is_empty());
+            waits.into_iter().partition(|wait| self.without(&state, wait.map).is_empty());
         self.waits = waits;
         done.into_iter().for_each(|wait| self.answer(wait.ticket, Ok(wait.answer)));
     }
@@ -68,7 +73,7 @@ impl Warden {
     pub(super) fn give_up(&mut self) {
         let now_ms = self.now_ms;
         for wait in self.waits.extract_if(.., |wait| wait.until_ms <= now_ms).collect::<Vec<_>>() {
-            let without = self.map().map_or(Vec::new(), |map| self.without(map, wait.map));
+            let without = self.kept.as_ref().map_or(Vec::new(), |kept| self.without(&kept.state, wait.map));
             let answer = if wait.is_sure { Ok(wait.answer) } else { Err(self.not_told(&wait.answer, without)) };
             self.answer(wait.ticket, answer);
         }
@@ -95,8 +100,9 @@ impl Warden {
     /// It is done, but not at these.
     fn not_told(&self, answer: &Answer, without: Vec<NodeId>) -> Refusal {
         let done = if matches!(answer, Answer::Destroyed) { "removed" } else { "flushed" };
-        let up = |map: &Arc<Map>| map.nodes.iter().filter(|node| map.counts(node)).count();
-        Refusal::NotTold { done, names: self.names(without), nodes: self.map().map_or(0, up) }
+        let all =
+            self.kept.as_ref().map_or(0, |kept| kept.state.map.nodes.iter().filter(must_have(&kept.state)).count());
+        Refusal::NotTold { done, names: self.names(without), nodes: all }
     }
 
     fn names(&self, nodes: Vec<NodeId>) -> Vec<String> {
@@ -104,16 +110,16 @@ impl Warden {
     }
 
     pub(super) fn is_ready(&self, state: &State) -> bool {
-        !state.map.nodes.is_empty() && self.without(&state.map, (state.map.epoch, 0)).is_empty()
+        !state.map.nodes.is_empty() && self.without(state, (state.map.epoch, 0)).is_empty()
     }
 
-    /// The nodes that are up and have not told that they have the map of this epoch and revision.
-    fn without(&self, map: &Map, (epoch, revision): (u32, u64)) -> Vec<NodeId> {
+    /// The nodes that must have the map of this epoch and revision, and have not told that they do.
+    fn without(&self, state: &State, (epoch, revision): (u32, u64)) -> Vec<NodeId> {
         let has = |id, incarnation| {
             let known = self.have.get(&id).filter(|(life, ..)| *life == incarnation);
             known.is_some_and(|known| known.1 >= epoch && known.2 >= revision)
         };
-        let all = map.nodes.iter().filter(|node| map.counts(node));
+        let all = state.map.nodes.iter().filter(must_have(state));
         all.filter(|node| !has(node.id, node.incarnation)).map(|node| node.id).collect()
     }
 }

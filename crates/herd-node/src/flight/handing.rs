@@ -12,6 +12,7 @@ use herd_core::key::CollectionId;
 use herd_core::method::{Method, memcached};
 use herd_core::op::{Action, Op};
 use herd_core::place::{GroupId, NodeId};
+use herd_core::replica::GroupEpoch;
 use herd_core::replica::window::RequestId;
 use herd_core::wire::{
     Asked, Between, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_MORE, FLAG_QUIET, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN,
@@ -41,6 +42,8 @@ pub(crate) struct Handing {
     stream: Option<Box<Stream>>,
     /// There was no room for its value: what it was to replace goes, and this is the answer.
     refusal: Option<Error>,
+    /// Another node has handed it on.
+    pub(super) is_handed: bool,
     /// It may change the object.
     pub(crate) changes: bool,
     /// The object's value comes with the answer, and not what a method answers.
@@ -134,6 +137,7 @@ impl Handing {
         let mut handing = Self::of(store, collection, *header, fields, Some(kept))?;
         handing.with_value = handing.request.with_op(0, |op, _| with_object(header, op))?;
         handing.changes = header.verb() != Some(Verb::Get) || fields.token.is_some();
+        handing.is_handed = true;
         Ok(handing)
     }
 
@@ -167,6 +171,7 @@ impl Handing {
             first_epoch: 0,
             stream: None,
             refusal: None,
+            is_handed: false,
             changes: false,
             with_value: false,
             to: Some(node),
@@ -205,6 +210,7 @@ impl Handing {
             first_epoch,
             stream: None,
             refusal: None,
+            is_handed: false,
             changes: true,
             with_value: false,
             to: None,
@@ -255,8 +261,8 @@ impl Handing {
     }
 
     /// Answers it from what is committed here of a replica group that this node decides for; `None`: it changes
-    /// something, or this node does not decide.
-    pub(super) fn read(&self, cx: &Context, group: GroupId) -> Option<Told> {
+    /// something, or this node does not decide. With the epoch since which it does.
+    pub(super) fn read(&self, cx: &Context, group: GroupId) -> Option<(Told, GroupEpoch)> {
         let read = |op: &Op<'_, Arc<Body>>, asked: &Asked| {
             let is_counted = matches!(op.action, Action::Read) && !asked.uncounted;
             group::read(cx, group, (&self.collection, self.name()), op, is_counted)

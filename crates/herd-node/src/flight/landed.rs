@@ -26,6 +26,8 @@ pub(crate) struct Landed {
     pub(crate) relayed: Option<(Header, Option<u32>)>,
     /// The object has come here, and a get that waits waits here.
     pub(crate) is_here: bool,
+    /// Nothing was done, as another node decides by now: the node that handed it on asks that one.
+    pub(crate) is_moved: bool,
     /// The object's value is what was asked for, and not what a method answered.
     pub(crate) with_value: bool,
 }
@@ -58,8 +60,14 @@ impl Landed {
             object: None,
             relayed: None,
             is_here: false,
+            is_moved: false,
             with_value: false,
         }
+    }
+
+    /// Nothing was done here, and another node decides by now.
+    pub(super) fn moved(cx: &Context, name: &[u8]) -> Self {
+        Self { is_moved: true, ..Self::failed(cx, away(name)) }
     }
 
     /// The object has come here while it was waited for elsewhere.
@@ -74,7 +82,16 @@ impl Landed {
             false => Snapshot::without_value(&found),
         });
         let (clock, before) = (outcome.clock(cx), outcome.before);
-        Self { clock, before, done: outcome.done.clone(), object, relayed: None, is_here: false, with_value }
+        Self {
+            clock,
+            before,
+            done: outcome.done.clone(),
+            object,
+            relayed: None,
+            is_here: false,
+            is_moved: false,
+            with_value,
+        }
     }
 
     /// What a part of a replica group here has come to; `Err`: it is to be asked again, and may have been done.
@@ -96,7 +113,7 @@ impl Landed {
             None => done.became.after.map(|head| Snapshot::made(head, Vec::new(), Cargo::Small(Vec::new()))),
         };
         let (clock, before, done) = (done.became.clock, done.became.before, Ok((done.version, done.answer)));
-        Ok(Self { clock, before, done, object, relayed: None, is_here: false, with_value })
+        Ok(Self { clock, before, done, object, relayed: None, is_here: false, is_moved: false, with_value })
     }
 
     /// What another node replied that it was done.
@@ -111,7 +128,16 @@ impl Landed {
         };
         let object = after.map(|head| Snapshot::made(head, attributes.to_vec(), cargo));
         let relayed = Some((*header, fields.checksum));
-        Self { clock, before, done: Ok((header.version, answer)), object, relayed, is_here: false, with_value }
+        Self {
+            clock,
+            before,
+            done: Ok((header.version, answer)),
+            object,
+            relayed,
+            is_here: false,
+            is_moved: false,
+            with_value,
+        }
     }
 
     /// What another node replied that it was not done.
@@ -119,7 +145,16 @@ impl Landed {
         let became = Became::decode(fields).ok().flatten();
         let before = became.and_then(|became| became.before);
         let clock = became.map_or_else(|| cx.clock(), |became| became.clock);
-        Self { clock, before, done: Err(error), object: None, relayed: None, is_here: false, with_value: false }
+        Self {
+            clock,
+            before,
+            done: Err(error),
+            object: None,
+            relayed: None,
+            is_here: false,
+            is_moved: false,
+            with_value: false,
+        }
     }
 
     /// Whether it was read here.

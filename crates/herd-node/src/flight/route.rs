@@ -316,6 +316,9 @@ impl Context {
                 Err(_) => self.stay(id, None),
             },
             Where::Node(node) => match part.handing.refusal().cloned() {
+                None if part.handing.is_handed && part.handing.changes && !part.handing.is_retry() => {
+                    self.send_back(id, node);
+                }
                 None => self.ask(id, node),
                 Some(error) => {
                     let landed = Landed::failed(self, error);
@@ -330,16 +333,29 @@ impl Context {
         }
     }
 
+    /// What another node handed on, and nobody may have done yet, is another one's to decide by now. The node that handed
+    /// it on may have asked it anew meanwhile, so it must not come there as new once more: that node is told where to
+    /// ask. A long value, which that node may not have any more, goes on as what may have been done.
+    fn send_back(&mut self, id: FlightId, node: NodeId) {
+        let Some(part) = self.flights.part_of(id) else { return };
+        if part.handing.is_long() {
+            self.flights.again(id, true);
+            return self.ask(id, node);
+        }
+        let landed = Landed::moved(self, part.handing.name());
+        self.land(id, landed);
+    }
+
     /// This node decides for a group of which others are members: a read is answered from what is committed; what
     /// changes something goes to the group's part, which tells what it came to.
     fn decide_in_group(&mut self, id: FlightId, group: GroupId) {
         let origin = Origin::Flight(self.number, id);
         let read = self.flights.part_of(id).and_then(|part| part.handing.read(self, group));
-        if let Some(told) = read {
+        if let Some((told, since)) = read {
             // The clock is looked at behind the object.
-            return match self.shared.gates.has_lease() {
+            return match self.shared.gates.has_lease_since(group, since) {
                 true => self.told(id, told),
-                false => group::confirm(self, group, origin, told),
+                false => group::confirm(self, group, origin, told, since),
             };
         }
         let now_ms = self.now_ms();
@@ -368,7 +384,7 @@ impl Context {
     }
 
     fn told(&mut self, id: FlightId, told: Told) {
-        let Some(part) = self.flights.part(id).filter(|part| matches!(part.state, State::InGroup)) else { return };
+        let Some(part) = self.flights.part_of(id).filter(|part| matches!(part.state, State::InGroup)) else { return };
         let with_value = part.handing.with_value;
         match Landed::told(self, told, with_value) {
             Ok(landed) => self.land(id, landed),

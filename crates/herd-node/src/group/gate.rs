@@ -104,6 +104,24 @@ impl Gates {
         self.get(id) & OPEN != 0
     }
 
+    /// The epoch since which this node decides for a group; 0: it does not.
+    pub(crate) fn since(&self, id: GroupId) -> u32 {
+        (self.get(id) >> SINCE_SHIFT) as u32
+    }
+
+    /// Whether this node decides for a group, since that epoch, and its take-over is done.
+    pub(crate) fn is_open_since(&self, id: GroupId, since: u32) -> bool {
+        self.get(id) == u64::from(since) << SINCE_SHIFT | PART | OPEN
+    }
+
+    /// Whether what was looked at, while this node decided since that epoch, may be answered without asking the other
+    /// members. A grant counts when the map that it is of has closed and opened gates, so the gate is looked at last:
+    /// if it is as it was, the lease is none of a map after which others decide.
+    #[inline]
+    pub(crate) fn has_lease_since(&self, id: GroupId, since: u32) -> bool {
+        self.has_lease() && self.is_open_since(id, since)
+    }
+
     /// The lease of this node; before its loops are made.
     pub(crate) fn go_by(&self, lease: Arc<Leases>) {
         self.lease.set(lease).ok();
@@ -117,9 +135,9 @@ impl Gates {
         }
     }
 
-    /// Whether what was looked at before may be answered without asking the other members of its group.
+    /// Whether this node has a lease now.
     #[inline]
-    pub(crate) fn has_lease(&self) -> bool {
+    fn has_lease(&self) -> bool {
         self.lease.get().is_some_and(|lease| lease.holds())
     }
 

@@ -8,6 +8,7 @@ use crate::context::Shared;
 use crate::held::Held;
 use herd_core::limits::{HELD_PART, PART_OPS_MAX};
 use herd_core::place::GroupId;
+use herd_core::replica::GroupEpoch;
 use herd_core::{Error, ErrorKind};
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
@@ -65,7 +66,7 @@ pub(super) enum Letter {
     /// An operation on that object.
     Ask(Key, Box<Operation>),
     /// What a read of an object of that group has found: to be told when the members have confirmed it.
-    Confirm(GroupId, Origin, Box<Told>),
+    Confirm(GroupId, Origin, Box<Told>, GroupEpoch),
     /// What an operation came to.
     Told(Origin, Box<Told>),
 }

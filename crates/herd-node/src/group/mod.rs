@@ -31,7 +31,7 @@ use crate::context::Context;
 use crate::link::Change;
 use herd_core::limits::PART_OPS_MAX;
 use herd_core::place::{GroupId, Life, Map};
-use herd_core::replica::{Message, View};
+use herd_core::replica::{GroupEpoch, Message, View};
 use herd_core::wire::{Ahead, Fields, FrameHead, GroupMessage, LinkId, WireError, is_ahead, lanes};
 use mail::Letter;
 use share::{Looked, Share};
@@ -109,15 +109,15 @@ pub(crate) fn ask(cx: &mut Context, key: Key, group: Option<GroupId>, op: Operat
 
 /// Has the members of a group, whose part may live on another loop, confirm what a read has found. Its origin is told
 /// then, later.
-pub(crate) fn confirm(cx: &mut Context, group: GroupId, origin: Origin, told: Told) {
+pub(crate) fn confirm(cx: &mut Context, group: GroupId, origin: Origin, told: Told, since: GroupEpoch) {
     let on_loop = loop_of(cx, group);
     if on_loop != cx.number {
         // What comes of it always goes: there is no more of it than was asked.
-        drop(cx.shared.post(on_loop, Letter::Confirm(group, origin, Box::new(told))));
+        drop(cx.shared.post(on_loop, Letter::Confirm(group, origin, Box::new(told), since)));
         return;
     }
     look_at_map(cx);
-    if with(cx, Some(group), |share, cx| share.confirm(cx, Looked::Found(origin, told))).is_none() {
+    if with(cx, Some(group), |share, cx| share.confirm(cx, Looked::Found(origin, told, since))).is_none() {
         cx.parts.told.push_back((origin, Told::Again { may_be_done: false }));
     }
 }
@@ -151,7 +151,7 @@ fn open_letters(cx: &mut Context) {
                 let group = group_of(cx, &key);
                 ask(cx, key, group, *op);
             }
-            Letter::Confirm(group, origin, told) => confirm(cx, group, origin, *told),
+            Letter::Confirm(group, origin, told, since) => confirm(cx, group, origin, *told, since),
             Letter::Told(origin, told) => cx.parts.told.push_back((origin, *told)),
         }
     }

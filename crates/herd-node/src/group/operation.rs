@@ -115,7 +115,7 @@ pub(crate) struct Done {
 pub(super) struct Decision {
     /// Those that were, in order.
     pub(super) ops: Vec<Operation>,
-    /// Those for whose answers the same write has no room: they come next.
+    /// Those for whose answers the same write has no room, or that are among those already: they come next.
     pub(super) rest: Vec<Operation>,
     /// What they come to, if they change anything.
     pub(super) change: Option<Edit>,
@@ -261,7 +261,9 @@ pub(super) fn decide_all(
     let mut place = Place { copies, c, key, id, since };
     let mut decision = Decision::default();
     for mut op in ops {
-        if !decision.rest.is_empty() || !op.decide(&mut place, &mut state, is_due) {
+        // The same request once more is answered when it is known what the first one came to.
+        let is_first = op.is_new || op.id.is_none() || decision.ops.iter().all(|before| before.id != op.id);
+        if !decision.rest.is_empty() || !is_first || !op.decide(&mut place, &mut state, is_due) {
             decision.rest.push(op);
         } else {
             decision.ops.push(op);
@@ -485,18 +487,19 @@ impl State {
     }
 }
 
-/// Answers a read of an object of a group that this node decides for, from what is committed. `None`: it does not
-/// decide, or the read is to change something.
+/// Answers a read of an object of a group that this node decides for, from what is committed, and says since which
+/// epoch it decided when it looked. `None`: it does not decide, or the read is to change something.
 pub(crate) fn read(
     cx: &Context,
     group: GroupId,
     (c, name): (&Collection, &[u8]),
     op: &Op<'_, Arc<Body>>,
     is_counted: bool,
-) -> Option<Told> {
+) -> Option<(Told, GroupEpoch)> {
     let mut entry = cx.shared.store.entry(c, name, cx.now);
+    let since = cx.shared.gates.since(group);
     // Under the lock: whoever takes the group away has closed its gate, or sets the seat after this.
-    if entry.seat() != Seat::Led || !cx.shared.gates.is_open(group) {
+    if entry.seat() != Seat::Led || !cx.shared.gates.is_open_since(group, since) {
         return None;
     }
     let found = entry.found();
@@ -526,7 +529,7 @@ pub(crate) fn read(
         Action::Read if is_counted => entry.count_get(was.is_some()),
         _ => {}
     }
-    Some(told)
+    Some((told, since))
 }
 
 /// What a retry of a put that began at once is answered with: that it was done. Its version is known, and its client is

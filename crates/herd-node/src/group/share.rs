@@ -17,7 +17,7 @@ use herd_core::limits::{
 };
 use herd_core::place::{GroupId, NodeId};
 use herd_core::replica::Copies as _;
-use herd_core::replica::{Departure, Effect, Member, Message, Offer, Outcome, Part, Pending, Refusal};
+use herd_core::replica::{Departure, Effect, GroupEpoch, Member, Message, Offer, Outcome, Part, Pending, Refusal};
 use herd_core::replica::{Standing, Verdict, View};
 use herd_core::wire::{self, Ahead, Answers, Delta, GroupMessage, LinkId, PutOf, Said, Sent, ValueOf};
 use herd_core::{Error, ErrorKind, quote};
@@ -66,10 +66,16 @@ pub(super) struct Share {
 /// What was decided from what is committed here, and changes nothing: until the members have confirmed that nobody else
 /// decides, it is told to nobody.
 pub(super) enum Looked {
-    /// A read has found this.
-    Found(Origin, Told),
+    /// A read has found this, while the node decided since that epoch.
+    Found(Origin, Told, GroupEpoch),
     /// An operation came to this.
     Decided(Operation),
+}
+
+impl Looked {
+    fn since(&self) -> Option<GroupEpoch> {
+        if let Looked::Found(.., since) = self { Some(*since) } else { None }
+    }
 }
 
 /// A walk through the slots of a group, in turns.
@@ -508,7 +514,7 @@ impl Share {
         self.part.begin(&mut copies, key, ops, decision.change);
         copies.kept.version = None;
         // The clock is looked at behind the decision.
-        match told.is_empty() || cx.shared.gates.has_lease() {
+        match told.is_empty() || cx.shared.gates.has_lease_since(self.id, self.part.view().since) {
             true => told.into_iter().for_each(|op| self.tell(cx, op, 0)),
             false => told.into_iter().for_each(|op| self.confirm(cx, Looked::Decided(op))),
         }
@@ -520,7 +526,9 @@ impl Share {
         let refusal = is_full.then(too_many).or_else(|| self.unconfirmed(cx));
         match refusal {
             Some(error) => self.end_looked(Told::failed(error), looked),
-            None if !self.part.is_open() => self.end_looked(Told::Again { may_be_done: false }, looked),
+            None if !self.part.is_open() || looked.since().is_some_and(|since| since != self.part.view().since) => {
+                self.end_looked(Told::Again { may_be_done: false }, looked)
+            }
             None => {
                 let late_ms = cx.now_ms() + GROUP_LATE_MAX_MS;
                 self.late_ms = Some(self.late_ms.map_or(late_ms, |at_ms| at_ms.min(late_ms)));
@@ -543,7 +551,7 @@ impl Share {
     /// What was looked at goes, with that.
     fn end_looked(&mut self, told: Told, looked: Looked) {
         match looked {
-            Looked::Found(origin, _) => self.told.push((origin, told)),
+            Looked::Found(origin, ..) => self.told.push((origin, told)),
             Looked::Decided(op) => self.end(&op, told),
         }
     }
@@ -555,7 +563,7 @@ impl Share {
         {
             match self.looked.pop_front() {
                 Some((_, looked)) if !is_so => self.end_looked(Told::Again { may_be_done: false }, looked),
-                Some((_, Looked::Found(origin, told))) => self.told.push((origin, told)),
+                Some((_, Looked::Found(origin, told, _))) => self.told.push((origin, told)),
                 Some((_, Looked::Decided(op))) => self.tell(cx, op, 0),
                 None => {}
             }

@@ -112,6 +112,10 @@ impl Session {
             // It is this node's alone by now: the node that asked asks once more.
             return Err(Error::new(ErrorKind::Busy, "the object has just come to another node: try again"));
         }
+        if let Some(link) = self.peer.filter(|_| landed.is_moved) {
+            cx.links.moved(link, &later.request, out.buf);
+            return Ok(());
+        }
         let with_object = landed.with_value && landed.object.is_some();
         let large = answer(cx, &later.request, (&later.collection, &later.name), &landed.outcome(), with_object, out);
         large.into_iter().for_each(|outgoing| self.begin_send(*outgoing, out));

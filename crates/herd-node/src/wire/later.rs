@@ -65,6 +65,17 @@ pub(super) fn credit(cx: &mut Context, conn: u64, header: &Header) {
     kept.next().into_iter().for_each(|later| later.credit = later.credit.saturating_add(header.length));
 }
 
+/// Whether this node decides, for a group, on what another hands on. What changes something and was sent by a map of
+/// before this node came to decide may have been asked anew of others since, and done: who asks is to ask anew.
+fn is_for_here(cx: &Context, (c, name): (&Collection, &[u8]), header: &Header, fields: &Fields<'_>) -> bool {
+    let Where::Group(group) = cx.whereabouts(c, name) else { return false };
+    let looks_new = || {
+        let handed = Handed::decode(header, fields).ok().flatten();
+        handed.is_some_and(|handed| handed.asked.first_epoch == 0)
+    };
+    header.verb() == Some(Verb::Get) || header.epoch >= cx.shared.gates.since(group) || !looks_new()
+}
+
 impl Session {
     /// The object is not this node's alone: hands the request on, or tells the node that has handed it on where to ask.
     #[cold]
@@ -85,7 +96,7 @@ impl Session {
                 cx.check_reachable(collection, name)?;
                 Handing::of_frame(cx, collection, header, fields, value, max_bytes)?
             }
-            Some(link) if !matches!(cx.whereabouts(collection, name), Where::Group(_)) => {
+            Some(link) if !is_for_here(cx, (collection, name), header, fields) => {
                 cx.links.moved(link, header, out.buf);
                 return Ok(());
             }

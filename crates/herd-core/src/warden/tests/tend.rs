@@ -1,8 +1,8 @@
 //! What the warden does of itself: nodes that were started anew get their copies back, and lead again.
 
 use super::*;
-use crate::limits::{BALANCE_CALM_MS, REPAIR_AFTER_MS, WANTS_MAX, WARDEN_HEARS_MS, WARDEN_TICK_MS};
-use crate::place::{GroupId, Member, NodeState, Standing};
+use crate::limits::{BALANCE_CALM_MS, FORGET_AFTER_MS, REPAIR_AFTER_MS, WANTS_MAX, WARDEN_HEARS_MS, WARDEN_TICK_MS};
+use crate::place::{Group, GroupId, Member, NodeState, Standing};
 use crate::replica::Want;
 
 /// Three nodes that keep three copies, and the herd holds objects.
@@ -320,11 +320,20 @@ fn who_comes_late_gets_its_share_when_all_is_calm_and_who_drains_gives_all_away(
     assert_eq!(keep(&bench)[1], 0);
     let second = bench.map().nodes[1].clone();
     assert_eq!(second.state, NodeState::Draining);
-    // It is in no map once it is silent.
-    let _ = bench.warden.judged();
-    bench.warden.beats(vec![(second.id, second.incarnation)], Vec::new());
-    bench.tick(WARDEN_TICK_MS);
-    assert_eq!(bench.map().nodes.len(), 3);
+    // It is in no map once it has been silent for long.
+    let silent = |bench: &mut Bench| {
+        let _ = bench.warden.judged();
+        bench.warden.beats(vec![(second.id, second.incarnation)], Vec::new());
+        bench.tick(WARDEN_TICK_MS);
+        bench.map().nodes.len()
+    };
+    assert_eq!(silent(&mut bench), 4, "it may be but paused");
+    bench.tick(FORGET_AFTER_MS / 2);
+    bench.warden.beats(Vec::new(), vec![(second.id, second.incarnation)]);
+    bench.tick(FORGET_AFTER_MS / 2);
+    assert_eq!(silent(&mut bench), 4, "it was heard in between");
+    bench.tick(FORGET_AFTER_MS);
+    assert_eq!(silent(&mut bench), 3);
     bench.ask(drain(false)).expect_err("there is no such node");
     bench.ask(Ask::Drain { name: bench_name(1), stays: false }).expect("two others stay");
     move_all(&mut bench);
@@ -334,4 +343,132 @@ fn who_comes_late_gets_its_share_when_all_is_calm_and_who_drains_gives_all_away(
 
 fn bench_name(number: u32) -> String {
     join(number as u8, 1).name
+}
+
+/// So many nodes whose herd, which was begun so, holds objects.
+fn held_by(config: Config, nodes: u8) -> Bench {
+    let mut bench = Bench::new(config);
+    bench.join_all(1..=nodes);
+    bench.all_have();
+    bench.ask(Ask::Hold).expect("all have the map");
+    bench.tick(WARDEN_HEARS_MS);
+    bench
+}
+
+/// As a herd that keeps so many copies.
+fn keeping(copies: u8) -> Config {
+    Config { birth: Some(Birth { copies: Some(copies), ..birth() }), ..config("a") }
+}
+
+/// Time goes by while these nodes live and those are silent: primaries that live bring members up to date that do.
+fn live_on(bench: &mut Bench, beating: &[u32], silent: &[u32], ms: u64) {
+    let lives = |node: NodeId| beating.contains(&node.0.get());
+    for _ in 0..ms / WARDEN_TICK_MS {
+        let map = bench.map();
+        let mut syncing = all(bench, Standing::Syncing);
+        syncing.retain(|(id, _, node)| lives(*node) && map.group(*id).is_some_and(|it| it.primary.is_some_and(lives)));
+        want(bench, &syncing, Want::Joining);
+        hear(bench, beating, silent);
+        let map = bench.map();
+        let there = map.nodes.iter().filter(|node| lives(node.id));
+        there.for_each(|node| bench.have(node.id, node.incarnation, map.epoch, map.revision));
+    }
+}
+
+fn groups(bench: &Bench) -> Vec<Group> {
+    bench.map().spread(0).expect("the default one").groups.clone()
+}
+
+fn has(group: &Group, number: u32) -> bool {
+    group.members().any(|node| node.0.get() == number)
+}
+
+#[test]
+fn who_was_kept_though_silent_goes_once_others_have_enough_and_leads_nothing_meanwhile() {
+    // Two of three go at once: one is taken out, the other is kept, as a write needs two.
+    let mut bench = held();
+    hear(&mut bench, &[1], &[2, 3]);
+    let before = led(&bench);
+    live_on(&mut bench, &[1], &[2, 3], 10_000);
+    assert_eq!(led(&bench), before, "nobody is given the lead who is silent");
+    bench.join(join(2, 2));
+    live_on(&mut bench, &[1, 2], &[3], 60_000);
+    let led_here = |group: &&Group| group.primary.is_some_and(|node| node.0.get() < 3);
+    let groups_led: Vec<Group> = groups(&bench).iter().filter(led_here).cloned().collect();
+    assert!(groups_led.len() > 12 && groups_led.iter().all(|it| it.copies() == 2 && !has(it, 3)), "{groups_led:?}");
+    // Of five two go: all groups are whole again, at the three.
+    let mut bench = held_by(config("a"), 5);
+    live_on(&mut bench, &[1, 4, 5], &[2, 3], 60_000);
+    for group in groups(&bench) {
+        let is_lost = group.primary.is_some_and(|node| [2, 3].contains(&node.0.get()));
+        let lives = |node: NodeId| [1, 4, 5].contains(&node.0.get());
+        assert!(is_lost || group.copies() == 3 && group.members().all(lives), "{group:?}");
+    }
+}
+
+#[test]
+fn who_dies_before_its_copies_are_whole_keeps_no_place() {
+    let mut bench = held_by(config("a"), 5);
+    bench.join(join(2, 2));
+    bench.join(join(3, 2));
+    live_on(&mut bench, &[1, 4, 5], &[2, 3], 60_000);
+    let whole = |group: &Group| group.copies() == 3 && !has(group, 2) && !has(group, 3);
+    assert!(groups(&bench).iter().all(whole), "{:?}", groups(&bench));
+}
+
+#[test]
+fn a_flush_waits_for_who_is_silent_and_leads_still() {
+    let mut bench = held_by(keeping(1), 2);
+    hear(&mut bench, &[1], &[2]);
+    let flush = bench.send(Ask::Flush { name: "default".into() });
+    let map = bench.map();
+    let first = map.nodes[0].clone();
+    bench.have(first.id, first.incarnation, map.epoch, map.revision);
+    assert_eq!(bench.answer(flush), None, "the other may serve what it has");
+}
+
+#[test]
+fn the_first_object_waits_for_who_drains() {
+    let mut bench = Bench::new(keeping(1));
+    bench.join_all(1..=2);
+    bench.all_have();
+    bench.ask(Ask::Drain { name: bench_name(2), stays: false }).expect("drains");
+    let hold = bench.send(Ask::Hold);
+    let map = bench.map();
+    let tell = |bench: &mut Bench, at: usize| {
+        let node = map.nodes[at].clone();
+        bench.have(node.id, node.incarnation, map.epoch, map.revision);
+    };
+    tell(&mut bench, 0);
+    assert_eq!(bench.answer(hold), None, "the second goes by the plan of before");
+    tell(&mut bench, 1);
+    assert!(bench.answer(hold).is_some_and(|answer| answer.is_ok()));
+}
+
+#[test]
+fn who_drains_and_is_started_anew_before_the_first_object_gets_nothing() {
+    let evicts = Config { birth: Some(Birth { evict: true, ..birth() }), ..config("a") };
+    let mut bench = Bench::new(evicts);
+    bench.join_all(1..=2);
+    bench.all_have();
+    bench.ask(Ask::Drain { name: bench_name(2), stays: false }).expect("drains");
+    bench.join(join(2, 2));
+    assert_eq!((keep(&bench)[1], state_of(&bench, 2)), (0, NodeState::Draining));
+}
+
+#[test]
+fn who_drains_hands_the_lead_to_nobody_who_is_silent() {
+    let mut bench = held_by(keeping(2), 4);
+    bench.links(&[1, 2, 3, 4]);
+    let before = groups(&bench);
+    let ask = Ask::Drain { name: bench_name(1), stays: false };
+    bench.ask(ask).expect("drains");
+    for _ in 0..100 {
+        live_on(&mut bench, &[1, 3, 4], &[], WARDEN_TICK_MS);
+        for (old, new) in before.iter().zip(groups(&bench)) {
+            let second = new.primary.filter(|node| node.0.get() == 2);
+            assert!(second.is_none() || old.primary == second, "{old:?} {new:?}");
+        }
+    }
+    assert_eq!(led(&bench)[0], 0, "what it led others lead");
 }

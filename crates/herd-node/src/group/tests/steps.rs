@@ -268,6 +268,23 @@ fn a_request_that_is_asked_again_is_answered_and_not_done_twice() {
     herd.check_equal();
 }
 
+/// Its link was lost while it stood in line, and it comes once more: both are decided together.
+#[test]
+fn a_request_that_stands_in_line_twice_is_done_once() {
+    let mut herd = Herd::new(3, 3);
+    let add = Method::Memcached(herd_core::method::memcached::Method::Arith { delta: 5, decrement: false });
+    let add = Op::new(Action::Execute(add), MOST);
+    put(&mut herd, b"n", b"10");
+    let to = herd.primary(b"n");
+    // While this is under way what follows stands in line.
+    let numbers = [(1 << 40, 0), (1 << 41, 0), (1 << 41, 1)].map(|asked| herd.begin_as(to, b"n", &add, asked));
+    herd.settle();
+    let told = numbers.map(|number| text(herd.told(number).expect("ended").expect("done").answer));
+    assert_eq!(told, [b"15", b"20", b"20"]);
+    herd.pass(5);
+    herd.check_equal();
+}
+
 #[test]
 fn what_is_over_is_removed_everywhere_by_who_decides() {
     let mut herd = Herd::new(3, 3);
