@@ -54,11 +54,14 @@ impl Context {
             return Where::Nowhere;
         };
         let Some(spread) = map.spread(key.spread()) else { return Where::Nowhere };
+        let group = GroupId { spread: spread.id, number: spread.slots[key.slot()] };
+        // While a map is taken by which another node leads the seats are those of that already: the part of the group
+        // has it asked again.
+        let is_known = || map.node(me.node).is_some_and(|node| node.incarnation == me.incarnation);
+        let is_part = || seat == Seat::Led || self.shared.gates.is_shared(group) && is_known();
         match spread.group_of(key.slot()).primary {
             Some(node) if node != me.node => Where::Node(node),
-            Some(_) if seat == Seat::Led => {
-                Where::Group(GroupId { spread: spread.id, number: spread.slots[key.slot()] })
-            }
+            Some(_) if is_part() => Where::Group(group),
             _ => Where::Nowhere,
         }
     }

@@ -95,7 +95,7 @@ impl Gates {
     }
 
     /// Whether there is a part of the group here, or must be one.
-    pub(super) fn is_shared(&self, id: GroupId) -> bool {
+    pub(crate) fn is_shared(&self, id: GroupId) -> bool {
         self.get(id) & PART != 0
     }
 
