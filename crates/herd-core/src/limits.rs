@@ -215,7 +215,8 @@ pub const WIRE_LIST_PAGE_MAX: u32 = 1_000;
 /// How often a loop looks at deadlines and does its upkeep.
 pub const TICK_MS: u64 = 250;
 
-/// How long a graceful stop may take: with what follows it, it is done within 5 s.
+/// How long a graceful stop may take, with the time in which it hands over what it leads: with what follows it, it is
+/// done within 5 s.
 pub const STOP_MS: u64 = 4_000;
 
 /// Connections of one node unless descriptors run out first.
@@ -511,6 +512,26 @@ pub const WARDEN_TICK_MS: u64 = 100;
 
 /// How long a node that stops waits for its warden: a call to a sound disk takes some ms.
 pub const WARDEN_STOP_MS: u64 = 1_000;
+
+/// How long the warden waits for others to have the map by which they lead what a node led that is about to end: two
+/// maps, each of which reaches nodes within some 10 ms, on a busy machine some 100.
+pub const WARDEN_LEAVE_MS: u64 = 800;
+
+/// How long the warden believes that a node is about to end. One that lives on gets its copies back then.
+pub const WARDEN_LEFT_MS: u64 = 10_000;
+
+/// How long a node that was told to stop goes on serving at most, for others to lead what it leads. It counts in the
+/// time of its stop.
+pub const LEAVE_MS: u64 = 3_000;
+
+/// How long it does so while the warden says nothing, and no map comes by which others lead it.
+pub const LEAVE_UNHEARD_MS: u64 = 1_000;
+
+/// How long it does so while there is no link to the warden's node: one that was lost is dialed again within some ms.
+pub const LEAVE_UNLINKED_MS: u64 = 250;
+
+/// How long it serves on when it leads nothing any more: what others have sent it by the map before is on its way still.
+pub const LEAVE_LAST_MS: u64 = 100;
 
 /// How long a node that starts waits for its control store: some ms as a rule; a disk that is written to by others may
 /// take seconds for a sync.

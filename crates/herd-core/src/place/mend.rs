@@ -78,6 +78,54 @@ impl Draft {
         its.for_each(|it| it.state = NodeState::Dead);
     }
 
+    /// A node is about to end, and lives. Of the groups that it leads those go to a backup that has one which is heard,
+    /// and it stays a backup there. It is in no group any more that has as many copies as a write needs, at nodes which
+    /// are heard, once it has told that it has the map by which it does not lead it: until then it may answer reads. So
+    /// this is done with one map, and again with a later one. `has`: whether it has told that it has the map of this
+    /// epoch. Whether anything changed.
+    pub fn retire(&mut self, node: NodeId, has: impl Fn(u32) -> bool, is_heard: impl Fn(NodeId) -> bool) -> bool {
+        let mut any = false;
+        for spread in &mut self.spreads {
+            let slots = spread.slots_of_groups();
+            let (mut loads, needed) = (Loads::of(spread, &slots), usize::from(spread.needed));
+            for (group, slots) in spread.groups.iter_mut().zip(slots) {
+                if group.primary == Some(node) {
+                    let backups: Vec<NodeId> = group.backups().filter(|id| is_heard(*id)).collect();
+                    let next = loads.lightest(&backups, slots, &is_heard);
+                    any |= next.is_some_and(|next| group.hand_over(next));
+                } else if group.can_spare(node, needed, &is_heard) && has(group.epoch) {
+                    group.take_out(node, |_| None);
+                    any = true;
+                }
+            }
+        }
+        any |= self.idles(node);
+        let is_up = |it: &Node| it.id == node && it.state == NodeState::Up;
+        if !self.keeps(node) {
+            self.nodes.iter_mut().filter(|it| is_up(it)).for_each(|it| it.state = NodeState::Down);
+        }
+        any
+    }
+
+    /// Whether nothing is left to be done by [`Draft::retire`].
+    pub fn is_retired(&self, node: NodeId, is_heard: impl Fn(NodeId) -> bool) -> bool {
+        let goes_on = |spread: &Spread| {
+            let needed = usize::from(spread.needed);
+            let its = spread.groups.iter().filter(|group| group.members().any(|id| id == node));
+            let goes = |group: &Group| match group.primary == Some(node) {
+                true => group.backups().any(&is_heard),
+                false => group.can_spare(node, needed, &is_heard),
+            };
+            its.into_iter().any(goes)
+        };
+        !self.idles(node) && !self.spreads.iter().any(goes_on)
+    }
+
+    /// Whether a node is up and keeps nothing.
+    fn idles(&self, node: NodeId) -> bool {
+        self.nodes.iter().any(|it| it.id == node && it.state == NodeState::Up) && !self.keeps(node)
+    }
+
     /// A node that was taken out is heard again.
     pub fn bring_back(&mut self, node: NodeId) {
         self.nodes.iter_mut().filter(|it| it.id == node).for_each(|it| it.state = NodeState::Up);
@@ -193,6 +241,12 @@ impl Group {
         let Some(old) = self.primary.replace(next) else { return false };
         self.others[at].node = old;
         true
+    }
+
+    /// Whether a node is a member that does not lead, and enough others that are heard have all.
+    fn can_spare(&self, node: NodeId, needed: usize, is_heard: impl Fn(NodeId) -> bool) -> bool {
+        let is_other = self.others.iter().any(|member| member.node == node);
+        is_other && self.full().filter(|id| *id != node && is_heard(*id)).count() >= needed.max(1)
     }
 
     /// The copies that others than this node have.

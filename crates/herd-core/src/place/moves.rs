@@ -49,7 +49,7 @@ impl Draft {
     }
 
     /// Whether a node is in some group, or was the last one there that had all.
-    fn keeps(&self, node: NodeId) -> bool {
+    pub(super) fn keeps(&self, node: NodeId) -> bool {
         let groups = self.spreads.iter().flat_map(|spread| &spread.groups);
         groups.into_iter().any(|group| group.members().any(|id| id == node) || group.eligible.contains(&node))
     }

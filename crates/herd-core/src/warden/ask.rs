@@ -105,6 +105,9 @@ pub enum Ask {
     /// The process of a node has ended: noted, and the node is taken out at once, if that is its present life. One of a
     /// herd that holds no object is taken out when it does.
     Obituary(Life),
+    /// This life of a node is about to end, and lives still: others are to lead what it leads. Answered once the others
+    /// that are heard have the map that says so, or after [`WARDEN_LEAVE_MS`](crate::limits::WARDEN_LEAVE_MS).
+    Leave(Life),
 }
 
 /// What was done. Its map was pushed before; that objects are gone is answered when all nodes that are up have it.
@@ -127,6 +130,11 @@ pub enum Answer {
     Drains,
     /// It will be done, if it can be.
     Noted,
+    /// The node leads nothing any more that another one can lead.
+    Leaves {
+        /// The epoch of the map that says so.
+        epoch: u32,
+    },
 }
 
 /// What a node must know to be one of the herd, besides the map.
@@ -184,6 +192,8 @@ pub enum Refusal {
     Map(MapError),
     /// No node has that name.
     NoNode(String),
+    /// It is asked for a life of a node that is over, or that the herd does not know.
+    OldLife,
     /// What the node of this name keeps has nowhere to go.
     NoRoomFor {
         /// The node.
@@ -256,6 +266,7 @@ impl fmt::Display for Refusal {
             Refusal::NoNumber(what) => write!(f, "the herd has run out of numbers for {what}"),
             Refusal::Map(error) => error.fmt(f),
             Refusal::NoNode(name) => write!(f, "no node '{}': `herd nodes` shows all", quote(name.as_bytes())),
+            Refusal::OldLife => f.write_str("the herd goes by another process of this node: it was started anew since"),
             Refusal::KeepsCache(name) => {
                 let name = quote(name.as_bytes());
                 write!(f, "node '{name}' keeps objects of class 'cache', and to move these is not in this version")
@@ -328,6 +339,7 @@ impl From<Refusal> for Error {
             | Refusal::AddressTaken { .. }
             | Refusal::OnLoopback(_)
             | Refusal::NoRoomFor { .. }
+            | Refusal::OldLife
             | Refusal::NoAddress => ErrorKind::NotAllowed,
         };
         Error::new(kind, refusal.to_string())

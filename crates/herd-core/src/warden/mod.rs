@@ -40,13 +40,15 @@
 //!   many copies as a write needs without it. When it is heard again, in the same life, it gets copies like any other.
 //! * A node whose process has ended, as somebody says who is sure of it ([`Ask::Obituary`]), is in no group from that
 //!   moment on, however few copies stay, until it is started anew.
+//! * A node that says that it is about to end ([`Ask::Leave`]) leads nothing any more that another one can lead, and is
+//!   in no group that has enough copies without it. It gets nothing until it is started anew.
 //! * A store that holds less than nodes were told is not gone on from: its numbers would be given a second time.
 //!
 //! * [`ask`]: requests, answers, refusals.
 //! * `state`, `collections`: what a request makes of the herd; `address`: where a node may be that joins.
 //! * [`Order`]: what it gives.
 //! * `told`: what nodes tell of their maps, and who waits for that.
-//! * `reach`: which nodes are heard.
+//! * `reach`: which nodes are heard; `leave`: those that say that they end.
 //! * `tend`: what it does of itself.
 //! * `layout`: keys and values in the store.
 //!
@@ -58,6 +60,7 @@ mod collections;
 mod flight;
 mod hex;
 mod layout;
+mod leave;
 mod order;
 mod reach;
 mod state;
@@ -78,6 +81,7 @@ use crate::limits::{
 use crate::place::{HerdId, Map, NodeId};
 use flight::Flight;
 use layout::{Kept, Stamp};
+use leave::Leave;
 use reach::Reach;
 use state::{Rules, State};
 use std::collections::{BTreeMap, VecDeque};
@@ -164,6 +168,8 @@ pub struct Warden {
     holds: Vec<(Ticket, u64)>,
     /// What was done, and is answered when all nodes have the map.
     waits: Vec<Wait>,
+    /// Requests of nodes that are about to end, until others lead what they led.
+    leaves: Vec<Leave>,
     /// The life, and epoch and revision of the map, that nodes told of.
     have: BTreeMap<NodeId, (u64, u32, u64)>,
     /// The nodes that it hears.
@@ -173,8 +179,8 @@ pub struct Warden {
     told: u32,
     /// Writes begun so far.
     flights: u64,
-    /// Somebody has died while a call was under way.
-    has_died: bool,
+    /// Somebody has died, or goes, and that was not looked at yet.
+    is_urgent: bool,
     /// Why it will never be in office.
     retired: Option<Refusal>,
     /// Why it was not, the last time it tried.
@@ -204,12 +210,13 @@ impl Warden {
             asks: VecDeque::new(),
             holds: Vec::new(),
             waits: Vec::new(),
+            leaves: Vec::new(),
             have: BTreeMap::new(),
             reach: Reach::default(),
             care: Care::default(),
             told: 0,
             flights: 0,
-            has_died: false,
+            is_urgent: false,
             retired: None,
             down: None,
             asked_ms: 0,
@@ -267,6 +274,7 @@ impl Warden {
                 let answer = self.obituary(life);
                 self.answer(ticket, answer);
             }
+            (None, Ask::Leave(life)) => self.leave(ticket, life),
             (None, ask) => self.asks.push_back((ticket, ask)),
         }
         self.step();
@@ -278,10 +286,15 @@ impl Warden {
         let elsewhere = holder.filter(|holder| **holder != self.config.name).cloned();
         let down = self.down.clone().filter(|_| matches!(self.phase, Phase::Away));
         // What waits for nodes must not keep out the join that it waits for.
-        let waiting = if matches!(ask, Ask::Join(_)) { 0 } else { self.holds.len() + self.waits.len() };
+        let waiting = if matches!(ask, Ask::Join(_)) { 0 } else { self.waiting() };
         let busy = (self.asks.len() + waiting >= WARDEN_ASKS_MAX).then_some(Refusal::Busy);
         let elsewhere = elsewhere.map(|holder| Refusal::NotWarden(Some(holder)));
         self.retired.clone().or(elsewhere).or(down).or(busy)
+    }
+
+    /// Requests that wait for nodes.
+    fn waiting(&self) -> usize {
+        self.holds.len() + self.waits.len() + self.leaves.len()
     }
 
     /// The store outlives this process from now on.
@@ -323,7 +336,7 @@ impl Warden {
             // No call was under way.
             other => self.phase = other,
         }
-        self.bury_late();
+        self.hurry();
         self.step();
         self.taken()
     }
@@ -419,6 +432,9 @@ impl Warden {
         self.renounces |= in_doubt;
         for (ticket, _) in flown {
             self.answer(ticket, Err(if in_doubt { Refusal::Unknown } else { refusal.clone() }));
+        }
+        for leave in std::mem::take(&mut self.leaves) {
+            self.answer(leave.ticket, Err(refusal.clone()));
         }
         let asks = std::mem::take(&mut self.asks).into_iter().map(|(ticket, _)| ticket);
         for ticket in asks.chain(std::mem::take(&mut self.holds).into_iter().map(|(ticket, _)| ticket)) {
@@ -651,11 +667,11 @@ impl Warden {
             match answer {
                 Ok(answer @ (Answer::Flushed { .. } | Answer::Destroyed)) => {
                     let until_ms = self.now_ms + WARDEN_GONE_MS;
-                    self.waits.push(Wait { ticket, until_ms, map, answer, is_sure: false });
+                    self.waits.push(Wait { ticket, until_ms, map, answer, is_sure: false, of_heard: false });
                 }
                 Ok(answer @ Answer::Created(_)) => {
                     let until_ms = self.now_ms + WARDEN_SEEN_MS;
-                    self.waits.push(Wait { ticket, until_ms, map, answer, is_sure: true });
+                    self.waits.push(Wait { ticket, until_ms, map, answer, is_sure: true, of_heard: false });
                 }
                 answer => self.answer(ticket, answer),
             }

@@ -21,6 +21,9 @@ pub(super) struct Reach {
     silent_since: BTreeMap<(NodeId, u64), u64>,
     /// Those whose process has ended, and which of their lives it was; until they join again.
     dead: BTreeMap<NodeId, u64>,
+    /// Those that are about to end, which of their lives that is, and until when this is believed; until they join
+    /// again.
+    leaving: BTreeMap<NodeId, (u64, u64)>,
 }
 
 impl Reach {
@@ -34,6 +37,21 @@ impl Reach {
         self.heard.insert(node);
         self.linked.remove(&node);
         self.dead.retain(|id, dead| *id != node || *dead >= life);
+        self.leaving.retain(|id, (leaving, _)| *id != node || *leaving >= life);
+    }
+
+    /// This life of a node is about to end.
+    pub(super) fn leaves(&mut self, life: Life, until_ms: u64) {
+        self.leaving.insert(life.node, (life.incarnation, until_ms));
+    }
+
+    /// The nodes of the map that are about to end.
+    pub(super) fn leaving(&self, map: &Map, now_ms: u64) -> Vec<NodeId> {
+        let is = |node: &&Node| {
+            let life = self.leaving.get(&node.id).filter(|(_, until_ms)| now_ms < *until_ms);
+            life.is_some_and(|(life, _)| *life == node.incarnation) && node.state != NodeState::Dead
+        };
+        map.nodes.iter().filter(is).map(|node| node.id).collect()
     }
 
     /// These have links.
@@ -45,13 +63,14 @@ impl Reach {
 
     /// What this comes to at a time.
     pub(super) fn at(&self, now_ms: u64) -> Heard<'_> {
-        Heard { nodes: &self.heard, dead: &self.dead, sure: self.sure_ms.is_some_and(|sure_ms| sure_ms <= now_ms) }
+        let (nodes, dead, leaving) = (&self.heard, &self.dead, &self.leaving);
+        Heard { nodes, dead, leaving, now_ms, sure: self.sure_ms.is_some_and(|sure_ms| sure_ms <= now_ms) }
     }
 }
 
 impl Reach {
-    /// The nodes of the map that are silent, and those that were taken out and are not.
-    pub(super) fn changed(&self, map: &Map) -> (Vec<NodeId>, Vec<NodeId>) {
+    /// The nodes of the map that are silent, and those that were taken out and are not, but for those that are to end.
+    pub(super) fn changed(&self, map: &Map, now_ms: u64) -> (Vec<NodeId>, Vec<NodeId>) {
         let of = |nodes: &[(NodeId, u64)], is_so: &dyn Fn(&Node) -> bool| {
             let is = |(id, life): &&(NodeId, u64)| {
                 let is_dead = self.dead.contains_key(id);
@@ -59,7 +78,9 @@ impl Reach {
             };
             nodes.iter().filter(is).map(|(id, _)| *id).collect()
         };
-        (of(&self.silent, &|node| map.counts(node)), of(&self.beating, &|node| node.state == NodeState::Down))
+        let leaving = self.leaving(map, now_ms);
+        let is_back = |node: &Node| node.state == NodeState::Down && !leaving.contains(&node.id);
+        (of(&self.silent, &|node| map.counts(node)), of(&self.beating, &is_back))
     }
 
     /// Those that drained, keep nothing any more and have ended: as many as one write has room for. Who is silent may
@@ -83,11 +104,13 @@ impl Reach {
     }
 }
 
-/// The nodes that are heard, at a time.
+/// The nodes that are heard, at a time, but for those that are about to end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Heard<'a> {
     nodes: &'a BTreeSet<NodeId>,
     dead: &'a BTreeMap<NodeId, u64>,
+    leaving: &'a BTreeMap<NodeId, (u64, u64)>,
+    now_ms: u64,
     /// The others are gone; else they may be but late.
     sure: bool,
 }
@@ -99,7 +122,8 @@ impl Heard<'_> {
 
     /// Whether a node is heard.
     pub(super) fn hears(&self, node: NodeId) -> bool {
-        self.nodes.contains(&node) && !self.dead.contains_key(&node)
+        let leaves = self.leaving.get(&node).is_some_and(|(_, until_ms)| self.now_ms < *until_ms);
+        self.nodes.contains(&node) && !self.dead.contains_key(&node) && !leaves
     }
 
     /// Those that are up and heard.
@@ -157,16 +181,16 @@ impl Warden {
         let node = self.map().ok_or(Refusal::Busy)?.node(life.node);
         if node.is_some_and(|node| node.incarnation == life.incarnation && node.state != NodeState::Dead) {
             self.reach.dead.insert(life.node, life.incarnation);
-            self.has_died = true;
-            self.bury_late();
+            self.is_urgent = true;
+            self.hurry();
         }
         Ok(Answer::Noted)
     }
 
-    /// Takes out who has died since, if no call is under way. Where that fails it is tried again with each tick.
-    pub(super) fn bury_late(&mut self) {
-        if self.has_died && matches!(self.phase, Phase::Idle) {
-            self.has_died = false;
+    /// Looks at who has died or goes, if no call is under way. Where that fails it is tried again with each tick.
+    pub(super) fn hurry(&mut self) {
+        if self.is_urgent && matches!(self.phase, Phase::Idle) {
+            self.is_urgent = false;
             self.tend();
         }
     }

@@ -105,7 +105,7 @@ impl State {
             Ask::Flush { name } => self.flush(name, rules).map(|generation| Answer::Flushed { generation }),
             Ask::Drain { name, stays } => self.drain(name, *stays, rules).map(|()| Answer::Drains),
             // Done with what else there is to do.
-            Ask::Wants(_) | Ask::Obituary(_) => Ok(Answer::Noted),
+            Ask::Wants(_) | Ask::Obituary(_) | Ask::Leave(_) => Ok(Answer::Noted),
         }
     }
 

@@ -1,5 +1,5 @@
 //! What the warden does of itself, as time passes: it does what primaries want, seats who has joined, takes out who is
-//! silent, has lost copies made anew, opens groups that hold nothing any more, and shares the lead out again when all
+//! silent or about to end, has lost copies made anew, opens groups that hold nothing any more, and shares the lead out again when all
 //! is whole.
 
 use super::flight::Flight;
@@ -56,6 +56,8 @@ pub(super) struct Todo {
     left: Vec<NodeId>,
     /// Nodes whose process has ended.
     dead: Vec<NodeId>,
+    /// Nodes that are about to end.
+    leaving: Vec<NodeId>,
 }
 
 impl Care {
@@ -141,12 +143,13 @@ impl Warden {
             && !map.has_any(Standing::Joining);
         self.care.evening = (self.care.evening || todo.balance) && all_there && kept.state.held;
         todo.moves = (self.care.evening || map.is_moving()).then_some(self.care.evening);
-        (todo.silent, todo.back) = self.reach.changed(map);
+        (todo.silent, todo.back) = self.reach.changed(map, self.now_ms);
         if !kept.state.held {
             // Groups are planned anew before the first object, and who is silent may live by an older plan.
             todo.silent.clear();
         } else {
             todo.dead = self.reach.unburied(map);
+            todo.leaving = self.reach.leaving(map, self.now_ms);
         }
         todo.left = self.reach.left(map, kept.state.held, self.now_ms);
         let (balances, epoch) = (todo.balance, map.epoch);
@@ -186,11 +189,11 @@ struct Known<'a> {
 impl State {
     /// The map after all of it; `None`: there was nothing to do, or it can't be done.
     fn tended(&self, rules: &Rules, todo: Todo, known: &Known<'_>) -> Option<Arc<Map>> {
-        let Todo { wants, repair, balance, moves, silent, back, left, dead } = todo;
+        let Todo { wants, repair, balance, moves, silent, back, left, dead, leaving } = todo;
         let opens = may_reopen(&self.map, &rules.heard).is_some();
         let has_joining = self.map.has_any(Standing::Joining);
         let has_changed = !(silent.is_empty() && back.is_empty() && left.is_empty() && dead.is_empty());
-        let is_calm = wants.is_empty() && repair.is_empty() && !balance && moves.is_none();
+        let is_calm = wants.is_empty() && repair.is_empty() && !balance && moves.is_none() && leaving.is_empty();
         if is_calm && !opens && !has_joining && !has_changed {
             return None;
         }
@@ -210,6 +213,9 @@ impl State {
             }
             // Who drains stays where fewer copies than a write needs would be left, and that is no change.
             any |= before.is_some_and(|before| before != *draft);
+            for node in leaving {
+                any |= draft.retire(node, |epoch| (known.has)(node, epoch), |other| rules.heard.hears(other));
+            }
             left.into_iter().for_each(|node| draft.forget(node));
             if let Some(there) = may_reopen(draft, &rules.heard) {
                 draft.reopen(&there);

@@ -3,6 +3,7 @@
 mod asked;
 mod layout;
 mod leases;
+mod leave;
 mod obituary;
 mod race;
 mod reach;

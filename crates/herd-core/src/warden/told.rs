@@ -18,6 +18,8 @@ pub(super) struct Wait {
     pub(super) answer: Answer,
     /// It is so even where nodes have not the map in time.
     pub(super) is_sure: bool,
+    /// Only nodes that are heard are waited for.
+    pub(super) of_heard: bool,
 }
 
 /// Whether a node must have a map before something of it holds. While the herd holds no object who drains gives all it
@@ -38,6 +40,9 @@ impl Warden {
         if lives == incarnation && self.have.get(&node).is_none_or(|known| *known < news) {
             self.have.insert(node, news);
             self.release();
+            // It may be what is waited for to go on.
+            self.is_urgent |= self.leaves.iter().any(|leave| leave.life.node == node);
+            self.hurry();
         }
         if epoch > latest && matches!(self.phase, Phase::Idle) {
             self.kept = None;
@@ -54,6 +59,7 @@ impl Warden {
 
     /// Goes on with what waited for nodes to have the map, where they have it.
     pub(super) fn release(&mut self) {
+        self.end_leaves();
         let Some(kept) = self.kept.as_ref().filter(|_| !self.holds.is_empty() || !self.waits.is_empty()) else {
             return;
         };
@@ -63,8 +69,10 @@ impl Warden {
             self.asks.extend(holds.into_iter().map(|(ticket, _)| (ticket, Ask::Hold)));
         }
         let waits = std::mem::take(&mut self.waits);
+        let heard = self.reach.at(self.now_ms);
+        let is_missing = |wait: &Wait, node: &NodeId| !wait.of_heard || heard.hears(*node);
         let (done, waits): (Vec<Wait>, Vec<Wait>) =
-            waits.into_iter().partition(|wait| self.without(&state, wait.map).is_empty());
+            waits.into_iter().partition(|wait| !self.without(&state, wait.map).iter().any(|node| is_missing(wait, node)));
         self.waits = waits;
         done.into_iter().for_each(|wait| self.answer(wait.ticket, Ok(wait.answer)));
     }
@@ -72,6 +80,7 @@ impl Warden {
     /// Answers what has waited for nodes for too long.
     pub(super) fn give_up(&mut self) {
         let now_ms = self.now_ms;
+        self.give_up_leaves();
         for wait in self.waits.extract_if(.., |wait| wait.until_ms <= now_ms).collect::<Vec<_>>() {
             let without = self.kept.as_ref().map_or(Vec::new(), |kept| self.without(&kept.state, wait.map));
             let answer = if wait.is_sure { Ok(wait.answer) } else { Err(self.not_told(&wait.answer, without)) };

@@ -1,5 +1,5 @@
 //! What a node asks of the warden over a link (PROTOCOL.md §1.14): leave to hold objects, changes of collections, and
-//! of groups that it leads.
+//! of groups that it leads, and leave to end.
 //! Joins are asked otherwise ([`super::join`]): who joins has no link yet. Pure.
 //!
 //! Callers: link sessions of nodes.
@@ -10,7 +10,7 @@ use super::{WireError, encode_frame};
 use crate::collection::Wanted;
 use crate::error::{Error, ErrorKind};
 use crate::key::CollectionId;
-use crate::place::{GroupId, NodeId};
+use crate::place::{GroupId, Life, NodeId};
 use crate::replica::Want;
 use crate::warden::{Answer, Ask, Create, Refusal};
 use serde::{Deserialize, Serialize};
@@ -26,6 +26,14 @@ const FLUSH: u16 = 4;
 const WANTS: u16 = 5;
 const DRAIN: u16 = 6;
 const STAY: u16 = 7;
+const LEAVE: u16 = 8;
+
+/// A life of a node, as it is sent.
+#[derive(Serialize, Deserialize)]
+struct Lives {
+    node: NonZeroU32,
+    incarnation: u64,
+}
 
 /// What a primary wants, as it is sent.
 #[derive(Serialize, Deserialize)]
@@ -80,6 +88,11 @@ pub fn encode_ask(out: &mut Vec<u8>, id: u64, ask: &Ask) -> Result<(), WireError
             let code = if *stays { STAY } else { DRAIN };
             (code, Fields { name: Some(name.as_bytes()), ..none })
         }
+        Ask::Leave(life) => {
+            let lives = Lives { node: life.node.0, incarnation: life.incarnation };
+            json = serde_json::to_string(&lives).expect("plain data");
+            (LEAVE, Fields { spec: Some(&json), ..none })
+        }
         Ask::Join(_) | Ask::Obituary(_) => return Err(WireError::BadField(super::fields::JOIN)),
     };
     let header = Header { verb: VERB_WARDEN, id, code, ..Header::new(Kind::Request) };
@@ -111,6 +124,12 @@ pub fn ask_of(header: &Header, fields: &Fields<'_>) -> Result<Ask, Error> {
             let name = name.ok_or_else(|| bad("the request names no node"))?;
             Ok(Ask::Drain { name: name.into(), stays: header.code == STAY })
         }
+        LEAVE => {
+            let json = fields.spec.ok_or_else(|| bad("the request names no life"))?;
+            let Lives { node, incarnation } =
+                serde_json::from_str(json).map_err(|_| bad("which life it is can't be read"))?;
+            Ok(Ask::Leave(Life { node: NodeId(node), incarnation }))
+        }
         _ => Err(Error::new(ErrorKind::NotInVersion, "the warden of this version knows no such request")),
     }
 }
@@ -120,6 +139,7 @@ pub fn encode_answer(out: &mut Vec<u8>, request: &Header, answer: &Result<Answer
     let ok = Header::reply_to(request, Status::Ok);
     let header = match answer {
         Ok(Answer::Created(id)) => Header { collection: id.0, ..ok },
+        Ok(Answer::Leaves { epoch }) => Header { version: u64::from(*epoch), ..ok },
         Ok(Answer::Flushed { generation }) => Header { version: u64::from(*generation), ..ok },
         Ok(Answer::Held | Answer::Destroyed | Answer::Joined(_) | Answer::Drains | Answer::Noted) => ok,
         Err(refusal) => {
@@ -149,6 +169,7 @@ pub fn answer_of(ask: &Ask, header: &Header, fields: &Fields<'_>) -> Result<Answ
         }
         Ask::Wants(_) => Ok(Answer::Noted),
         Ask::Drain { .. } => Ok(Answer::Drains),
+        Ask::Leave(_) => Ok(Answer::Leaves { epoch: u32::try_from(header.version).map_err(|_| unknown())? }),
         Ask::Join(_) | Ask::Obituary(_) => Err(unknown()),
     }
 }
@@ -176,6 +197,7 @@ mod tests {
             Ask::Drain { name: name.clone(), stays: false },
             Ask::Drain { name, stays: true },
             Ask::Wants((0..crate::limits::WANTS_MAX as u32).map(wish).collect()),
+            Ask::Leave(Life { node: NodeId(NonZeroU32::MAX), incarnation: u64::MAX }),
         ]
     }
 
@@ -195,7 +217,9 @@ mod tests {
             assert_eq!((frame.header().verb, frame.header().id), (VERB_WARDEN, 7));
             assert_eq!(ask_of(frame.header(), &frame.fields().expect("fields")), Ok(ask));
         }
-        for (code, kind) in [(CREATE, ErrorKind::BadRequest), (9, ErrorKind::NotInVersion)] {
+        for (code, kind) in
+            [(CREATE, ErrorKind::BadRequest), (LEAVE, ErrorKind::BadRequest), (9, ErrorKind::NotInVersion)]
+        {
             let header = Header { verb: VERB_WARDEN, code, ..Header::new(Kind::Request) };
             assert_eq!(ask_of(&header, &Fields::default()).map_err(|error| error.kind), Err(kind));
         }
@@ -213,6 +237,7 @@ mod tests {
             Answer::Drains,
             Answer::Drains,
             Answer::Noted,
+            Answer::Leaves { epoch: u32::MAX >> 8 },
         ];
         let request = Header { verb: VERB_WARDEN, id: 3, ..Header::new(Kind::Request) };
         for (ask, answer) in asks().iter().zip(answers) {

@@ -3,7 +3,7 @@
 
 use super::Warden;
 use super::ends::Ends;
-use herd_core::warden::{Answer, Refusal};
+use herd_core::warden::{Answer, Ask, Refusal};
 use herd_core::wire::{Fields, Header, LinkId, ask_of, encode_answer};
 use herd_core::{Error, ErrorKind};
 use std::sync::atomic::{
@@ -43,6 +43,9 @@ impl Ends {
     pub(super) fn petition(&self, id: LinkId, header: &Header, fields: &Fields<'_>) -> Result<(), Error> {
         let elsewhere = || Error::new(ErrorKind::Unreachable, "the warden is not at this node any more: try again");
         let ask = ask_of(header, fields)?;
+        if matches!(ask, Ask::Leave(life) if life.node != id.node) {
+            return Err(Error::new(ErrorKind::NotAllowed, "a node asks for leave for itself alone"));
+        }
         let hub = self.hub().ok_or_else(elsewhere)?;
         let Warden::Here(handle) = hub.owner.warden() else { return Err(elsewhere()) };
         let (answers, loops, number, header) = (Arc::clone(&self.answers), hub.loops(), self.number(), *header);
