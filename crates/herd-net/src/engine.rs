@@ -420,7 +420,12 @@ impl<S: Service, M: System> Engine<S, M> {
 
     /// Begins to stop: idle connections are closed at the next ticks, the others when they are idle or out of time.
     pub fn stop(&mut self) {
-        self.stopping_ms.get_or_insert(self.now_ms + STOP_MS);
+        self.stop_within(STOP_MS);
+    }
+
+    /// As [`Engine::stop`]; all are out of time in so many ms.
+    pub fn stop_within(&mut self, within_ms: u64) {
+        self.stopping_ms.get_or_insert(self.now_ms + within_ms);
     }
 
     /// Whether it was told to stop, and has.

@@ -95,8 +95,8 @@ impl<S: Service> EventLoop<S> {
         for ticket in inbox.tickets {
             self.engine.resume_later(ticket);
         }
-        if inbox.stop {
-            self.engine.stop();
+        if let Some(within_ms) = inbox.stop {
+            self.engine.stop_within(within_ms);
             self.listeners.clear();
             self.ticked = true;
         }

@@ -6,6 +6,7 @@ use crate::output::Ticket;
 use crate::service::Service;
 use crate::stats::{LoopStats, add};
 use crate::sys::{Alarm, Kernel, Tcp, Ticker};
+use herd_core::limits::STOP_MS;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll, Token, Waker};
 use rustix::io::Errno;
@@ -38,7 +39,8 @@ pub struct Remote {
 pub(crate) struct Inbox {
     pub(crate) sockets: Vec<Handed>,
     pub(crate) tickets: Vec<Ticket>,
-    pub(crate) stop: bool,
+    /// It is to stop, within so many ms.
+    pub(crate) stop: Option<u64>,
 }
 
 /// A connection for another loop.
@@ -89,9 +91,14 @@ impl Remote {
 }
 
 impl LoopHandle {
-    /// Has all loops finish what is under way and end.
+    /// Has all loops finish what is under way and end, within [`STOP_MS`].
     pub fn stop(&self) {
-        self.loops.iter().for_each(|remote| remote.post(|inbox| inbox.stop = true));
+        self.stop_within(STOP_MS);
+    }
+
+    /// As [`LoopHandle::stop`], within so many ms.
+    pub fn stop_within(&self, within_ms: u64) {
+        self.loops.iter().for_each(|remote| remote.post(|inbox| inbox.stop = Some(within_ms)));
     }
 
     /// The loops, by number.

@@ -339,6 +339,7 @@ impl Context {
     #[inline]
     pub(crate) fn take_woken(&mut self, tickets: &mut Vec<Ticket>) {
         self.send_petitions();
+        self.ask_leave();
         self.look_at_gate(tickets);
         tickets.append(self.woken.get_mut());
     }

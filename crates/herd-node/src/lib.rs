@@ -51,7 +51,7 @@ use context::Shared;
 use debug_time::DebugTime;
 use herd_core::collection::Spec;
 use herd_core::key::HashKey;
-use herd_core::limits::NODE_NAME_MAX_BYTES;
+use herd_core::limits::{LEAVE_MS, NODE_NAME_MAX_BYTES, STOP_MS};
 use herd_net::{EventLoop, LoopHandle, listen};
 use herd_store::Store;
 use member::{Duty, Founded, InHerd, Own};
@@ -66,7 +66,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use watch::Watch;
 
 /// How long loops that were told to stop are waited for: a little over `STOP_MS`, which they keep by themselves.
-const STOP_PATIENCE: Duration = Duration::from_millis(herd_core::limits::STOP_MS + 500);
+const STOP_PATIENCE: Duration = Duration::from_millis(STOP_MS + 500);
 
 /// A running node.
 pub struct Node {
@@ -150,12 +150,27 @@ impl Node {
         self.loops.loops().iter().map(|remote| remote.stats.shed.load(Relaxed)).sum()
     }
 
+    /// Asks the warden that others lead what this node leads, and serves until they do; to be called before it is
+    /// stopped. Within [`LEAVE_MS`](herd_core::limits::LEAVE_MS), and until `is_cut` says that it is not waited for any
+    /// more. `tell` takes lines for the log.
+    pub fn leave(&self, is_cut: impl Fn() -> bool, tell: impl Fn(&str)) {
+        if let Some(member) = self.shared.member.get() {
+            member.leave(&self.shared, || is_cut() || self.has_ended(), tell);
+        }
+    }
+
     /// Finishes what is under way and stops, within 5 s. An error is that of a loop; one that does not end, which only
     /// a defect can cause, is left behind.
     pub fn stop(self) -> io::Result<()> {
+        self.stop_after(Duration::ZERO)
+    }
+
+    /// As [`Node::stop`], where so much of these 5 s is over.
+    pub fn stop_after(self, gone: Duration) -> io::Result<()> {
         self.shared.stopping.store(true, Relaxed);
-        self.loops.stop();
-        let until = Instant::now() + STOP_PATIENCE;
+        let gone = gone.min(Duration::from_millis(LEAVE_MS));
+        self.loops.stop_within(STOP_MS - gone.as_millis() as u64);
+        let until = Instant::now() + STOP_PATIENCE - gone;
         while !self.threads.iter().all(JoinHandle::is_finished) {
             if Instant::now() > until {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "an event loop does not end"));

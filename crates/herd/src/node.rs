@@ -1,4 +1,4 @@
-//! `herd node`: checks, starts, waits for a signal, stops.
+//! `herd node`: checks, starts, waits for a signal, hands over what the node leads, stops.
 
 use crate::args::{Level, NodeArgs};
 use crate::exit::{Failure, Outcome, REFUSED, USAGE};
@@ -13,7 +13,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Descriptors kept for anything but connections and loops; half of them where there are few.
 const SPARE_DESCRIPTORS: u64 = 64;
@@ -44,10 +44,13 @@ pub(crate) fn run(args: &NodeArgs) -> Outcome {
     }
     out::print(addrs.iter().map(|addr| format!("ready {addr}\n")).collect::<String>())?;
     wait(&node, &stop, &log);
-    if node.has_ended() && !stop.load(Relaxed) {
-        log.error("an event loop has ended by itself; the node stops");
+    // From here on another signal says that it is not to wait for others.
+    let (is_told, since) = (stop.swap(false, Relaxed), Instant::now());
+    match is_told {
+        true => node.leave(|| stop.load(Relaxed), |line| log.info(line)),
+        false => log.error("an event loop has ended by itself; the node stops"),
     }
-    let result = node.stop().map_err(Failure::local("stopping"));
+    let result = node.stop_after(since.elapsed()).map_err(Failure::local("stopping"));
     log.info("stopped");
     result
 }

@@ -6,6 +6,7 @@
 //! * `mail.rs`: what loops and the warden have for the thread that takes maps: it alone may wait for the shards' locks.
 //! * `ask.rs`: what loops ask of the warden.
 //! * `join.rs`: the dialing side of a join.
+//! * `leave.rs`: how a node that is told to stop has others lead what it leads.
 //! * `witness.rs`, `obituary.rs`: the process that tells the warden of this one's end; what it is told, and does.
 //!
 //! A map is taken by the store first, and then by the links, which tell others that the node has it: so whoever hears
@@ -13,6 +14,7 @@
 
 mod ask;
 mod join;
+mod leave;
 mod mail;
 mod obituary;
 mod start;
@@ -35,6 +37,7 @@ use herd_core::place::{GroupId, HerdId, Life, Map, NodeId};
 use herd_core::replica::{GroupEpoch, Want};
 use herd_core::warden::Ask;
 use herd_core::wire::{LinkError, MapMark};
+use leave::Leaving;
 use mail::{Mail, Mailbox};
 use std::io;
 use std::num::NonZeroU32;
@@ -64,6 +67,8 @@ pub(crate) struct Member {
     map: Mutex<Option<Arc<Map>>>,
     /// What a loop is to tell the warden, which is elsewhere.
     wants: Mutex<Vec<Ask>>,
+    /// Its request to be let go, once it is about to end.
+    leave: Leaving,
 }
 
 impl Member {
@@ -302,6 +307,7 @@ mod tests {
             hub: OnceLock::new(),
             map: Mutex::new(None),
             wants: Mutex::default(),
+            leave: Leaving::default(),
         };
         member.first(&world.shared, &map, true).expect("it may be taken");
         for (from, is_pushed, warden) in [(3, false, 1), (3, true, 3), (1, false, 3)] {

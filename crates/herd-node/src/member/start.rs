@@ -1,6 +1,7 @@
 //! How a node comes into its herd: it begins one, goes on with the one in its directory, or joins one.
 
 use super::join::{Entered, JoinError, enter as dial, others};
+use super::leave::Leaving;
 use super::mail::Mailbox;
 use super::{Member, Post, StartWitness, Tell};
 use crate::control::etcd::Address;
@@ -236,6 +237,7 @@ impl Known<'_> {
             hub: OnceLock::new(),
             map: Mutex::new(None),
             wants: Mutex::default(),
+            leave: Leaving::default(),
         });
         if let Some(secret) = entry.secret {
             let post = Post { mailbox: self.mailbox, member: OnceLock::new() };

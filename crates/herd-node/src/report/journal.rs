@@ -139,7 +139,10 @@ impl Known {
         if mem::replace(&mut self.is_down, is_down) != is_down {
             lines.push(match is_down {
                 true if is_dead => format!("node {} has ended: its groups go on without it", called(node)),
-                true => format!("node {} is silent: groups that have enough copies go on without it", called(node)),
+                true => format!(
+                    "node {} is silent or about to end: groups that have enough copies go on without it",
+                    called(node)
+                ),
                 false => format!("node {} is heard again, and gets its copies back", called(node)),
             });
         }

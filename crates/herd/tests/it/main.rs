@@ -10,6 +10,7 @@ mod guide;
 mod herds;
 mod http;
 mod journal;
+mod leaving;
 mod limits;
 mod locks;
 mod memcached;

@@ -30,7 +30,7 @@ fn groups(at: &Node, name: &str) -> Option<u64> {
 
 /// Sets its objects one after the other, each to a number that rises, and reads each back, until it is told to end;
 /// then all have the last numbers. Any other answer is a failure.
-fn write_and_read(addr: &str, own: u64, ends: &AtomicBool, done: &AtomicU64) -> u64 {
+pub(crate) fn write_and_read(addr: &str, own: u64, ends: &AtomicBool, done: &AtomicU64) -> u64 {
     let mut socket = BufReader::new(TcpStream::connect(addr).expect("the node listens"));
     let mut ask = |request: String, lines: usize| {
         socket.get_mut().write_all(request.as_bytes()).expect("sent");
@@ -105,7 +105,7 @@ fn a_node_comes_and_drains_and_no_client_notices() {
 }
 
 /// Ends the clients.
-struct End<'a>(&'a AtomicBool);
+pub(crate) struct End<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for End<'_> {
     fn drop(&mut self) {

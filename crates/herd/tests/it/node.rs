@@ -82,6 +82,11 @@ impl Node {
     /// Asks the node to stop; its exit status.
     pub(crate) fn stop(mut self) -> Option<i32> {
         self.signal("-TERM");
+        self.wait()
+    }
+
+    /// Waits for its end; its exit status.
+    pub(crate) fn wait(&mut self) -> Option<i32> {
         self.child.wait().expect("it ends").code()
     }
 
