@@ -25,7 +25,10 @@ names!(error_name, ERRORS, LinkErrorKind {
     LinkErrorKind::OtherNode => "OtherNode",
     LinkErrorKind::Itself => "Itself",
     LinkErrorKind::BadHello => "BadHello",
-    ; never LinkErrorKind::OlderIncarnation | LinkErrorKind::JoinRefused | LinkErrorKind::AskWarden
+    ; never LinkErrorKind::OlderIncarnation
+        | LinkErrorKind::JoinRefused
+        | LinkErrorKind::AskWarden
+        | LinkErrorKind::NotNow
 });
 
 const SECRET: Secret = Secret(*b"sixteen bytes ..");

@@ -39,6 +39,7 @@ names!(error_name, ERRORS, LinkErrorKind {
         | LinkErrorKind::OlderIncarnation
         | LinkErrorKind::JoinRefused
         | LinkErrorKind::AskWarden
+        | LinkErrorKind::NotNow
 });
 
 const SECRET: Secret = Secret(*b"sixteen bytes ..");

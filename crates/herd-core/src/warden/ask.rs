@@ -306,6 +306,38 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
+impl Refusal {
+    /// Whether the herd has said no, and it was not done. Any other is of the moment: it may be asked again, and some of
+    /// them may have been done.
+    pub fn is_final(&self) -> bool {
+        match self {
+            Refusal::Unknown
+            | Refusal::Store(_)
+            | Refusal::Busy
+            | Refusal::NotWarden(_)
+            | Refusal::Missing(_)
+            | Refusal::Away(_)
+            | Refusal::NotTold { .. } => false,
+            Refusal::OtherHerd { .. }
+            | Refusal::OldProtocol { .. }
+            | Refusal::NameTaken(_)
+            | Refusal::NoPlace
+            | Refusal::NotEvicting
+            | Refusal::NoAddress
+            | Refusal::AddressTaken { .. }
+            | Refusal::OnLoopback(_)
+            | Refusal::TooManyNodes
+            | Refusal::NoNumber(_)
+            | Refusal::Map(_)
+            | Refusal::NoNode(_)
+            | Refusal::OldLife
+            | Refusal::NoRoomFor { .. }
+            | Refusal::KeepsCache(_)
+            | Refusal::Collection(_) => true,
+        }
+    }
+}
+
 impl From<MapError> for Refusal {
     fn from(error: MapError) -> Self {
         Refusal::Map(error)

@@ -82,11 +82,13 @@ pub enum LinkErrorKind {
     JoinRefused = 8,
     /// Somebody else is the warden; the text is its address, `HOST:PORT`, and nothing else.
     AskWarden = 9,
+    /// The warden can't let the node in now, or it is not known whether it has; the text says why. It is asked again.
+    NotNow = 10,
 }
 
 impl LinkErrorKind {
     /// All kinds, in the order of their codes.
-    pub const ALL: [LinkErrorKind; 9] = [
+    pub const ALL: [LinkErrorKind; 10] = [
         LinkErrorKind::OtherHerd,
         LinkErrorKind::OlderProtocol,
         LinkErrorKind::WrongSecret,
@@ -96,6 +98,7 @@ impl LinkErrorKind {
         LinkErrorKind::BadHello,
         LinkErrorKind::JoinRefused,
         LinkErrorKind::AskWarden,
+        LinkErrorKind::NotNow,
     ];
 
     /// The kind with this code of a goodbye; 0 and others are none of them.

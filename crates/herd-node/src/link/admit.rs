@@ -83,6 +83,20 @@ fn refuse(text: impl Into<String>) -> LinkError {
     LinkError::new(LinkErrorKind::JoinRefused, text)
 }
 
+/// It may be asked again; it may have been done, too.
+fn not_now(text: impl Into<String>) -> LinkError {
+    LinkError::new(LinkErrorKind::NotNow, text)
+}
+
+/// What a refusal of the warden's is to who asked: a node that is told that it is refused forgets who it is.
+fn told(refusal: &Refusal) -> LinkError {
+    match refusal {
+        Refusal::Unknown => not_now("whether it is in is not known"),
+        refusal if refusal.is_final() => refuse(refusal.to_string()),
+        refusal => not_now(refusal.to_string()),
+    }
+}
+
 impl Admission {
     /// Who it is, as the log speaks of it.
     pub(crate) fn called(&self) -> &'static str {
@@ -116,11 +130,11 @@ impl Admission {
         };
         let called = guest.called();
         let wish = guest.proved(hello)?;
-        cx.shared.check_serving().map_err(|error| refuse(error.text))?;
+        cx.shared.check_serving().map_err(|error| not_now(error.text))?;
         match hub.owner.warden() {
             Warden::Here(handle) => Ok(Admission::Asked(ask(hub, &handle, cx.number, wish, ticket), called)),
             Warden::At(address) => Err(LinkError::new(LinkErrorKind::AskWarden, address)),
-            Warden::None(why) => Err(refuse(why)),
+            Warden::None(why) => Err(not_now(why)),
         }
     }
 
@@ -135,14 +149,14 @@ impl Admission {
                 encode_heard(out.buf);
                 return true;
             }
-            Ok(Answer::Joined(joined)) => map.map(|map| (joined, map)).ok_or_else(|| refuse("there is no map yet")),
-            Ok(_) => Err(refuse("the warden answered something else")),
+            Ok(Answer::Joined(joined)) => map.map(|map| (joined, map)).ok_or_else(|| not_now("there is no map yet")),
+            Ok(_) => Err(not_now("the warden answered something else")),
             // It is one no more.
             Err(Refusal::NotWarden(_)) => Err(match hub.owner.warden() {
                 Warden::At(address) => LinkError::new(LinkErrorKind::AskWarden, address),
-                _ => refuse(Refusal::NotWarden(None).to_string()),
+                _ => told(&Refusal::NotWarden(None)),
             }),
-            Err(refusal) => Err(refuse(refusal.to_string())),
+            Err(refusal) => Err(told(&refusal)),
         };
         match joined {
             Ok((joined, map)) => {
@@ -169,4 +183,24 @@ fn ask(hub: &Hub, handle: &crate::warden::Handle, number: usize, ask: Ask, ticke
         }
     });
     slot
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_herd_has_refused_for_good_is_told_as_refused() {
+        let sure = [Refusal::NameTaken("n".into()), Refusal::NoPlace, Refusal::OnLoopback("a".into())];
+        let unsure = [
+            Refusal::Unknown,
+            Refusal::Store("etcd has no leader".into()),
+            Refusal::Busy,
+            Refusal::NotWarden(None),
+            Refusal::NotWarden(Some("w".into())),
+        ];
+        assert!(sure.iter().all(|refusal| told(refusal).kind == LinkErrorKind::JoinRefused));
+        assert!(unsure.iter().all(|refusal| told(refusal).kind == LinkErrorKind::NotNow));
+        assert_eq!(told(&unsure[1]).text, "etcd has no leader");
+    }
 }

@@ -1,7 +1,9 @@
 //! How a node that was told to join comes into the herd (PROTOCOL.md §1.9): the side that dials, before it has loops.
 //!
-//! It blocks, for [`JOIN_PATIENCE_MS`] in all at most. The addresses are tried in turn, and again while nobody answers:
-//! nodes that are started together may come in any order. A refusal is final. Caller: the start of a node.
+//! It blocks, for [`JOIN_PATIENCE_MS`] in all at most. The addresses are tried in turn, and again while nobody answers, or the herd can't say yet
+//! whether the node is in: nodes that are started together may come in any order, and a warden, or its store, may be
+//! about to come back. A refusal is final. Only of a refusal, and of no try before it that may have been done, is it
+//! sure that the node is not in ([`JoinError::Refused`]). Caller: the start of a node.
 
 use herd_core::limits::{
     JOIN_DIAL_MS, JOIN_HOPS_MAX, JOIN_PATIENCE_MS, JOIN_REDIAL_MS, MAP_MAX_BYTES, WIRE_FRAME_BODY_MAX_BYTES,
@@ -31,11 +33,12 @@ pub(super) struct Entered {
 /// Why a node is not in the herd.
 #[derive(Debug)]
 pub enum JoinError {
-    /// Nobody answers as a node.
+    /// Nobody answers as a node, or can say by now whether the node is in.
     Unreachable(String),
-    /// A node of the herd, or this one, refuses; what to do stands in it.
+    /// A node of the herd, or this one, refuses; what to do stands in it. The node is surely not in.
     Refused(String),
-    /// What answered broke off, or is no node of this version; whether the node was let in is not known.
+    /// What answered is no node of this version, or a try before may have been done; whether the node was let in is not
+    /// known.
     Broken(String),
     /// The only node that it was told to ask is this one.
     Itself(String),
@@ -58,8 +61,10 @@ impl std::error::Error for JoinError {}
 pub(super) enum Tried {
     /// Another node is the warden's: this is its address.
     Elsewhere(String),
-    /// Nobody is there yet.
+    /// Nobody is there yet; nothing was done.
     Nobody(String),
+    /// It is not known whether it was done; it may be tried again.
+    Unsure(String),
     /// It is of no use to try again.
     Final(JoinError),
 }
@@ -68,9 +73,15 @@ impl From<LinkError> for Tried {
     fn from(error: LinkError) -> Self {
         match error.kind {
             LinkErrorKind::AskWarden => Tried::Elsewhere(error.text),
+            LinkErrorKind::NotNow => Tried::Unsure(error.text),
             _ => Tried::Final(JoinError::Refused(error.text)),
         }
     }
+}
+
+/// When a node that begins to join now gives it up.
+pub(super) fn patience() -> Instant {
+    Instant::now() + Duration::from_millis(JOIN_PATIENCE_MS)
 }
 
 /// Of the nodes to ask those that are not this one, which listens there and is known by these addresses.
@@ -90,15 +101,26 @@ pub(super) fn others(asked: &[String], listens: &[SocketAddr], known: &[String])
 }
 
 /// Asks the nodes at these addresses to be let in.
-pub(super) fn enter(addresses: &[String], join: &Join, secret: Secret, random: [u8; 16]) -> Result<Entered, JoinError> {
-    let (nonces, until) = (Nonces::new(random), Instant::now() + Duration::from_millis(JOIN_PATIENCE_MS));
-    let mut last = JoinError::Unreachable("--join names no address".into());
+pub(super) fn enter(
+    addresses: &[String],
+    join: &Join,
+    secret: Secret,
+    random: [u8; 16],
+    until: Instant,
+) -> Result<Entered, JoinError> {
+    let nonces = Nonces::new(random);
+    let (mut last, mut is_unsure) = (JoinError::Unreachable("--join names no address".into()), false);
     loop {
         for address in addresses {
             match follow(address, join, secret, &nonces, until) {
                 Ok(entered) => return Ok(entered),
                 Err(Tried::Nobody(text)) => last = JoinError::Unreachable(text),
                 Err(Tried::Elsewhere(to)) => last = JoinError::Unreachable(lost(&to)),
+                Err(Tried::Unsure(text)) => {
+                    is_unsure = true;
+                    last = JoinError::Unreachable(format!("{text}; start this node again: it is the same one"));
+                }
+                Err(Tried::Final(JoinError::Refused(text))) if is_unsure => return Err(JoinError::Broken(text)),
                 Err(Tried::Final(error)) => return Err(error),
             }
         }
@@ -149,8 +171,9 @@ fn ask(address: &str, join: &Join, joining: Joining, until: Instant) -> Result<E
         talk.say(&goodbye).ok();
     }
     let warden = warden?;
+    talk.proves = true;
     talk.say(&out)?;
-    let (joined, mut assembly) = talk.hear(|frame, fields| Ok(decode_joined(frame.header(), fields)?))?;
+    let (joined, mut assembly) = talk.hear(|frame, fields| decode_joined(frame.header(), fields).map_err(strange))?;
     while !talk.hear(|frame, _| take(&mut assembly, frame))? {}
     let map = Map::decode(&assembly.into_bytes()).map_err(|error| talk.broken(&error.to_string()))?;
     let is_there = map.node(joined.node).is_some_and(|node| node.incarnation == joined.incarnation);
@@ -162,11 +185,15 @@ fn ask(address: &str, join: &Join, joining: Joining, until: Instant) -> Result<E
 
 /// A frame of the map that comes behind the welcome.
 fn take(assembly: &mut Assembly, frame: &Frame<'_>) -> Result<bool, Tried> {
-    let broken = |_| Tried::from(unexpected());
     match frame.header().kind {
-        Kind::Data => assembly.take(frame.header(), frame.body().map_err(broken)?).map_err(broken),
-        _ => Err(unexpected().into()),
+        Kind::Data => assembly.take(frame.header(), frame.body().map_err(strange)?).map_err(strange),
+        _ => Err(strange(unexpected())),
     }
+}
+
+/// It has let the node in, or not, and says it in a way that can't be understood.
+fn strange(error: impl fmt::Display) -> Tried {
+    Tried::Final(JoinError::Broken(error.to_string()))
 }
 
 pub(super) fn unexpected() -> LinkError {
@@ -204,11 +231,13 @@ pub(super) struct Talk<'a> {
     input: Vec<u8>,
     used: usize,
     until: Instant,
+    /// What was asked for was proved, so it may be done from now on.
+    proves: bool,
 }
 
 impl<'a> Talk<'a> {
     pub(super) fn new(address: &'a str, socket: TcpStream, until: Instant) -> Self {
-        Self { address, socket, input: Vec::new(), used: 0, until }
+        Self { address, socket, input: Vec::new(), used: 0, until, proves: false }
     }
 
     fn broken(&self, text: &str) -> Tried {
@@ -216,10 +245,19 @@ impl<'a> Talk<'a> {
         Tried::Final(JoinError::Broken(format!("{address} does not answer as a node of this version: {text}")))
     }
 
+    /// No answer came.
+    fn nobody(&self, text: &str) -> Tried {
+        let text = format!("{} {text}", self.address);
+        if self.proves { Tried::Unsure(text) } else { Tried::Nobody(text) }
+    }
+
+    fn late(&self) -> Tried {
+        self.nobody("takes the connection and does not answer: look at it")
+    }
+
     fn left(&self) -> Result<Duration, Tried> {
         let left = self.until.saturating_duration_since(Instant::now());
-        let late = || Tried::Nobody(format!("{} takes the connection and does not answer: look at it", self.address));
-        Some(left).filter(|left| !left.is_zero()).ok_or_else(late)
+        Some(left).filter(|left| !left.is_zero()).ok_or_else(|| self.late())
     }
 
     pub(super) fn say(&mut self, bytes: &[u8]) -> Result<(), Tried> {
@@ -230,10 +268,8 @@ impl<'a> Talk<'a> {
 
     fn failed(&self, error: &io::Error) -> Tried {
         match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                Tried::Nobody(format!("{} takes the connection and does not answer: look at it", self.address))
-            }
-            _ => Tried::Nobody(format!("{} broke the connection: {}", self.address, plain(error))),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => self.late(),
+            _ => self.nobody(&format!("broke the connection: {}", plain(error))),
         }
     }
 
@@ -247,7 +283,7 @@ impl<'a> Talk<'a> {
             if let Some(frame) = parse_frame(input).map_err(|error| self.broken(&error.to_string()))? {
                 let fields = frame.fields().map_err(|error| self.broken(&error.to_string()))?;
                 let taken = match frame.header().kind {
-                    Kind::Goodbye => Err(goodbye(frame.header(), &fields)),
+                    Kind::Goodbye => Err(self.goodbye(frame.header(), &fields)),
                     _ => take(&frame, &fields),
                 };
                 self.used += frame.bytes();
@@ -257,12 +293,24 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// A refusal of the other side's making, with the address it came from.
+    /// What a goodbye says.
+    fn goodbye(&self, header: &Header, fields: &Fields<'_>) -> Tried {
+        let text = || fields.error.unwrap_or("it said goodbye").chars().filter(|c| !c.is_control()).collect();
+        match LinkError::of_goodbye(header, fields) {
+            Some(error) => error.into(),
+            // It ends for a reason of its own.
+            None if self.proves => Tried::Unsure(text()),
+            None => Tried::Final(JoinError::Refused(text())),
+        }
+    }
+
+    /// What the other side said, with the address it came from.
     fn placed(&self, tried: Tried) -> Tried {
+        let address = self.address;
         match tried {
-            Tried::Final(JoinError::Refused(text)) => {
-                Tried::Final(JoinError::Refused(format!("{}: {text}", self.address)))
-            }
+            Tried::Final(JoinError::Refused(text)) => Tried::Final(JoinError::Refused(format!("{address}: {text}"))),
+            Tried::Final(JoinError::Broken(text)) => Tried::Final(JoinError::Broken(format!("{address}: {text}"))),
+            Tried::Unsure(text) => Tried::Unsure(format!("{address} can't let this node in now: {text}")),
             tried => tried,
         }
     }
@@ -279,20 +327,10 @@ impl<'a> Talk<'a> {
         let read = self.socket.set_read_timeout(Some(left)).and_then(|()| self.socket.read(&mut self.input[at..]));
         self.input.truncate(at + *read.as_ref().unwrap_or(&0));
         match read {
+            Ok(0) if self.proves => Err(self.nobody("closed the connection before it said whether this node is in")),
             Ok(0) => Err(self.broken("it closed the connection")),
             Ok(_) => Ok(()),
             Err(error) => Err(self.failed(&error)),
-        }
-    }
-}
-
-/// What a goodbye says.
-fn goodbye(header: &Header, fields: &Fields<'_>) -> Tried {
-    match LinkError::of_goodbye(header, fields) {
-        Some(error) => error.into(),
-        None => {
-            let text = fields.error.unwrap_or("it said goodbye").chars().filter(|c| !c.is_control());
-            Tried::Final(JoinError::Refused(text.collect()))
         }
     }
 }

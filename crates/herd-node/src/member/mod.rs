@@ -36,7 +36,7 @@ use herd_core::limits::{MEMBER_TICK_MS, WANTS_MAX};
 use herd_core::place::{GroupId, HerdId, Life, Map, NodeId};
 use herd_core::replica::{GroupEpoch, Want};
 use herd_core::warden::Ask;
-use herd_core::wire::{LinkError, MapMark};
+use herd_core::wire::{LinkError, LinkErrorKind, MapMark};
 use leave::Leaving;
 use mail::{Mail, Mailbox};
 use std::io;
@@ -230,7 +230,9 @@ impl Owner for Post {
     }
 
     fn turned_away(&self, who: &str, error: &LinkError) {
-        self.mailbox.tell(format!("{who} was refused: {error}"));
+        let is_final = error.kind != LinkErrorKind::NotNow;
+        let done = if is_final { "was refused" } else { "is to ask again" };
+        self.mailbox.tell(format!("{who} {done}: {error}"));
     }
 
     fn wants(&self, group: GroupId, epoch: GroupEpoch, want: Want) {

@@ -1,6 +1,6 @@
 //! How a node comes into its herd: it begins one, goes on with the one in its directory, or joins one.
 
-use super::join::{Entered, JoinError, enter as dial, others};
+use super::join::{Entered, JoinError, enter as dial, others, patience};
 use super::leave::Leaving;
 use super::mail::Mailbox;
 use super::{Member, Post, StartWitness, Tell};
@@ -20,6 +20,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Instant;
 
 /// What a node is told of the herd that it begins or joins.
 #[derive(Clone)]
@@ -155,9 +156,10 @@ pub(crate) fn enter(entry: &Entry, me: &Own<'_>) -> Result<InHerd, StartError> {
         });
     }
     let secret = entry.secret.ok_or_else(|| JoinError::Refused(NO_SECRET.into())).map_err(StartError::Join)?;
+    let until = patience();
     let nodes = others(&entry.join, me.listens, &options.addresses).map_err(StartError::Join)?;
     let newcomer = Newcomer::new(&options, &drawn)?;
-    let (newcomer, Entered { joined, map, warden }) = admitted(&nodes, newcomer, secret, nonces.herd)?;
+    let (newcomer, Entered { joined, map, warden }) = admitted(&nodes, newcomer, secret, nonces.herd, until)?;
     newcomer.joined(joined.herd).map_err(BeginError::Place)?;
     let map = Arc::new(map);
     let known = Known { joined: &joined, map: map.clone(), versions_ms: 0, mailbox, leases };
@@ -165,14 +167,15 @@ pub(crate) fn enter(entry: &Entry, me: &Own<'_>) -> Result<InHerd, StartError> {
     Ok(InHerd { member, founded, map, held: false, warden: None, newcomer: Some(newcomer) })
 }
 
-/// Asks to be let in. Of a node that is refused nothing stays.
+/// Asks to be let in. Of a node that is refused for sure nothing stays; one that may be in must be the same the next time.
 fn admitted(
     nodes: &[String],
     newcomer: Newcomer,
     secret: Secret,
     random: [u8; 16],
+    until: Instant,
 ) -> Result<(Newcomer, Entered), StartError> {
-    match dial(nodes, &newcomer.join, secret, random) {
+    match dial(nodes, &newcomer.join, secret, random, until) {
         Ok(entered) => Ok((newcomer, entered)),
         Err(error) => {
             if matches!(error, JoinError::Refused(_)) {
@@ -246,5 +249,137 @@ impl Known<'_> {
             member.hub.set(Hub::new(me, Arc::new(post), self.leases)).ok();
         }
         Ok((member, Founded { hash_key: HashKey(hash_key), versions_ms: self.versions_ms, default }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::away::{herd, life};
+    use herd_core::wire::{
+        Admitting, Greeting, Header, Kind, LINK_PROTOCOL, LinkError, LinkErrorKind, encode_frame, encode_joined,
+        parse_frame,
+    };
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::path::Path;
+    use tempfile::TempDir;
+
+    const SECRET: Secret = Secret([7; 16]);
+
+    /// What a member of a herd says to a node that has proved who it is.
+    enum Says {
+        Goodbye(LinkErrorKind),
+        /// One that gives no reason.
+        Ends,
+        Closes,
+        /// What is no answer to a join.
+        Nonsense,
+        Welcome,
+    }
+
+    fn next(stream: &mut TcpStream, input: &mut Vec<u8>) -> usize {
+        loop {
+            if let Some(frame) = parse_frame(input).expect("a frame") {
+                return frame.bytes();
+            }
+            let mut bytes = [0; 4096];
+            let read = stream.read(&mut bytes).expect("more");
+            assert!(read > 0, "it hung up");
+            input.extend_from_slice(&bytes[..read]);
+        }
+    }
+
+    fn hears(mut stream: TcpStream, says: &Says) {
+        let (mut input, mut out, map) = (Vec::new(), Vec::new(), herd(2));
+        let me = Greeting { protocol: LINK_PROTOCOL.into(), herd: map.herd, node: life(1).node, nonce: [3; 16] };
+        let used = next(&mut stream, &mut input);
+        let hello = parse_frame(&input).expect("a frame").expect("it is there");
+        let admitting = Admitting::new(&hello.fields().expect("fields"), &me, SECRET).expect("it wants in");
+        admitting.welcome(&mut out);
+        stream.write_all(&out).expect("it is heard");
+        input.drain(..used);
+        out.clear();
+        next(&mut stream, &mut input);
+        let proof = parse_frame(&input).expect("a frame").expect("it is there");
+        admitting.proved(&proof.fields().expect("fields")).expect("it knows the secret");
+        match says {
+            Says::Goodbye(kind) => LinkError::new(*kind, "because").goodbye(&mut out),
+            Says::Ends => {
+                encode_frame(&mut out, Header::new(Kind::Goodbye), &Default::default(), b"").expect("it fits")
+            }
+            Says::Closes => {}
+            Says::Nonsense => {
+                encode_frame(&mut out, Header::new(Kind::Hello), &Default::default(), b"").expect("it fits")
+            }
+            Says::Welcome => {
+                let joined = Joined { herd: map.herd, hash_key: [1; 16], node: life(2).node, incarnation: 1 };
+                encode_joined(&mut out, &joined, &map.encode()).expect("it fits");
+            }
+        }
+        stream.write_all(&out).expect("it is heard");
+    }
+
+    /// How a node in that directory fares with a member that says this, time after time.
+    fn joins(place: &Path, says: Vec<Says>) -> Result<Entered, JoinError> {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let thread = std::thread::spawn(move || {
+            for says in &says {
+                hears(listener.accept().expect("it comes").0, says);
+            }
+        });
+        let options = Options {
+            place: Some(place.to_path_buf()),
+            lasts: true,
+            etcd: None,
+            name: "n2".into(),
+            addresses: vec!["127.0.0.1:2".into()],
+            host: "h2".into(),
+            rack: String::new(),
+            memory_bytes: 1 << 30,
+            evict: false,
+            copies: None,
+            unix_ms: 0,
+        };
+        let newcomer = Newcomer::new(&options, &Drawn::new().expect("chance")).expect("its own place");
+        let joined = admitted(&[address], newcomer, SECRET, [5; 16], patience());
+        thread.join().expect("all of it was asked");
+        match joined {
+            Ok((_, entered)) => Ok(entered),
+            Err(StartError::Join(error)) => Err(error),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn is_known(place: &Path) -> bool {
+        place.join("node").exists()
+    }
+
+    #[test]
+    fn a_node_that_can_t_be_let_in_now_asks_again() {
+        for first in [Says::Goodbye(LinkErrorKind::NotNow), Says::Ends, Says::Closes] {
+            let place = TempDir::new().expect("a directory");
+            let entered = joins(place.path(), vec![first, Says::Welcome]).expect("it is in");
+            assert_eq!((entered.joined.node, entered.warden), (life(2).node, life(1).node));
+            assert!(is_known(place.path()));
+        }
+    }
+
+    #[test]
+    fn who_a_node_is_is_forgotten_only_if_it_is_surely_not_in() {
+        let refused = || Says::Goodbye(LinkErrorKind::JoinRefused);
+        let cases = [
+            (vec![refused()], false),
+            (vec![Says::Goodbye(LinkErrorKind::NotNow), refused()], true),
+            (vec![Says::Closes, refused()], true),
+            (vec![Says::Nonsense], true),
+        ];
+        for (number, (says, stays)) in cases.into_iter().enumerate() {
+            let place = TempDir::new().expect("a directory");
+            let error = joins(place.path(), says).err().expect("it is not let in");
+            assert_eq!(matches!(error, JoinError::Refused(_)), !stays, "{number}: {error}");
+            assert_eq!(is_known(place.path()), stays, "{number}: {error}");
+        }
     }
 }
