@@ -1,6 +1,7 @@
 //! How a node that was told to join comes into the herd (PROTOCOL.md §1.9): the side that dials, before it has loops.
 //!
-//! It blocks, for [`JOIN_PATIENCE_MS`] in all at most. The addresses are tried in turn, and again while nobody answers, or the herd can't say yet
+//! It blocks, for [`JOIN_PATIENCE_MS`] in all at most: names are looked up by threads of their own, which are not waited
+//! for any longer than that. The addresses are tried in turn, and again while nobody answers, or the herd can't say yet
 //! whether the node is in: nodes that are started together may come in any order, and a warden, or its store, may be
 //! about to come back. A refusal is final. Only of a refusal, and of no try before it that may have been done, is it
 //! sure that the node is not in ([`JoinError::Refused`]). Caller: the start of a node.
@@ -17,6 +18,7 @@ use herd_core::wire::{
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 /// Bytes read at once.
@@ -85,14 +87,19 @@ pub(super) fn patience() -> Instant {
 }
 
 /// Of the nodes to ask those that are not this one, which listens there and is known by these addresses.
-pub(super) fn others(asked: &[String], listens: &[SocketAddr], known: &[String]) -> Result<Vec<String>, JoinError> {
+pub(super) fn others(
+    asked: &[String],
+    listens: &[SocketAddr],
+    known: &[String],
+    until: Instant,
+) -> Result<Vec<String>, JoinError> {
     let is_own = |to: SocketAddr| {
         let same = |own: &SocketAddr| *own == to || own.ip().is_unspecified() && to.ip().is_loopback();
         listens.iter().any(|own| own.port() == to.port() && same(own))
     };
     let has_port = |text: &str| listens.iter().any(|own| text.ends_with(&format!(":{}", own.port())));
     // Names are looked up only where they may be this node's; what can't be is told when it is asked.
-    let resolves = |text: &str| has_port(text) && text.to_socket_addrs().is_ok_and(|mut found| found.any(is_own));
+    let resolves = |text: &str| has_port(text) && look_up(text, until).is_ok_and(|found| found.into_iter().any(is_own));
     let others: Vec<String> = asked.iter().filter(|text| !known.contains(text) && !resolves(text)).cloned().collect();
     match asked.first().filter(|_| others.is_empty()) {
         Some(itself) => Err(JoinError::Itself(itself.clone())),
@@ -203,7 +210,7 @@ pub(super) fn unexpected() -> LinkError {
 /// A connection to what an address names, the first that can be had.
 pub(super) fn dial(address: &str, until: Instant) -> Result<TcpStream, Tried> {
     let nobody = |error: &dyn fmt::Display| Tried::Nobody(format!("no node answers at {address}: {error}"));
-    let found: Vec<SocketAddr> = address.to_socket_addrs().map_err(|error| nobody(&error))?.collect();
+    let found = look_up(address, until).map_err(|error| nobody(&error))?;
     let mut last = nobody(&"the name has no address");
     for to in found {
         let left = until.saturating_duration_since(Instant::now()).min(Duration::from_millis(JOIN_DIAL_MS));
@@ -216,6 +223,28 @@ pub(super) fn dial(address: &str, until: Instant) -> Result<TcpStream, Tried> {
         }
     }
     Err(last)
+}
+
+/// What the system says of an address, in the order in which it says it.
+fn look_up(address: &str, until: Instant) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(address) = address.parse() {
+        return Ok(vec![address]);
+    }
+    let name = address.to_owned();
+    within(until, move || name.to_socket_addrs().map(Iterator::collect))
+}
+
+/// Looks a name up, for as long as a node is dialed at most. The system may take longer, and can't be told to stop: a
+/// thread does it, which ends when the system has answered, and nobody waits for that.
+fn within(
+    until: Instant,
+    look_up: impl FnOnce() -> io::Result<Vec<SocketAddr>> + Send + 'static,
+) -> io::Result<Vec<SocketAddr>> {
+    let left = until.saturating_duration_since(Instant::now()).min(Duration::from_millis(JOIN_DIAL_MS));
+    let (found, finds) = sync_channel(1);
+    std::thread::Builder::new().name("name".into()).spawn(move || found.send(look_up()).ok())?;
+    let late = "the name is not found in time: see to what this machine looks names up with";
+    finds.recv_timeout(left).unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, late)))
 }
 
 /// An error of the system without its number.
@@ -330,6 +359,8 @@ impl<'a> Talk<'a> {
             Ok(0) if self.proves => Err(self.nobody("closed the connection before it said whether this node is in")),
             Ok(0) => Err(self.broken("it closed the connection")),
             Ok(_) => Ok(()),
+            // A signal came. What is to be read is still there.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             Err(error) => Err(self.failed(&error)),
         }
     }
@@ -344,12 +375,25 @@ mod tests {
         let listens = ["0.0.0.0:7701", "10.0.0.2:7700"].map(|text| text.parse().expect("an address"));
         let ask = |text: &str| {
             let asked: Vec<String> = text.split(',').map(str::to_owned).collect();
-            others(&asked, &listens, &["two:7700".into()]).map(|others| others.join(","))
+            others(&asked, &listens, &["two:7700".into()], patience()).map(|others| others.join(","))
         };
         for own in ["127.0.0.1:7701", "10.0.0.2:7700", "two:7700"] {
             assert!(matches!(ask(own), Err(JoinError::Itself(text)) if text == own), "{own}");
             assert_eq!(ask(&format!("{own},10.0.0.1:7700")).ok().as_deref(), Some("10.0.0.1:7700"));
         }
         assert_eq!(ask("10.0.0.2:7701,127.0.0.1:7700").ok().as_deref(), Some("10.0.0.2:7701,127.0.0.1:7700"));
+    }
+
+    #[test]
+    fn a_name_that_is_not_found_in_time_is_not_waited_for() {
+        let (answer, hangs) = sync_channel(0);
+        let since = Instant::now();
+        let late = within(since + Duration::from_millis(50), move || hangs.recv().unwrap_or_else(|_| Ok(Vec::new())));
+        assert_eq!(late.expect_err("it hangs").kind(), io::ErrorKind::TimedOut);
+        assert!(since.elapsed() < Duration::from_millis(JOIN_DIAL_MS));
+        drop(answer);
+        let at: SocketAddr = "127.0.0.1:7".parse().expect("an address");
+        assert_eq!(within(patience(), move || Ok(vec![at])).expect("it is found"), [at]);
+        assert_eq!(look_up("127.0.0.1:7", since).expect("no name"), [at], "no time is needed");
     }
 }

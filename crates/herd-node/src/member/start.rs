@@ -157,7 +157,7 @@ pub(crate) fn enter(entry: &Entry, me: &Own<'_>) -> Result<InHerd, StartError> {
     }
     let secret = entry.secret.ok_or_else(|| JoinError::Refused(NO_SECRET.into())).map_err(StartError::Join)?;
     let until = patience();
-    let nodes = others(&entry.join, me.listens, &options.addresses).map_err(StartError::Join)?;
+    let nodes = others(&entry.join, me.listens, &options.addresses, until).map_err(StartError::Join)?;
     let newcomer = Newcomer::new(&options, &drawn)?;
     let (newcomer, Entered { joined, map, warden }) = admitted(&nodes, newcomer, secret, nonces.herd, until)?;
     newcomer.joined(joined.herd).map_err(BeginError::Place)?;
