@@ -186,10 +186,13 @@ impl Member {
         let Some(at_hand) = self.map() else { return };
         match came.sent.map(&came.bytes, &at_hand) {
             Ok(map) if map.herd == self.herd => {
-                if came.is_pushed {
+                let is_at_hand =
+                    MapMark::of(&map, came.sent.mark.held) == MapMark::of(&at_hand, shared.held.load(Relaxed));
+                let is_taken = self.take(shared, &Arc::new(map), came.sent.mark.held);
+                // An earlier one is of a warden that was.
+                if came.is_pushed && (is_taken || is_at_hand) {
                     self.warden_node.store(came.from.0.get(), Relaxed);
                 }
-                self.take(shared, &Arc::new(map), came.sent.mark.held);
             }
             Ok(_) | Err(herd_core::place::MapError::OtherBase) => {}
             Err(error) => self.mailbox.tell(format!("node {} sent a map that can't be read: {error}", came.from.0)),
@@ -322,5 +325,13 @@ mod tests {
                 (Some(map.revision), life(warden).node)
             );
         }
+        // The map at hand, by a warden that has just come; and one from before, which was long on its way.
+        let push = |from, map: &Map| {
+            let sent = MapSent { mark: MapMark::of(map, true), is_difference: false };
+            member.receive(&world.shared, &Came { from, sent, bytes: map.encode(), is_pushed: true });
+            member.warden_node()
+        };
+        assert_eq!(push(life(1).node, &map), life(1).node);
+        assert_eq!(push(life(3).node, &herd(3)), life(1).node);
     }
 }
