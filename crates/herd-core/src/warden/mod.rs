@@ -642,8 +642,8 @@ impl Warden {
             Err(error) => {
                 let refusal = Refusal::Store(error.to_string());
                 flight.asks.into_iter().for_each(|(ticket, _)| self.answer(ticket, Err(refusal.clone())));
-                match &self.kept {
-                    // Parts of it may be there.
+                match self.kept.take() {
+                    // Parts of it may be there, and what is not read anew is not gone on from.
                     Some(_) => self.load(),
                     // The herd could not begin.
                     None => self.lose(&Refusal::Store(error.to_string())),

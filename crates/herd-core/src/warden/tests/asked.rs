@@ -461,6 +461,19 @@ fn what_the_store_refuses_is_told_and_nothing_has_changed() {
 }
 
 #[test]
+fn what_can_t_be_read_after_a_write_that_failed_is_not_gone_on_from() {
+    let mut bench = Bench::new(config("a"));
+    bench.join(join(1, 1));
+    let before = bench.map();
+    let full = ControlError::Full("no room".into());
+    bench.faults = vec![ControlError::Unreachable("a test".into()), full.clone()];
+    assert_eq!(bench.ask(Ask::Flush { name: "default".into() }), Err(Refusal::Store(full.to_string())));
+    assert_eq!(bench.warden.map(), None, "parts of it may be there");
+    bench.tick(OFFICE_RENEW_MS);
+    assert_eq!(bench.map(), before, "it was read anew");
+}
+
+#[test]
 fn a_program_that_is_too_old_is_no_warden() {
     let bench = Bench::new(config("a"));
     let store = Table::restored(bench.store.all()).expect("a store");
