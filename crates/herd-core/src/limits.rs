@@ -507,6 +507,9 @@ pub const MOVES_AT_ONCE: usize = 2;
 /// What primaries want, in one request: in JSON at most 60 bytes each, in a field of 1 KiB.
 pub const WANTS_MAX: usize = 16;
 
+/// Groups whose wants wait for the warden's thread: more than herds have, in some MB.
+pub const WANTED_MAX: usize = 1 << 16;
+
 /// How often the warden looks at its clock.
 pub const WARDEN_TICK_MS: u64 = 100;
 

@@ -7,7 +7,7 @@ use crate::lease::Leases;
 use herd_core::control::{Control, ControlError, Outcome, Snapshot};
 use herd_core::limits::{WARDEN_STOP_MS, WARDEN_TICK_MS};
 use herd_core::place::Map;
-use herd_core::warden::{Ask, Call, Join, Order, Refusal, Reply, Warden};
+use herd_core::warden::{Ask, Call, Join, Order, Refusal, Reply, Ticket, Warden};
 use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
@@ -87,6 +87,9 @@ impl Drop for Running {
     }
 }
 
+/// Who waits for no answer: the inbox's tickets begin above it.
+const NOBODY: Ticket = 0;
+
 struct Driver {
     inbox: Arc<Inbox>,
     warden: Warden,
@@ -110,6 +113,10 @@ impl Driver {
             let mut orders: Vec<Order> = told
                 .flat_map(|(node, (life, epoch, revision))| self.warden.have(node, life, epoch, revision))
                 .collect();
+            if !work.wants.is_empty() {
+                let wants = work.wants.into_iter().map(|(group, (epoch, want))| (group, epoch, want)).collect();
+                orders.extend(self.warden.ask(NOBODY, Ask::Wants(wants)));
+            }
             for (ticket, ask) in work.asks {
                 self.prepare(&ask);
                 orders.extend(self.warden.ask(ticket, ask));

@@ -1,11 +1,12 @@
 //! What comes to the warden from other threads: requests, what nodes told of their maps, and which have links;
 //! and who waits for an answer.
 //!
-//! Bounded: as many requests as the warden itself lets wait, and one word of each node.
+//! Bounded: as many requests as the warden itself lets wait, one word of each node, and one of each group.
 
 use crate::control::etcd::Halt;
-use herd_core::limits::{NODES_MAX, WARDEN_ASKS_MAX};
-use herd_core::place::{Map, NodeId};
+use herd_core::limits::{NODES_MAX, WANTED_MAX, WARDEN_ASKS_MAX};
+use herd_core::place::{GroupId, Map, NodeId};
+use herd_core::replica::{GroupEpoch, Want};
 use herd_core::warden::{Answer, Ask, Refusal, Ticket};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -23,9 +24,18 @@ pub struct Handle(pub(super) Arc<Inbox>);
 
 impl Handle {
     /// Asks; `reply` is called once, within [`WARDEN_STOP_MS`](herd_core::limits::WARDEN_STOP_MS) of a stop at the
-    /// latest. It must not wait.
+    /// latest. It must not wait. What groups want is told again and again, and takes no place from what is asked once:
+    /// it is noted at once.
     pub fn ask(&self, ask: Ask, reply: impl FnOnce(Result<Answer, Refusal>) + Send + 'static) {
         let mut state = self.0.lock();
+        if let Ask::Wants(wants) = &ask
+            && !state.stopping
+        {
+            state.want(wants);
+            drop(state);
+            self.0.changed.notify_all();
+            return reply(Ok(Answer::Noted));
+        }
         let busy = (state.replies.len() >= WARDEN_ASKS_MAX).then_some(Refusal::Busy);
         let refusal = if state.stopping { Some(Refusal::NotWarden(None)) } else { busy };
         if let Some(refusal) = refusal {
@@ -87,6 +97,8 @@ struct State {
     told_news: bool,
     /// Nodes that have links to this one, where that was told since.
     linked: Option<BTreeSet<NodeId>>,
+    /// What groups want, each in the latest view in which that was told.
+    wants: BTreeMap<GroupId, (GroupEpoch, Want)>,
     /// Of all requests that were not answered.
     replies: BTreeMap<Ticket, Reply>,
     tickets: Ticket,
@@ -95,11 +107,23 @@ struct State {
     ended: bool,
 }
 
+impl State {
+    fn want(&mut self, wants: &[(GroupId, GroupEpoch, Want)]) {
+        for (group, epoch, want) in wants {
+            let known = self.wants.get(group);
+            if known.map_or(self.wants.len() < WANTED_MAX, |(known, _)| known <= epoch) {
+                self.wants.insert(*group, (*epoch, *want));
+            }
+        }
+    }
+}
+
 /// What has come since.
 pub(super) struct Work {
     pub(super) asks: VecDeque<(Ticket, Ask)>,
     pub(super) haves: Vec<Have>,
     pub(super) linked: Option<BTreeSet<NodeId>>,
+    pub(super) wants: BTreeMap<GroupId, (GroupEpoch, Want)>,
 }
 
 impl Inbox {
@@ -113,7 +137,8 @@ impl Inbox {
 
     /// What has come, or nothing after a tick; `None`: it is to stop.
     pub(super) fn wait(&self, tick: Duration) -> Option<Work> {
-        let idle = |state: &mut State| state.asks.is_empty() && !state.told_news && !state.stopping;
+        let idle =
+            |state: &mut State| state.asks.is_empty() && state.wants.is_empty() && !state.told_news && !state.stopping;
         let waited = self.changed.wait_timeout_while(self.lock(), tick, idle);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if state.stopping {
@@ -121,7 +146,8 @@ impl Inbox {
         }
         state.told_news = false;
         let haves = std::mem::take(&mut state.haves).into_iter().collect();
-        Some(Work { asks: std::mem::take(&mut state.asks), haves, linked: state.linked.take() })
+        let (asks, wants) = (std::mem::take(&mut state.asks), std::mem::take(&mut state.wants));
+        Some(Work { asks, haves, linked: state.linked.take(), wants })
     }
 
     pub(super) fn is_stopping(&self) -> bool {

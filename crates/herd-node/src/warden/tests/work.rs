@@ -7,7 +7,8 @@ use herd_core::control::{
     Changes, Control, ControlError, Office, Outcome, Page, Range, Revision, Snapshot, Table, Txn,
 };
 use herd_core::limits::{WARDEN_ASKS_MAX, WARDEN_STOP_MS};
-use herd_core::place::{HerdId, Life, NodeState};
+use herd_core::place::{GroupId, HerdId, Life, NodeState};
+use herd_core::replica::Want;
 use herd_core::warden::{Birth, Config, Warden};
 use std::sync::mpsc::{Sender, channel};
 use tempfile::TempDir;
@@ -182,6 +183,26 @@ fn a_disk_that_hangs_holds_up_neither_the_end_nor_who_waits() {
     assert!(error.to_string().contains("the control store's disk does not answer"), "{error}");
     assert_eq!(answer.try_recv(), Ok(Err(Refusal::Unknown)));
     drop(go);
+}
+
+/// They are told again each second, and would keep out what is asked once.
+#[test]
+fn what_groups_want_takes_no_place_while_the_disk_hangs() {
+    let (running, go) = hung();
+    let (reply, answers) = channel();
+    let node = NodeId(std::num::NonZeroU32::MIN);
+    let want = (GroupId { spread: 0, number: 0 }, 1, Want::Removed(node));
+    for ask in std::iter::repeat_n(Ask::Wants(vec![want]), WARDEN_ASKS_MAX) {
+        let reply = reply.clone();
+        running.handle().ask(ask, move |answer| reply.send(answer).expect("somebody waits"));
+        assert_eq!(answers.try_recv(), Ok(Ok(Answer::Noted)));
+    }
+    let destroy = Ask::Destroy { name: "nothing".into() };
+    running.handle().ask(destroy, move |answer| reply.send(answer).expect("somebody waits"));
+    drop(go);
+    let answer = answers.recv_timeout(PATIENCE).expect("an answer");
+    assert!(matches!(answer, Err(Refusal::Collection(_))), "{answer:?}");
+    running.stop().expect("a clean end");
 }
 
 #[test]
