@@ -47,6 +47,8 @@ pub(super) enum Trouble {
     Past,
     /// There is no such lease.
     NoLease,
+    /// etcd says of a write that it has no room. It says so before it does it, and after.
+    NoRoom(String),
     /// Any other.
     Control(ControlError),
 }
@@ -57,6 +59,7 @@ impl From<Trouble> for ControlError {
             Trouble::Control(error) => error,
             // Where that may be, it is looked for.
             Trouble::Past => ControlError::Broken("etcd has no such revision".into()),
+            Trouble::NoRoom(text) => ControlError::Unknown(text),
             Trouble::NoLease => ControlError::Unreachable("the lease ran out meanwhile: try again".into()),
         }
     }
@@ -277,10 +280,12 @@ impl Members {
     /// What an error of etcd's means.
     fn refused(&mut self, way: Way, fault: &Fault) -> Trouble {
         let text = format!("etcd at {}: {}", self.first(), plain(&fault.message));
-        let nothing_done = |text: &str| fault.message.contains(text);
-        if nothing_done("database space exceeded") {
-            let todo = "compact and defragment it, then disarm its alarm";
-            return Trouble::Control(ControlError::Full(format!("{text}: {todo}")));
+        if fault.message.contains("database space exceeded") {
+            let text = format!("{text}: compact and defragment it, then disarm its alarm");
+            return match way {
+                Way::Reads => Trouble::Control(ControlError::Full(text)),
+                Way::Writes => Trouble::NoRoom(text),
+            };
         }
         match fault.code {
             code::OUT_OF_RANGE => Trouble::Past,

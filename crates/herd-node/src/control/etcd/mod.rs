@@ -165,6 +165,30 @@ impl Etcd {
         text.map(str::to_owned).ok_or_else(bad)
     }
 
+    /// A transaction that only asks.
+    fn asking(&self, compares: Value) -> Value {
+        // Without a read etcd takes it for one that may be answered by what one member has.
+        let read = json!([{"request_range": {"key": coded(self.term_key()), "count_only": true}}]);
+        json!({"compare": compares, "success": read, "failure": read})
+    }
+
+    /// The error of a write for which etcd says that it has no room: it refuses it without doing it, or does it as the
+    /// last one and says so all the same. Either way it is over, so etcd tells which it was: one that puts a key which it
+    /// compares was not done while all that it compares holds, as a put gives its key a new revision.
+    fn without_room(&mut self, txn: &Txn, compares: &Value, text: String, until: &Until) -> ControlError {
+        let is_put =
+            |key: &str| txn.writes.iter().any(|write| matches!(write, Write::Put { key: put, .. } if put == key));
+        if !txn.compares.iter().any(|compare| is_put(&compare.key)) {
+            return ControlError::Unknown(text);
+        }
+        let asked = self.members.ask(Way::Reads, TXN, &self.asking(compares.clone()), until);
+        let holds = asked.map_err(ControlError::from).and_then(|told: Decided| {
+            self.members.latest(&told.header)?;
+            Ok(told.succeeded)
+        });
+        if holds == Ok(true) { ControlError::Full(text) } else { ControlError::Unknown(text) }
+    }
+
     /// All there is at one revision; [`ControlError::Gap`]: it was forgotten meanwhile.
     fn all(&mut self, until: &Until) -> Result<Snapshot, ControlError> {
         let (mut range, mut snapshot, mut bytes) = (Range::default(), Snapshot::default(), 0);
@@ -205,13 +229,13 @@ impl Control for Etcd {
                 let writes: Vec<Value> = writes.into_iter().map(|write| wire::write(&data, write)).collect();
                 (Way::Writes, json!({"compare": compares, "success": writes}))
             }
-            true => {
-                // Without a read etcd takes it for one that may be answered by what one member has.
-                let read = json!([{"request_range": {"key": coded(self.term_key()), "count_only": true}}]);
-                (Way::Reads, json!({"compare": compares, "success": read, "failure": read}))
-            }
+            true => (Way::Reads, self.asking(json!(compares))),
         };
-        let told: Decided = self.members.ask(way, TXN, &body, &self.until())?;
+        let until = self.until();
+        let told: Decided = match self.members.ask(way, TXN, &body, &until) {
+            Err(Trouble::NoRoom(text)) => return Err(self.without_room(txn, &body["compare"], text, &until)),
+            told => told?,
+        };
         let revision = self.members.latest(&told.header)?;
         Ok(if told.succeeded { Outcome::Done(revision) } else { Outcome::Refused })
     }

@@ -116,12 +116,40 @@ fn an_answer_cut_at_any_byte_is_none() {
 }
 
 #[test]
+fn where_etcd_has_no_room_a_write_may_have_been_done_and_it_is_looked_for() {
+    let text = "etcdserver: mvcc: database space exceeded";
+    let told = json!({"error": text, "message": text, "code": 8}).to_string();
+    let compares = |key: &str| Txn { compares: vec![Compare { key: key.into(), revision: 3 }], ..put("a", "1") };
+    // Whether what it compares holds still, or is not told; and whether it was surely not done.
+    for (txn, holds, is_sure) in [
+        (compares("a"), Some(true), true),
+        (compares("a"), Some(false), false),
+        (compares("a"), None, false),
+        (compares("b"), Some(true), false),
+        (put("a", "1"), Some(true), false),
+    ] {
+        let told = told.clone();
+        let fake = member(move |_, body| match (body["success"][0].get("request_put"), holds) {
+            (Some(_), _) => says(400, &told),
+            (None, Some(holds)) => says(200, &json!({"header": header(1, 7), "succeeded": holds}).to_string()),
+            (None, None) => Answer::Closes,
+        });
+        let (text, was_sure) = match failed(|| opened(&fake.url()).txn(&txn)) {
+            ControlError::Full(text) => (text, true),
+            ControlError::Unknown(text) => (text, false),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(was_sure, is_sure, "{txn:?} {holds:?}");
+        assert!(text.contains("database space exceeded") && text.contains("disarm its alarm"), "{text}");
+    }
+}
+
+#[test]
 fn what_etcd_refuses_was_not_done() {
     let fault = |code: u32, text: &str| json!({"error": text, "message": text, "code": code}).to_string();
     let mut refusals = Vec::new();
     for (code, text) in [
         (3, "etcdserver: too many operations in txn request"),
-        (8, "etcdserver: mvcc: database space exceeded"),
         (8, "etcdserver: too many requests"),
         (7, "etcdserver: permission denied"),
     ] {
@@ -130,9 +158,8 @@ fn what_etcd_refuses_was_not_done() {
         refusals.push(failed(|| opened(&fake.url()).txn(&put("a", "1"))));
     }
     assert!(matches!(&refusals[0], ControlError::Invalid(text) if text.contains("too many operations")));
-    assert!(matches!(&refusals[1], ControlError::Full(text) if text.contains("disarm its alarm")));
-    assert!(is_unreachable(&refusals[2]));
-    assert!(matches!(&refusals[3], ControlError::Broken(text) if text.contains("not in this version")));
+    assert!(is_unreachable(&refusals[1]));
+    assert!(matches!(&refusals[2], ControlError::Broken(text) if text.contains("not in this version")));
 }
 
 #[test]
