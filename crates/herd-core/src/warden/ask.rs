@@ -307,8 +307,8 @@ impl fmt::Display for Refusal {
 impl std::error::Error for Refusal {}
 
 impl Refusal {
-    /// Whether the herd has said no, and it was not done. Any other is of the moment: it may be asked again, and some of
-    /// them may have been done.
+    /// Whether the herd has said no, and it was not done. Any other is of the moment: it may be asked again, and may
+    /// have been done.
     pub fn is_final(&self) -> bool {
         match self {
             Refusal::Unknown

@@ -1,6 +1,6 @@
 //! How a node that was told to join comes into the herd (PROTOCOL.md §1.9): the side that dials, before it has loops.
 //!
-//! It blocks, for [`JOIN_PATIENCE_MS`] in all at most: names are looked up by threads of their own, which are not waited
+//! It blocks, for [`JOIN_PATIENCE_MS`] in all at most: names are looked up by threads of their own, which nobody waits
 //! for any longer than that. The addresses are tried in turn, and again while nobody answers, or the herd can't say yet
 //! whether the node is in: nodes that are started together may come in any order, and a warden, or its store, may be
 //! about to come back. A refusal is final. Only of a refusal, and of no try before it that may have been done, is it

@@ -167,7 +167,7 @@ pub(crate) fn enter(entry: &Entry, me: &Own<'_>) -> Result<InHerd, StartError> {
     Ok(InHerd { member, founded, map, held: false, warden: None, newcomer: Some(newcomer) })
 }
 
-/// Asks to be let in. Of a node that is refused for sure nothing stays; one that may be in must be the same the next time.
+/// Asks to be let in. Of a node that is surely refused nothing stays; one that may be in is the same the next time.
 fn admitted(
     nodes: &[String],
     newcomer: Newcomer,

@@ -173,8 +173,8 @@ impl Etcd {
     }
 
     /// The error of a write for which etcd says that it has no room: it refuses it without doing it, or does it as the
-    /// last one and says so all the same. Either way it is over, so etcd tells which it was: one that puts a key which it
-    /// compares was not done while all that it compares holds, as a put gives its key a new revision.
+    /// last one and says so all the same. Either way it is over, so etcd tells which it was: one that puts a key that
+    /// it compares was not done while all that it compares holds, as a put gives its key a new revision.
     fn without_room(&mut self, txn: &Txn, compares: &Value, text: String, until: &Until) -> ControlError {
         let is_put =
             |key: &str| txn.writes.iter().any(|write| matches!(write, Write::Put { key: put, .. } if put == key));
