@@ -3,6 +3,10 @@
 //! A map is taken whole: first what the node is to each slot, shard by shard, then the collections. So whoever finds a
 //! new collection finds the seats that go with it. A map is noted once all of it is done, so that one which failed
 //! midway can be taken again. Who may call: whoever hears of maps, from any thread, without a lock.
+//!
+//! Two mutexes, as loops ask for the map with every request that they hand on, and a change of map waits for each of
+//! the shards: one is held by who takes a map, to its end; the other, for the map that is told, for a moment. So that
+//! one has all its seats; but a seat may be of the one that is being taken already.
 
 use crate::group::Gates;
 use herd_core::Error;
@@ -19,6 +23,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// A node's place in its herd.
 pub struct Place {
     me: Life,
+    /// Held while a map is taken; behind it come the shards' locks.
+    taking: Mutex<()>,
     /// The map, and whether the herd may hold objects; none yet.
     taken: Mutex<Option<(Arc<Map>, bool)>>,
     /// A map was taken since this was last asked.
@@ -57,7 +63,7 @@ impl Place {
     /// That of a node in this life of it, before it has a map.
     pub fn new(me: Life) -> Self {
         let (news, told, maps) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU64::new(0));
-        Self { me, taken: Mutex::new(None), news, told, maps, kept: Default::default() }
+        Self { me, taking: Mutex::new(()), taken: Mutex::new(None), news, told, maps, kept: Default::default() }
     }
 
     /// Who the node is.
@@ -71,7 +77,7 @@ impl Place {
         self.maps.load(Acquire)
     }
 
-    /// The map it goes by, and whether the herd may hold objects.
+    /// The map it goes by, and whether the herd may hold objects. All seats are set by it, or by a later one.
     pub fn map(&self) -> Option<(Arc<Map>, bool)> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -79,8 +85,8 @@ impl Place {
     /// Goes over to a map, if it is later than the one it has; gives whether it did. Errors: as of [`Store::adopt`];
     /// the map may be taken again then.
     pub(crate) fn take(&self, store: &Store, gates: &Gates, map: &Arc<Map>, held: bool) -> Result<bool, Error> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if taken.as_ref().is_some_and(|(than, than_held)| !map.is_later(held, (than, *than_held))) {
+        let _turn = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.map().is_some_and(|(than, than_held)| !map.is_later(held, (&than, than_held))) {
             return Ok(false);
         }
         gates.adopt(self.me, map);
@@ -97,8 +103,13 @@ impl Place {
         self.news.store(true, Release);
         adopted?;
         self.told.store(if map.nodes.len() > 1 { map.epoch } else { 0 }, Relaxed);
-        *taken = Some((map.clone(), held));
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = taken.replace((map.clone(), held));
+        drop(taken);
+        drop(before);
         self.maps.fetch_add(1, Release);
+        // Once more: who asked in between found the map of before.
+        self.news.store(true, Release);
         Ok(true)
     }
 
@@ -139,5 +150,50 @@ impl Place {
     /// Whether a map was taken, whole or in part, since this was last asked.
     pub(crate) fn has_news(&self) -> bool {
         self.news.load(Relaxed) && self.news.swap(false, Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drive::World;
+    use crate::tests::away::{herd, life};
+    use std::cell::Cell;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    /// Loops ask for it with each request that they hand on.
+    #[test]
+    fn while_a_map_is_taken_the_one_before_is_told() {
+        let (world, first) = (World::new(), Arc::new(herd(2)));
+        let shared = &world.shared;
+        assert_eq!(shared.take_map(life(1), &first, false), Ok(true));
+        let place = shared.place.get().expect("it has a map");
+        let next = Arc::new(first.next(|draft| draft.collections[0].generation += 1).expect("valid"));
+        let ((came, comes), (go, goes), (told, tells)) = (channel(), channel::<()>(), channel());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (goes, came) = (goes, Cell::new(Some(came)));
+                let seats = first.seats(life(1), &first.spreads[0]);
+                // The first shard is busy.
+                shared.store.set_seats(0, |slot| {
+                    came.take().into_iter().for_each(|came| came.send(()).expect("somebody waits"));
+                    goes.recv().ok();
+                    seats(slot)
+                });
+            });
+            comes.recv().expect("it is busy");
+            let taken = scope.spawn(|| shared.take_map(life(1), &next, false));
+            while place.taking.try_lock().is_ok() {
+                std::thread::yield_now();
+            }
+            scope.spawn(move || told.send(place.map().map(|(map, _)| map.revision)));
+            let now = tells.recv_timeout(Duration::from_secs(10));
+            assert!(!taken.is_finished());
+            drop(go);
+            assert_eq!(now, Ok(Some(first.revision)));
+            assert_eq!(taken.join().expect("no panic"), Ok(true));
+            assert_eq!(place.map().map(|(map, _)| map.revision), Some(next.revision));
+        });
     }
 }

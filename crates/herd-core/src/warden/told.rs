@@ -71,8 +71,9 @@ impl Warden {
         let waits = std::mem::take(&mut self.waits);
         let heard = self.reach.at(self.now_ms);
         let is_missing = |wait: &Wait, node: &NodeId| !wait.of_heard || heard.hears(*node);
-        let (done, waits): (Vec<Wait>, Vec<Wait>) =
-            waits.into_iter().partition(|wait| !self.without(&state, wait.map).iter().any(|node| is_missing(wait, node)));
+        let (done, waits): (Vec<Wait>, Vec<Wait>) = waits
+            .into_iter()
+            .partition(|wait| !self.without(&state, wait.map).iter().any(|node| is_missing(wait, node)));
         self.waits = waits;
         done.into_iter().for_each(|wait| self.answer(wait.ticket, Ok(wait.answer)));
     }
