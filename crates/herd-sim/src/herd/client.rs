@@ -19,6 +19,8 @@ pub(super) struct History {
     /// Version and value of each object that were last seen.
     seen: BTreeMap<usize, (u64, Vec<u8>)>,
     pub(super) asked: usize,
+    /// Objects that were changed, as was told, since somebody looked here.
+    pub(super) changed: Vec<usize>,
     /// Answers that tell something, that say nothing was done, and operations without one.
     pub(super) told: usize,
     pub(super) nothing: usize,
@@ -59,6 +61,10 @@ impl History {
                 self.seen.insert(key, (version.expect("just looked at"), value.clone()));
             }
             _ => {}
+        }
+        let is_told = !matches!(answer, Answer::Open | Answer::Nothing | Answer::Full);
+        if is_told && op.ask != Ask::Get {
+            self.changed.push(key);
         }
         (op.answer, op.version, op.end) = (answer, version, end);
     }
@@ -110,6 +116,11 @@ impl Client {
 
     pub(super) fn is_idle(&self) -> bool {
         self.open.is_empty()
+    }
+
+    /// How many of its operations are not answered.
+    pub(super) fn waits(&self) -> usize {
+        self.open.len()
     }
 
     /// Whether a large value of its own is under way.

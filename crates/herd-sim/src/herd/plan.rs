@@ -7,7 +7,7 @@ use herd_core::limits::LEASE_MS;
 /// Operations of a run that is not cut short.
 pub(super) const OPS: usize = 520;
 /// Numbers of the faults of each run.
-pub(super) const FAULT_NUMBERS: std::ops::Range<usize> = 0..30;
+pub(super) const FAULT_NUMBERS: std::ops::Range<usize> = 0..35;
 /// And of them, those that make others lead, besides what else there is.
 const DEPOSED_MORE: std::ops::Range<usize> = 16..19;
 /// Those in which the old link's bytes come beside the new one, and in which a member refuses.
@@ -20,6 +20,11 @@ const RETURNS: std::ops::Range<usize> = 27..30;
 /// Those of the herd's own warden, and of them the one by which a node more comes for certain.
 const REIGN: std::ops::Range<usize> = 22..30;
 const JOINS: usize = 22;
+/// That there are readers behind writers ([`Plan::readers`]).
+const READERS: usize = 30;
+/// Those that keep from a node that others decide, and of them the one by which clocks are as far apart as leases allow.
+const UNAWARE: std::ops::Range<usize> = 31..35;
+const APART: usize = 34;
 /// Values above this are asked for and given in frames.
 const LARGE_BYTES: u64 = 200_000;
 
@@ -40,6 +45,11 @@ pub(super) enum Fault {
     Pause(usize, u64),
     /// A node does nothing between its look at the clock and what it does then.
     PauseInside(usize, u64),
+    /// The same for a node that does not grant leases, and for longer than a lease.
+    Stand(usize, u64),
+    /// A node that does not grant leases and the one that does hear nothing of each other for so long, ms: neither
+    /// beats nor maps. All others, and clients, hear both.
+    Unheard(usize, u64),
     /// A node's process dies, with its memory, and is started anew after so long, ms.
     Crash(usize, u64),
     /// The map gets a new epoch, which each node hears of at another time.
@@ -114,6 +124,9 @@ pub(super) struct Plan {
     pub(super) newcomers: usize,
     /// Copies of each object.
     pub(super) copies: u8,
+    /// There is a reader at each node that takes itself for the primary and is none any more: it looks at what others
+    /// have just changed.
+    pub(super) readers: bool,
     /// A node with little memory.
     pub(super) small: Option<usize>,
     pub(super) clients: usize,
@@ -180,7 +193,10 @@ impl Plan {
         let ops = cut.ops.unwrap_or(OPS);
         let is_embedded = reign.chance(50);
         let newcomers = if reigns { 1 + reign.below(2) as usize } else { 0 };
-        let lags = lags.into_iter().chain((0..newcomers).map(|_| reign.below(500))).collect();
+        let mut lags: Vec<u64> = lags.into_iter().chain((0..newcomers).map(|_| reign.below(500))).collect();
+        if copies > 1 {
+            Self::add_unaware(&mut faults, &mut lags, seed, nodes, &cut.without);
+        }
         if reigns {
             Self::add_reign(&mut faults, seed, nodes, &cut.without);
         }
@@ -191,6 +207,7 @@ impl Plan {
             reigns,
             is_embedded,
             newcomers,
+            readers: copies > 1 && !cut.without.contains(&READERS),
             copies,
             small,
             clients,
@@ -218,6 +235,28 @@ impl Plan {
         });
         Self::more(faults, Random::new(seed ^ 0xE8_9E11), EXPELLED.chain(RETURNS), without, |random, number| {
             if EXPELLED.contains(&number) { Fault::Expel(one(random)) } else { Fault::Return(one(random)) }
+        });
+    }
+
+    /// Nodes that do not hear that others decide. Often the wardens' clocks are the fastest, and those of all others as
+    /// slow as leases allow.
+    fn add_unaware(
+        faults: &mut Vec<(usize, Fault)>,
+        lags: &mut [u64],
+        seed: u64,
+        nodes: usize,
+        without: &[usize],
+    ) {
+        let mut random = Random::new(seed ^ 0x5_1A_1E5);
+        if random.chance(50) && !without.contains(&APART) {
+            lags.iter_mut().enumerate().for_each(|(at, lag)| *lag = if at < 2 { 0 } else { 500 });
+        }
+        Self::more(faults, random, UNAWARE, without, |random, _| {
+            let (one, ms) = (random.below(nodes as u64) as usize, LEASE_MS + 200 + random.below(2 * LEASE_MS));
+            match random.below(2) {
+                0 => Fault::Stand(one, ms),
+                _ => Fault::Unheard(one, ms),
+            }
         });
     }
 

@@ -3,12 +3,13 @@
 //! Who makes the maps is the test itself (`maps.rs`) or, with half of the seeds of which others keep copies, the herd's
 //! own warden (`reign.rs`, `office.rs`). Each node hears of a map at a time of its own, from there or over a link.
 //!
-//! * `faults.rs`: what goes wrong. `calm.rs`: the end of a run.
+//! * `faults.rs`: what goes wrong. `readers.rs`: who reads where that matters. `calm.rs`: the end of a run.
 
 mod calm;
 mod faults;
 mod maps;
 mod office;
+mod readers;
 mod reign;
 
 use super::client::{Client, History, name};
@@ -19,6 +20,7 @@ use herd_core::place::{GroupId, Map, NodeId};
 use herd_net::{Cable, Peer, Pipes, Service, System};
 use herd_node::Leases;
 use maps::Task;
+use readers::Readers;
 use reign::Reign;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -43,7 +45,7 @@ const WARDEN: usize = 0;
 const WARDEN_MS: u64 = 3_000;
 
 /// What happens seldom, as it is counted: a run tells nothing of what never happens in it.
-pub(super) const RARE: [&str; 18] = [
+pub(super) const RARE: [&str; 20] = [
     CRASHED,
     REFUSED,
     TAKEN_OVER,
@@ -55,6 +57,8 @@ pub(super) const RARE: [&str; 18] = [
     LATE,
     REFUSING,
     INSIDE,
+    UNHEARD,
+    readers::UNAWARE,
     SILENT,
     SILENT_PENDING,
     reign::DIED,
@@ -74,6 +78,7 @@ const UNREAD: &str = "links broken with unread bytes";
 const LATE: &str = "links made anew with bytes of the old ones on their way";
 const REFUSING: &str = "take-overs while a member refuses a write";
 const INSIDE: &str = "pauses between a look at the clock and its use";
+const UNHEARD: &str = "nodes that hear neither maps nor who grants leases";
 const SILENT: &str = "nodes that live taken out as silent";
 const SILENT_PENDING: &str = "nodes taken out as silent with writes pending there";
 const DEAD: &str = "dead nodes taken out as silent";
@@ -131,7 +136,11 @@ pub(super) struct World<S: Service> {
     /// What was dialed and refused, or is not answered.
     alone: Vec<(At, Peer)>,
     paths: BTreeMap<(usize, usize), Path>,
+    /// Until when a machine hears of no map from the test, ns.
+    deaf: Vec<u64>,
+    /// The readers come after the others.
     clients: Vec<Client>,
+    readers: Option<Readers>,
     pub(super) history: History,
     /// The first map, and the present one.
     plan_of_all: Arc<Map>,
@@ -163,8 +172,9 @@ impl<S: Service> World<S> {
         let (clock, nodes) = (Pipes::default(), plan.nodes);
         clock.pass(1_000_000_000);
         clock.pass_at_each_look(plan.look_ns);
-        let clients = (0..plan.clients).map(Client::new).collect();
         let all = nodes + plan.newcomers;
+        let readers = plan.readers.then(|| Readers::new(seed, plan.clients));
+        let clients = (0..plan.clients + if plan.readers { all } else { 0 }).map(Client::new).collect();
         // Nothing is known of a herd that has not begun.
         let map = Arc::new(first_map(if plan.reigns { 0 } else { nodes }, plan.copies));
         let reign = plan.reigns.then(|| Reign::new(seed, plan.is_embedded));
@@ -179,7 +189,9 @@ impl<S: Service> World<S> {
             cables: Vec::new(),
             alone: Vec::new(),
             paths: BTreeMap::new(),
+            deaf: vec![0; all],
             clients,
+            readers,
             history: History::default(),
             plan_of_all: map.clone(),
             map,
@@ -263,12 +275,13 @@ impl<S: Service> World<S> {
         self.spring();
         self.answer();
         moved += self.carry();
-        let acting = if self.slots.is_empty() { 0 } else { self.clients.len() };
+        let acting = if self.slots.is_empty() { 0 } else { self.plan.clients };
         for at in 0..acting {
             if self.plan.random.chance(60) {
                 moved += self.act(at)?;
             }
         }
+        moved += self.read_behind()?;
         self.restart();
         if self.reign.is_some() {
             self.govern();

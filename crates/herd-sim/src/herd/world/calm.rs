@@ -16,6 +16,7 @@ impl<S: Service> World<S> {
         self.quiet = true;
         self.paths.clear();
         self.traps.clear();
+        self.deaf.fill(0);
         self.cables.iter_mut().for_each(|it| it.late_ns = 0);
         let now_ns = self.now_ns();
         self.paused.iter_mut().for_each(|paused| wake(paused, now_ns));

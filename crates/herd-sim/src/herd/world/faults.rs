@@ -55,6 +55,16 @@ impl<S: Service> World<S> {
                 self.count("slow links");
                 self.path(a, b).slow_ns = until(ms);
             }
+            Fault::Stand(at, ms) => {
+                let at = self.no_warden(at);
+                self.fail(Fault::PauseInside(at, ms));
+            }
+            Fault::Unheard(at, ms) => {
+                let (at, warden) = (self.no_warden(at), self.warden());
+                self.count(UNHEARD);
+                self.path(at, warden).silent_ns = until(ms);
+                self.deaf[at] = until(ms);
+            }
             Fault::Pause(at, ms) | Fault::PauseInside(at, ms) => {
                 let (end_ns, paused_ns) = self.paused[at];
                 if end_ns > now_ns || self.machines[at].is_none() {
@@ -83,6 +93,16 @@ impl<S: Service> World<S> {
                 self.traps.push(Trap::Refuse(at, self.lives[at], machine.inside.happened().0, ms));
             }
         }
+    }
+
+    /// The machine that grants leases.
+    fn warden(&self) -> usize {
+        self.in_office().unwrap_or(WARDEN)
+    }
+
+    /// This machine, or the next one if it grants leases.
+    fn no_warden(&self, at: usize) -> usize {
+        if at == self.warden() { (at + 1) % self.plan.nodes } else { at }
     }
 
     /// Faults whose moment has come.

@@ -134,7 +134,7 @@ impl<S: Service> World<S> {
         let now_ns = self.now_ns();
         for (at, machine) in self.machines.iter_mut().enumerate() {
             let Some(machine) = machine else { continue };
-            if self.news[at] <= now_ns && self.paused[at].0 <= now_ns {
+            if self.news[at].max(self.paused[at].0).max(self.deaf[at]) <= now_ns {
                 machine.take(&self.map, true);
             }
         }

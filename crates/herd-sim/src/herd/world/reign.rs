@@ -363,7 +363,7 @@ impl<S: Service> World<S> {
 
 impl<S: Service> World<S> {
     /// Who is in office, as the store says: its machine.
-    fn in_office(&self) -> Option<usize> {
+    pub(super) fn in_office(&self) -> Option<usize> {
         let reign = self.reign.as_ref()?;
         let holder = reign.store.holder(self.now_ns());
         reign.offices.iter().find(|office| Some(&office.name) == holder.as_ref()).map(|office| office.at)
