@@ -121,6 +121,8 @@ pub enum Bug {
     EndlessLease,
     /// A member does what a primary of an epoch that is over says.
     OldEpoch,
+    /// Who leads a group and is to go is taken out at once, and does not hand the lead over first.
+    Unsealed,
 }
 
 impl Bug {
@@ -142,7 +144,7 @@ impl Bug {
     ];
 
     /// Those that only a herd shows.
-    pub const HERD: [Bug; 33] = [
+    pub const HERD: [Bug; 34] = [
         Bug::RerunLost,
         Bug::LostForNothing,
         Bug::EndlessFlight,
@@ -176,6 +178,7 @@ impl Bug {
         Bug::OldLife,
         Bug::EndlessLease,
         Bug::OldEpoch,
+        Bug::Unsealed,
     ];
 }
 

@@ -17,6 +17,7 @@
 use super::map::{Draft, Group, GroupId, Kind, Member, Node, NodeId, NodeState, Spread, Standing};
 use super::mend::Loads;
 use super::plan::shares;
+use crate::bugs::{self, Bug};
 use crate::limits::MOVES_AT_ONCE;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -104,7 +105,12 @@ impl Draft {
                 any |= match group.primary == Some(goes) {
                     true => {
                         let next = loads.lightest(&moves.successors(group, &is_heard), slots, |_| true);
-                        next.is_some_and(|next| group.hand_over(next))
+                        let is_over = next.is_some_and(|next| group.hand_over(next));
+                        if is_over && bugs::has(Bug::Unsealed) {
+                            group.others.retain(|member| member.node != goes);
+                            group.eligible.retain(|id| *id != goes);
+                        }
+                        is_over
                     }
                     false if has(goes, group.epoch) => {
                         group.others.retain(|member| member.node != goes);

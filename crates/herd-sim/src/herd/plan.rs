@@ -7,7 +7,7 @@ use herd_core::limits::LEASE_MS;
 /// Operations of a run that is not cut short.
 pub(super) const OPS: usize = 520;
 /// Numbers of the faults of each run.
-pub(super) const FAULT_NUMBERS: std::ops::Range<usize> = 0..35;
+pub(super) const FAULT_NUMBERS: std::ops::Range<usize> = 0..39;
 /// And of them, those that make others lead, besides what else there is.
 const DEPOSED_MORE: std::ops::Range<usize> = 16..19;
 /// Those in which the old link's bytes come beside the new one, and in which a member refuses.
@@ -25,6 +25,8 @@ const READERS: usize = 30;
 /// Those that keep from a node that others decide, and of them the one by which clocks are as far apart as leases allow.
 const UNAWARE: std::ops::Range<usize> = 31..35;
 const APART: usize = 34;
+/// Those in which a node is to give all away, under the herd's own warden, and soon stays.
+const DRAINS: std::ops::Range<usize> = 35..39;
 /// Values above this are asked for and given in frames.
 const LARGE_BYTES: u64 = 200_000;
 
@@ -82,6 +84,8 @@ pub(super) enum Reigning {
     /// A node and who is not in office do not hear each other; a while later the store goes on somewhere else, and
     /// that one is in office.
     Move(usize, u64),
+    /// A node is to give away all that it keeps; after so long it stays, ms.
+    Drain(usize, u64),
     /// A node more.
     Join,
     /// A collection comes, is emptied, or goes.
@@ -273,6 +277,9 @@ impl Plan {
         Self::more(faults, Random::new(seed ^ 0x1A_7E11), LATE, without, |random, _| {
             let (one, more) = (random.below(nodes as u64) as usize, random.below(nodes as u64 - 1) as usize);
             Fault::Late(one, (one + 1 + more) % nodes, 1 + random.size(4_000))
+        });
+        Self::more(faults, Random::new(seed ^ 0xD4_A145), DRAINS, without, |random, _| {
+            Fault::Reign(Reigning::Drain(random.below(nodes as u64) as usize, 200 + random.below(1_500)))
         });
         Self::more(faults, Random::new(seed ^ 0x4E_161E), REIGN, without, |random, number| {
             let one = random.below(nodes as u64) as usize;

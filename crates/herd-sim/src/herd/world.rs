@@ -81,6 +81,7 @@ const INSIDE: &str = "pauses between a look at the clock and its use";
 const UNHEARD: &str = "nodes that hear neither maps nor who grants leases";
 const SILENT: &str = "nodes that live taken out as silent";
 const SILENT_PENDING: &str = "nodes taken out as silent with writes pending there";
+const FORGOTTEN: &str = "runs that end as a node leaves the herd";
 const DEAD: &str = "dead nodes taken out as silent";
 /// What is said where two primaries act in one epoch.
 pub(crate) const BOTH_ACT: &str = "both act as the primary";
@@ -163,6 +164,8 @@ pub(super) struct World<S: Service> {
     wrong: Option<String>,
     /// Nothing goes wrong any more.
     quiet: bool,
+    /// A node has left the herd, as which no machine goes on: the run ends there.
+    is_over: bool,
     pub(super) counts: BTreeMap<&'static str, u64>,
 }
 
@@ -204,6 +207,7 @@ impl<S: Service> World<S> {
             acts: BTreeMap::new(),
             wrong: None,
             quiet: false,
+            is_over: false,
             counts: BTreeMap::new(),
             plan,
         };
@@ -221,7 +225,7 @@ impl<S: Service> World<S> {
         let inside = &self.machines[0].as_ref().expect("it has begun").inside;
         self.slots = (0..128).map(|key| (key, inside.slot(name(key).as_bytes()))).collect();
         let mut steps = 0;
-        while self.history.asked < self.plan.ops || !self.clients.iter().all(Client::is_idle) {
+        while !self.is_over && (self.history.asked < self.plan.ops || !self.clients.iter().all(Client::is_idle)) {
             steps += 1;
             if steps > STEPS_MAX {
                 return Err("it never comes to an end".into());
@@ -229,7 +233,13 @@ impl<S: Service> World<S> {
             self.go_wrong();
             self.step()?;
         }
-        self.calm()?;
+        if !self.is_over {
+            self.calm()?;
+        }
+        if self.is_over {
+            self.count(FORGOTTEN);
+            self.clients.iter_mut().for_each(|client| client.lost(&mut self.history));
+        }
         (0..self.begun).for_each(|at| self.count_happened(at));
         self.judge()
     }

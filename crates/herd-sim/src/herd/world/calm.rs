@@ -24,6 +24,9 @@ impl<S: Service> World<S> {
         self.restarts.values_mut().for_each(|until_ns| *until_ns = 0);
         self.news.iter_mut().for_each(|news_ns| *news_ns = 0);
         self.come_to_rest()?;
+        if self.is_over {
+            return Ok(());
+        }
         let keys: Vec<usize> = self.history.ops.keys().copied().collect();
         let untold = self.history.nothing + self.history.open;
         for at in 0..self.begun {
@@ -114,7 +117,11 @@ impl<S: Service> World<S> {
             if short.is_some() || epoch != self.map.epoch {
                 (epoch, since_ns) = (self.map.epoch, self.now_ns());
             }
+            self.end_drains();
             self.rest(500)?;
+            if self.is_over {
+                return Ok(());
+            }
         }
         Ok(())
     }

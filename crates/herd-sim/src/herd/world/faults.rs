@@ -21,6 +21,8 @@ pub(super) enum Trap {
     LeadAgain(usize, usize, u64),
     /// The time has come, ns, for the store to go on somewhere else.
     Move(u64),
+    /// The time has come, ns, for a node that drains to stay.
+    Stay(usize, u64),
 }
 
 impl<S: Service> World<S> {
@@ -116,7 +118,8 @@ impl<S: Service> World<S> {
                 Trap::Return(..) => {}
                 Trap::LeadAgain(at, next, due_ns) if due_ns <= self.now_ns() => self.depose_for(at, next),
                 Trap::Move(due_ns) if due_ns <= self.now_ns() => self.move_store(),
-                Trap::Depose(..) | Trap::LeadAgain(..) | Trap::Move(..) => self.traps.push(trap),
+                Trap::Stay(at, due_ns) if due_ns <= self.now_ns() => self.drain(at, true),
+                Trap::Depose(..) | Trap::LeadAgain(..) | Trap::Move(..) | Trap::Stay(..) => self.traps.push(trap),
             }
         }
     }

@@ -24,6 +24,7 @@ const BEGINS_MS: u64 = 30_000;
 pub(super) const DIED: &str = "wardens that died";
 pub(super) const PAUSED: &str = "wardens paused for longer than their term";
 pub(super) const APART: &str = "nodes that do not hear the warden";
+pub(super) const LEAD_MOVED: &str = "leads that moved with a copy, while clients asked";
 pub(super) const MOVED: &str = "stores that went on somewhere else";
 pub(super) const STORE_GONE: &str = "stores gone while a change was under way";
 pub(super) const SECOND: &str = "wardens that came after another one";
@@ -276,8 +277,28 @@ impl<S: Service> World<S> {
         }
         reign.term = map.term;
         self.see_removals(&old);
+        self.see_moves(&old);
+        self.see_forgotten(&old);
         self.see_losses(reign, &old);
         self.forget_deaths(reign);
+    }
+
+    /// A node that gave all away and is silent is none of the herd any more: the run is over.
+    fn see_forgotten(&mut self, old: &Map) {
+        self.is_over |= old.nodes.iter().any(|node| self.map.node(node.id).is_none());
+    }
+
+    /// A lead goes on to another node, as copies move, while clients write.
+    fn see_moves(&mut self, old: &Map) {
+        let Some((before, now)) = old.spreads.first().zip(self.map.spreads.first()) else { return };
+        let copies = usize::from(now.copies);
+        let moves = |(before, now): &(&Group, &Group)| {
+            let is_there = |id| self.map.node(id).is_some_and(|node| node.state != NodeState::Down);
+            before.copies() > copies && before.primary.is_some_and(is_there) && now.primary != before.primary
+        };
+        if !self.quiet && before.groups.iter().zip(&now.groups).any(|both| moves(&both)) {
+            self.count(LEAD_MOVED);
+        }
     }
 
     /// Nodes are taken out as silent.
@@ -400,6 +421,10 @@ impl<S: Service> World<S> {
                 self.change_collection(2 + 3 * ms);
                 self.change_collection(3 * ms);
             }
+            (Reigning::Drain(at, ms), Some(lord)) if at != lord => {
+                self.drain(at, false);
+                self.traps.push(Trap::Stay(at, until(ms)));
+            }
             (Reigning::Join, _) if self.begun < self.machines.len() && self.machines[self.begun - 1].is_some() => {
                 self.begin_process(self.begun);
             }
@@ -415,6 +440,22 @@ impl<S: Service> World<S> {
             let other = reign.offices.iter().find(|office| Some(office.at) != lord).map(|office| office.name.clone());
             other.into_iter().for_each(|other| reign.store.anew_for(&other, now_ns));
             self.count(MOVED);
+        }
+    }
+
+    /// A node is to give all away, or stays.
+    pub(super) fn drain(&mut self, at: usize, stays: bool) {
+        let ask = Ask::Drain { name: format!("n{}", at + 1), stays };
+        self.reign.iter_mut().for_each(|reign| reign.ask_all(&ask));
+    }
+
+    /// All nodes that drain are to stay.
+    pub(super) fn end_drains(&mut self) {
+        for at in 0..self.begun {
+            let state = self.map.node(node(at)).map(|node| node.state);
+            if state == Some(NodeState::Draining) {
+                self.drain(at, true);
+            }
         }
     }
 
