@@ -6,7 +6,8 @@
 //!
 //! The mistakes that a team would make in a herd, as they were listed before it was built, and where each is planted:
 //!
-//! * A strict read by who leads no more: `StaleRead`. No read goes by a lease, so none compares one too early.
+//! * A strict read by who leads no more: `StaleRead`; by a lease that is over: `EndlessLease`, `LongLease`, or was
+//!   looked at too early: `ClockFirst`.
 //! * Decided on what is pending, or its "no" told before that ends: `DecidedBeside`.
 //! * A member's refusal is told to the client, and the write appears: `EarlyRefusal`.
 //! * Something changes at one member alone: `AroundGroup`; without a version: `TouchKeepsVersion`.
@@ -14,9 +15,12 @@
 //! * Acks of an older epoch: `OldAck`; a higher prepare commits: `HigherCommits`; another version at a take-over:
 //!   `NewVersion`, `DropCommitted`.
 //! * A slot moves, with reads at the old place: `StaleRead`; what is held done twice: `RerunLost`; smaller versions:
-//!   `LowVersion`. Slots of groups do not move yet.
+//!   `LowVersion`. Slots stay in their groups; members move: one that leads goes unsealed: `Unsealed`.
 //! * A copy overtakes or is overtaken: `BesideCopy`, `BehindCopy`; served before all was acked: `EarlyOpen`.
 //! * Something old answers something new: `OldLink`; a window that is not replicated: `WindowAtHome`.
+//! * An epoch is not looked at: `OldAck`, `OldEpoch`; who has not all leads: `Ineligible`; a copy expires by itself:
+//!   `BackupExpires`; a node has the number of its life before: `OldLife`.
+//! * Two wardens of one term: `TwoWardens`; a new one takes out at once who is silent: `EarlyRemoval`.
 //! * A connection's next request overtakes the last: `Overtaken`; one outlives its deadline: `EndlessFlight`.
 //!
 //! And more: a pending write is forgotten at a take-over: `ForgottenPending`; acked below k: `AckBelowK`; the call is
@@ -123,6 +127,8 @@ pub enum Bug {
     OldEpoch,
     /// Who leads a group and is to go is taken out at once, and does not hand the lead over first.
     Unsealed,
+    /// A node that keeps a copy takes an object out when its time is over by its own clock.
+    BackupExpires,
 }
 
 impl Bug {
@@ -144,7 +150,7 @@ impl Bug {
     ];
 
     /// Those that only a herd shows.
-    pub const HERD: [Bug; 34] = [
+    pub const HERD: [Bug; 35] = [
         Bug::RerunLost,
         Bug::LostForNothing,
         Bug::EndlessFlight,
@@ -179,6 +185,7 @@ impl Bug {
         Bug::EndlessLease,
         Bug::OldEpoch,
         Bug::Unsealed,
+        Bug::BackupExpires,
     ];
 }
 

@@ -92,10 +92,18 @@ impl Door {
     }
 
     /// Asks about an object, with the token of the lock that it is about.
-    pub(super) fn ask(&mut self, number: u64, name: &str, ask: &Ask, now_ms: u64, token: Option<Token>) {
+    /// Where the protocol has such, what is put lives for so many seconds.
+    pub(super) fn ask(
+        &mut self,
+        number: u64,
+        name: &str,
+        ask: &Ask,
+        now_ms: u64,
+        (token, lives): (Option<Token>, Option<u64>),
+    ) {
         match self {
             Door::Memcached(lines) => {
-                memcached(&mut lines.out, name, ask);
+                memcached(&mut lines.out, name, ask, lives);
                 lines.asked.push_back((vec![(number, name.into())], ask.clone()));
             }
             Door::Http(lines) => {
@@ -187,7 +195,7 @@ fn line(bytes: &[u8]) -> Option<(&[u8], usize)> {
     Some((&bytes[..end], end + 2))
 }
 
-fn memcached(out: &mut Vec<u8>, name: &str, ask: &Ask) {
+fn memcached(out: &mut Vec<u8>, name: &str, ask: &Ask, lives: Option<u64>) {
     let set = |out: &mut Vec<u8>, value: &[u8], flags: String| {
         out.extend(format!("ms {name} {} c{flags}\r\n", value.len()).bytes());
         out.extend(value);
@@ -197,7 +205,7 @@ fn memcached(out: &mut Vec<u8>, name: &str, ask: &Ask) {
         Ask::Get => out.extend(format!("gets {name}\r\n").bytes()),
         Ask::Put { value, when } => {
             let flags = match when {
-                When::Always | When::Value(_) => String::new(),
+                When::Always | When::Value(_) => lives.map_or_else(String::new, |seconds| format!(" T{seconds}")),
                 When::Absent => " ME".into(),
                 When::Present => " MR".into(),
                 When::Version(version) => format!(" C{version}"),

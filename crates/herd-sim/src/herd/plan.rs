@@ -7,7 +7,7 @@ use herd_core::limits::LEASE_MS;
 /// Operations of a run that is not cut short.
 pub(super) const OPS: usize = 520;
 /// Numbers of the faults of each run.
-pub(super) const FAULT_NUMBERS: std::ops::Range<usize> = 0..39;
+pub(super) const FAULT_NUMBERS: std::ops::Range<usize> = 0..42;
 /// And of them, those that make others lead, besides what else there is.
 const DEPOSED_MORE: std::ops::Range<usize> = 16..19;
 /// Those in which the old link's bytes come beside the new one, and in which a member refuses.
@@ -22,11 +22,13 @@ const REIGN: std::ops::Range<usize> = 22..30;
 const JOINS: usize = 22;
 /// That there are readers behind writers ([`Plan::readers`]).
 const READERS: usize = 30;
-/// Those that keep from a node that others decide, and of them the one by which clocks are as far apart as leases allow.
+/// Those that keep from a node that others decide, and the one by which clocks are as far apart as leases allow.
 const UNAWARE: std::ops::Range<usize> = 31..35;
 const APART: usize = 34;
 /// Those in which a node is to give all away, under the herd's own warden, and soon stays.
-const DRAINS: std::ops::Range<usize> = 35..39;
+const DRAINS: std::ops::Range<usize> = 35..41;
+/// That there are objects that soon expire ([`Family::Brief`]).
+const BRIEF: usize = 41;
 /// Values above this are asked for and given in frames.
 const LARGE_BYTES: u64 = 200_000;
 
@@ -115,6 +117,8 @@ pub(super) enum Family {
     Lock,
     /// Values that are put by holders of a lock, and by those who were.
     Guarded,
+    /// Values that often expire soon. When, each node tells by its own clock: that one is not there says nothing.
+    Brief,
 }
 
 /// See the module.
@@ -131,6 +135,8 @@ pub(super) struct Plan {
     /// There is a reader at each node that takes itself for the primary and is none any more: it looks at what others
     /// have just changed.
     pub(super) readers: bool,
+    /// There are objects that soon expire.
+    brief: bool,
     /// A node with little memory.
     pub(super) small: Option<usize>,
     pub(super) clients: usize,
@@ -212,6 +218,7 @@ impl Plan {
             is_embedded,
             newcomers,
             readers: copies > 1 && !cut.without.contains(&READERS),
+            brief: copies > 1 && !cut.without.contains(&BRIEF),
             copies,
             small,
             clients,
@@ -244,13 +251,7 @@ impl Plan {
 
     /// Nodes that do not hear that others decide. Often the wardens' clocks are the fastest, and those of all others as
     /// slow as leases allow.
-    fn add_unaware(
-        faults: &mut Vec<(usize, Fault)>,
-        lags: &mut [u64],
-        seed: u64,
-        nodes: usize,
-        without: &[usize],
-    ) {
+    fn add_unaware(faults: &mut Vec<(usize, Fault)>, lags: &mut [u64], seed: u64, nodes: usize, without: &[usize]) {
         let mut random = Random::new(seed ^ 0x5_1A_1E5);
         if random.chance(50) && !without.contains(&APART) {
             lags.iter_mut().enumerate().for_each(|(at, lag)| *lag = if at < 2 { 0 } else { 500 });
@@ -334,11 +335,17 @@ impl Plan {
 
     /// An object, its name and what is asked of such.
     pub(super) fn key(&mut self) -> (usize, Family) {
-        const FAMILIES: [Family; 6] =
-            [Family::Value, Family::Value, Family::Text, Family::Count, Family::Lock, Family::Guarded];
-        let family = self.random.below(FAMILIES.len() as u64) as usize;
+        const FAMILIES: [Family; 7] =
+            [Family::Value, Family::Value, Family::Text, Family::Count, Family::Lock, Family::Guarded, Family::Brief];
+        let families = FAMILIES.len() - usize::from(!self.brief);
+        let family = self.random.below(families as u64) as usize;
         let keys = if family < 3 { self.keys } else { self.keys.min(2) };
         (family * 16 + self.random.below(keys as u64) as usize, FAMILIES[family])
+    }
+
+    /// Whether an object is of those that soon expire.
+    pub(super) fn is_brief(key: usize) -> bool {
+        key / 16 == 6
     }
 
     /// The lock whose tokens are shown with objects that are guarded.
@@ -364,6 +371,7 @@ impl Plan {
             }
             (Family::Lock, 0..80) => Ask::Lock,
             (_, 0..35) => Ask::Get,
+            (Family::Brief, _) => put(self.value(60), When::Always),
             (Family::Guarded, _) => match grant {
                 Some(grant) => Ask::Guarded { value: self.value(60), grant },
                 None => Ask::Get,
