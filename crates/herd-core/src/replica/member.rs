@@ -67,8 +67,14 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         obeys
     }
 
-    /// What the primary of this epoch says of one entry.
-    pub(super) fn serve<S: Copies<K, C>>(&mut self, at: &mut S, from: NodeId, message: Message<K, C>) {
+    /// What the primary of this epoch says of one entry, as it asked for it in that epoch.
+    pub(super) fn serve<S: Copies<K, C>>(
+        &mut self,
+        at: &mut S,
+        from: NodeId,
+        epoch: GroupEpoch,
+        message: Message<K, C>,
+    ) {
         let (key, version, verdict) = match message {
             Message::Prepare { serial, settled, key, write, offer, .. } => {
                 self.settle_up_to(at, from, settled);
@@ -96,7 +102,6 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             // A copy for who is not syncing, and what is no order.
             _ => return,
         };
-        let epoch = self.view.epoch;
         self.send(from, Message::Answer { epoch, key, version, verdict });
     }
 

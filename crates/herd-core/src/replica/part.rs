@@ -140,7 +140,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             | Message::Confirm { epoch, .. }
             | Message::Copy { epoch, .. } => {
                 if self.obeys(from, epoch) {
-                    self.serve(at, from, message);
+                    self.serve(at, from, epoch, message);
                 }
             }
         }

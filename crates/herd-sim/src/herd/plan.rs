@@ -252,7 +252,7 @@ impl Plan {
     /// Nodes that do not hear that others decide. Often the wardens' clocks are the fastest, and those of all others as
     /// slow as leases allow.
     fn add_unaware(faults: &mut Vec<(usize, Fault)>, lags: &mut [u64], seed: u64, nodes: usize, without: &[usize]) {
-        let mut random = Random::new(seed ^ 0x5_1A_1E5);
+        let mut random = Random::new(seed ^ 0x51_A1E5);
         if random.chance(50) && !without.contains(&APART) {
             lags.iter_mut().enumerate().for_each(|(at, lag)| *lag = if at < 2 { 0 } else { 500 });
         }

@@ -23,7 +23,7 @@ pub(super) struct Readers {
 
 impl Readers {
     pub(super) fn new(seed: u64, first: usize) -> Self {
-        Self { random: Random::new(seed ^ 0x4EAD_E45), first }
+        Self { random: Random::new(seed ^ 0x04EA_DE45), first }
     }
 }
 
