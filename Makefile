@@ -5,6 +5,7 @@
 #   make bench    measure beside memcached, Redis and others (MEMCACHED=path, POGOCACHE=path, ROUNDS=7, LINES=c,d)
 #   make figures  measure and draw the papers' figures again on pretend networks (ROUNDS=3, FULL=1: every cell)
 #   make histories  have clients ask real nodes that stop and lose their links, and judge each answer (HISTORIES=100 NODES=3)
+#   make faults   kill, stop and cut off nodes with writes under way, and look for what was acknowledged (FAULTS=200 SEED=1)
 #   make check    measure whether the lab's pretend networks do what they say
 #   make fuzz     fuzz every parser and session (FUZZ_SECONDS=600 of CPU each, FUZZ_JOBS=1 at once)
 #   make bugs     plant bugs, one at a time, and have the simulator find each
@@ -21,12 +22,14 @@ SCHEDULES ?= 100000
 FUZZ_JOBS ?= 1
 HISTORIES ?= 100
 NODES ?= 3
+FAULTS ?= 200
+SEED ?= 1
 HERD := target/release/herd
 # Where the crates others build on must check (docs/portability.md).
 TARGETS := aarch64-unknown-linux-gnu aarch64-apple-darwin x86_64-unknown-freebsd
 PORTABLE := -p herd-core -p herd-store -p herd-net -p herd-client --features herd-client/async
 
-.PHONY: help run test bench figures histories check fuzz bugs shuttle lint install build
+.PHONY: help run test bench figures histories faults check fuzz bugs shuttle lint install build
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -59,6 +62,11 @@ histories: build
 	@scripts/need golang-go=go iproute2=ip nftables=nft
 	cd lab/histories && go build -mod=readonly -buildvcs=false -trimpath -o ../../target/release/herd-histories .
 	target/release/herd-lab histories --herd $(HERD) --nodes $(NODES) --histories $(HISTORIES)
+
+faults: build
+	@scripts/need golang-go=go iproute2=ip nftables=nft redis-server=redis-server
+	cd lab/histories && go build -mod=readonly -buildvcs=false -trimpath -o ../../target/release/herd-histories .
+	target/release/herd-lab faults --herd $(HERD) --faults $(FAULTS) --seed $(SEED) --beside
 
 check: build
 	@scripts/need iproute2=ip nftables=nft iperf3=iperf3

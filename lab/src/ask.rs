@@ -179,7 +179,12 @@ pub(crate) fn text(addr: SocketAddr, command: &str) -> Result<String> {
 
 /// The body of a page by HTTP.
 pub(crate) fn page(addr: SocketAddr, path: &str) -> Result<String> {
-    let mut stream = sys::connect_blocking(addr, PATIENCE)?;
+    page_within(addr, path, PATIENCE)
+}
+
+/// The same; nothing is waited for longer than `patience`.
+pub(crate) fn page_within(addr: SocketAddr, path: &str, patience: Duration) -> Result<String> {
+    let mut stream = sys::connect_blocking(addr, patience)?;
     stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes())?;
     let (mut bytes, mut chunk) = (Vec::new(), vec![0; 65_536]);
     loop {

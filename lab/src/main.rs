@@ -16,13 +16,14 @@ mod engine;
 mod error;
 #[cfg(test)]
 mod fake;
+mod faults;
 mod figure;
 mod hist;
 mod histories;
 mod holder;
 mod map;
 mod net;
-
+mod nodes;
 mod null;
 mod peers;
 mod plot;
@@ -72,6 +73,12 @@ enum Command {
     /// Has many clients ask a herd of real nodes while nodes stop and links break, and judges what they were told.
     #[command(after_help = "Example:\n  herd-lab histories --herd target/release/herd --nodes 3 --histories 20")]
     Histories(histories::Options),
+    /// Kills, stops and cuts off nodes of a herd with writes under way, and looks for what was acknowledged.
+    #[command(after_help = "Examples:\n  herd-lab faults --herd target/release/herd --seed 1\n  \
+                            herd-lab faults --herd target/release/herd --short")]
+    Faults(faults::Options),
+    /// Says which runs of `faults` in the ledger still hold: those whose code has not changed since.
+    Evidence(faults::ledger::Options),
     /// Measures whether pretend networks do what they say: round trips, rates, losses, cuts, firewalls, clean-up.
     #[command(after_help = "Works as root, and without where user namespaces and /dev/net/tun are for all.")]
     Check(net::check::Options),
@@ -192,6 +199,12 @@ fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Histories(options) => {
             return Ok(if histories::run(&options)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+        Command::Faults(options) => {
+            return Ok(if faults::run(&options)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+        Command::Evidence(options) => {
+            return Ok(if faults::ledger::run(&options)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Command::Differ(options) => differ::run(&options)?,
         Command::Figure(options) => figure::run(options)?,

@@ -15,14 +15,17 @@ const MAGIC: &[u8] = b"HERDMAP\x01";
 /// Herd, the map that it follows, the map that it makes, its term.
 const FIXED_BYTES: usize = 16 + 12 + 12 + 8;
 
+/// A replica group: its spread group, and its number in that.
+pub(crate) type Group = (u16, u16);
+
 /// Which node owns which slot.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Map {
     /// Of the hash of names.
     key: [u8; 16],
     nodes: HashMap<u32, SocketAddr>,
-    /// By spread group and number of the replica group.
-    primaries: HashMap<(u16, u16), u32>,
+    /// By spread group and number of the replica group: its members, the primary first (0: none).
+    members: HashMap<(u16, u16), Vec<u32>>,
     /// By spread group: the replica group of each slot.
     slots: HashMap<u16, Vec<u16>>,
 }
@@ -73,9 +76,12 @@ impl Map {
     fn group(&mut self, items: &mut Bytes<'_>) -> Result<(), String> {
         let of = (items.number(2)? as u16, items.number(2)? as u16);
         items.take(8)?;
-        self.primaries.insert(of, items.number(4)? as u32);
-        let others = items.number(1)? as usize;
-        items.take(others * 9)?;
+        let mut members = vec![items.number(4)? as u32];
+        for _ in 0..items.number(1)? {
+            members.push(items.number(4)? as u32);
+            items.take(5)?;
+        }
+        self.members.insert(of, members);
         let eligible = items.number(1)? as usize;
         items.take(eligible * 4).map(drop)
     }
@@ -102,16 +108,40 @@ impl Map {
 
     /// Where the object of that name lives, in a collection whose objects have names.
     pub(crate) fn owner_by_name(&self, collection: u64, name: &[u8]) -> Option<SocketAddr> {
+        self.owner_of_slot(collection, self.hash(collection, name))
+    }
+
+    /// The replica group of the object of that name.
+    pub(crate) fn group_by_name(&self, collection: u64, name: &[u8]) -> Option<Group> {
+        self.group_of_slot(collection, self.hash(collection, name))
+    }
+
+    /// Where the members of a group are, the primary first; empty if there is none.
+    pub(crate) fn members(&self, group: Group) -> Vec<SocketAddr> {
+        let members = self.members.get(&group).map_or(&[][..], Vec::as_slice);
+        members.iter().filter_map(|node| self.nodes.get(node).copied()).collect()
+    }
+
+    /// All replica groups.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = Group> {
+        self.members.keys().copied()
+    }
+
+    fn hash(&self, collection: u64, name: &[u8]) -> u64 {
         let mut hasher = SipHasher13::new_with_key(&self.key);
         hasher.write(&collection.to_le_bytes());
         hasher.write(name);
-        self.owner_of_slot(collection, hasher.finish128().h1)
+        hasher.finish128().h1
+    }
+
+    fn group_of_slot(&self, collection: u64, slot: u64) -> Option<Group> {
+        let spread = (collection >> 48) as u16;
+        Some((spread, *self.slots.get(&spread)?.get((slot % SLOTS as u64) as usize)?))
     }
 
     fn owner_of_slot(&self, collection: u64, slot: u64) -> Option<SocketAddr> {
-        let spread = (collection >> 48) as u16;
-        let group = *self.slots.get(&spread)?.get((slot % SLOTS as u64) as usize)?;
-        self.nodes.get(self.primaries.get(&(spread, group))?).copied()
+        let group = self.group_of_slot(collection, slot)?;
+        self.nodes.get(self.members.get(&group)?.first()?).copied()
     }
 }
 
@@ -175,6 +205,7 @@ mod tests {
         assert_eq!(owners, [one, two, one]);
         assert_eq!(map.owner(collection, 4_091), two, "slot 0 follows slot 4,095");
         assert_eq!(map.owner(4 << 48, 0), None, "another spread group");
+        assert_eq!(map.members((3, 1)), one.into_iter().collect::<Vec<_>>());
     }
 
     #[test]
@@ -182,7 +213,7 @@ mod tests {
         // As of the protocol's golden hash: its first bytes are 0d 56, so its slot is 0x60d.
         let mut map = Map { key: *b"the herd's key..", ..Map::default() };
         map.nodes.insert(1, "10.0.0.1:7700".parse().expect("an address"));
-        map.primaries.insert((0, 1), 1);
+        map.members.insert((0, 1), vec![1]);
         let mut slots = vec![0; SLOTS];
         slots[0x60d] = 1;
         map.slots.insert(0, slots);

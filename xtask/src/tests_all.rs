@@ -102,7 +102,8 @@ fn bench(counts: &mut Counts) {
     step(counts, "bench, short form", succeed(bench));
 }
 
-/// The checker of histories passes its own tests, and a few histories of real nodes pass the checker.
+/// The checker of histories passes its own tests, a few histories of real nodes pass the checker, and a few faults lose
+/// nothing.
 fn histories(counts: &mut Counts) {
     const CHECKER: &str = "../../target/release/herd-histories";
     if Command::new("go").arg("version").stdout(Stdio::null()).status().is_err() {
@@ -124,6 +125,9 @@ fn histories(counts: &mut Counts) {
         short.args(["histories", "--herd", "target/release/herd", "--out", "target/histories-short"]);
         short.args(["--nodes", "3", "--histories", "6", "--operations", "1000"]);
         step(counts, "histories, short form", succeed(short));
+        let mut short = Command::new("target/release/herd-lab");
+        short.args(["faults", "--short", "--herd", "target/release/herd", "--out", "target/faults-short"]);
+        step(counts, "faults, short form", succeed(short));
     }
 }
 

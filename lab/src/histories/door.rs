@@ -11,23 +11,23 @@ use crate::histories::plain_door::{HttpDoor, MemcachedDoor};
 use crate::histories::record::{Arg, Op, Outcome};
 use crate::histories::wire_door::{Token, WireDoor};
 
-/// How long an answer is waited for.
-pub(super) const PATIENCE: Duration = Duration::from_millis(1_500);
+/// How long an answer of a history is waited for.
+const PATIENCE: Duration = Duration::from_millis(1_500);
 
 /// What is to be asked.
 #[derive(Clone, Debug)]
-pub(super) struct Request {
-    pub(super) op: Op,
+pub(crate) struct Request {
+    pub(crate) op: Op,
     /// The object's whole name.
-    pub(super) name: String,
-    pub(super) arg: Arg,
+    pub(crate) name: String,
+    pub(crate) arg: Arg,
     /// The token that is shown, or that a method on a lock names; its grant is in `arg` too.
-    pub(super) token: Option<Token>,
+    pub(crate) token: Option<Token>,
 }
 
 /// Which door a client uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Wire,
     Memcached,
     Http,
@@ -35,7 +35,7 @@ pub(super) enum Kind {
 
 impl Kind {
     /// Of a client, by its number: half of them speak the wire.
-    pub(super) fn of(client: usize) -> Self {
+    pub(crate) fn of(client: usize) -> Self {
         match client % 4 {
             1 => Self::Memcached,
             3 => Self::Http,
@@ -44,7 +44,7 @@ impl Kind {
     }
 
     /// Whether it has such an operation.
-    pub(super) fn has(self, op: Op) -> bool {
+    pub(crate) fn has(self, op: Op) -> bool {
         match op {
             Op::Get | Op::Put | Op::Cas | Op::Add | Op::Remove => true,
             Op::Append => self != Self::Http,
@@ -54,24 +54,29 @@ impl Kind {
 }
 
 /// A connection to one node.
-pub(super) enum Door {
+pub(crate) enum Door {
     Wire(WireDoor),
     Memcached(MemcachedDoor),
     Http(HttpDoor),
 }
 
 impl Door {
-    /// Connects.
-    pub(super) fn open(kind: Kind, addr: SocketAddr) -> Result<Self> {
+    /// Connects; answers are waited for as long as those of histories.
+    pub(crate) fn open(kind: Kind, addr: SocketAddr) -> Result<Self> {
+        Self::open_within(kind, addr, PATIENCE)
+    }
+
+    /// Connects; no answer is waited for longer than `patience`.
+    pub(crate) fn open_within(kind: Kind, addr: SocketAddr, patience: Duration) -> Result<Self> {
         Ok(match kind {
-            Kind::Wire => Self::Wire(WireDoor::open(addr)?),
-            Kind::Memcached => Self::Memcached(MemcachedDoor::open(addr)?),
-            Kind::Http => Self::Http(HttpDoor::open(addr)?),
+            Kind::Wire => Self::Wire(WireDoor::open(addr, patience)?),
+            Kind::Memcached => Self::Memcached(MemcachedDoor::open(addr, patience)?),
+            Kind::Http => Self::Http(HttpDoor::open(addr, patience)?),
         })
     }
 
     /// Asks; the token is what a lock gave. An error ends the connection, and the outcome is unknown.
-    pub(super) fn ask(&mut self, request: &Request) -> Result<(Outcome, Option<Token>)> {
+    pub(crate) fn ask(&mut self, request: &Request) -> Result<(Outcome, Option<Token>)> {
         Ok(match self {
             Self::Wire(door) => door.ask(request)?,
             Self::Memcached(door) => (door.ask(request)?, None),

@@ -15,7 +15,7 @@ const NAME: &str = "herd-histories";
 
 /// The checker's program.
 #[derive(Clone, Debug)]
-pub(super) struct Judge {
+pub(crate) struct Judge {
     program: PathBuf,
     patience: Duration,
 }
@@ -23,7 +23,7 @@ pub(super) struct Judge {
 /// What it found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Word {
+pub(crate) enum Word {
     Ok,
     Illegal,
     /// The time was over.
@@ -32,20 +32,20 @@ pub(super) enum Word {
 
 /// Its verdict on one history.
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct Verdict {
-    pub(super) verdict: Word,
+pub(crate) struct Verdict {
+    pub(crate) verdict: Word,
     /// Those that are not ok.
-    pub(super) keys: Vec<String>,
-    pub(super) seconds: f64,
+    pub(crate) keys: Vec<String>,
+    pub(crate) seconds: f64,
     /// Of each that is illegal, a request that no order explains.
-    pub(super) why: Vec<String>,
+    pub(crate) why: Vec<String>,
     /// Why keys are illegal, drawn.
-    pub(super) pages: Vec<String>,
+    pub(crate) pages: Vec<String>,
 }
 
 impl Judge {
     /// The checker at `program`, or the one beside this program; `patience`: its longest time for one history.
-    pub(super) fn find(program: Option<&Path>, patience: Duration) -> Result<Self> {
+    pub(crate) fn find(program: Option<&Path>, patience: Duration) -> Result<Self> {
         let beside = || Ok::<_, Error>(client::program()?.with_file_name(NAME));
         let program = program.map_or_else(beside, |program| Ok(program.to_owned()))?;
         if program.is_file() {
@@ -55,7 +55,7 @@ impl Judge {
     }
 
     /// Judges the history in a file.
-    pub(super) fn judge(&self, file: &Path) -> Result<Verdict> {
+    pub(crate) fn judge(&self, file: &Path) -> Result<Verdict> {
         let mut command = Command::new(&self.program);
         command.arg(format!("-time={}ms", self.patience.as_millis())).arg(file);
         command.stdin(Stdio::null());

@@ -5,14 +5,13 @@
 //! Every second history is made at full speed and undisturbed, the others take a few seconds with disturbances. At the
 //! end of each, every object is read through every node: so nothing acknowledged may be lost.
 
-mod door;
-mod herd;
-mod judge;
-mod nemesis;
+pub(crate) mod door;
+pub(crate) mod judge;
+pub(crate) mod nemesis;
 mod plain_door;
-mod record;
+pub(crate) mod record;
 mod wire_door;
-mod work;
+pub(crate) mod work;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,12 +23,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use clap::Args;
 
 use crate::error::{Context, Error, Result};
-use crate::histories::herd::{Herd, Hosts};
 use crate::histories::judge::{Judge, Word};
 use crate::histories::nemesis::Fault;
 use crate::histories::record::{Outcome, Record};
 use crate::histories::work::Plan;
-use crate::net::sandbox;
+use crate::nodes::{Herd, Hosts, Shape};
 
 /// Options of `histories`.
 #[derive(Args, Clone, Debug)]
@@ -72,6 +70,14 @@ pub(crate) struct Options {
     keep: bool,
 }
 
+impl Options {
+    fn shape(&self, dir: &Path) -> Shape {
+        let nodes = usize::from(self.nodes);
+        let (program, dir) = (self.herd.clone(), dir.to_owned());
+        Shape { program, nodes, room: nodes, replicas: self.replicas, small: None, control: None, dir }
+    }
+}
+
 /// A disturbed history takes about so long.
 const SPAN: Duration = Duration::from_secs(3);
 /// No history asks longer than this: an undisturbed one, and a disturbed one, whose clients wait most of the time.
@@ -102,16 +108,16 @@ struct Totals {
 pub(crate) fn run(options: &Options) -> Result<bool> {
     let seed =
         options.seed.unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_secs()));
-    let hosts = own_network(usize::from(options.nodes));
+    let hosts = Hosts::own(usize::from(options.nodes));
     let judge = Judge::find(options.checker.as_deref(), Duration::from_secs(options.checker_seconds))?;
     let dir = options.out.join(format!("seed-{seed}"));
     fs::create_dir_all(&dir).during(|| format!("create {}", dir.display()))?;
-    let mut herd = Herd::start(&options.herd, (usize::from(options.nodes), options.replicas), hosts?, &dir)?;
+    let herd = Herd::start(options.shape(&dir), hosts?)?;
     println!("{} nodes, seed {seed}, files in {}", options.nodes, dir.display());
     let mut totals = Totals::default();
     for number in 0..options.histories {
         let one = History { options, seed: seed.wrapping_add(number), number, dir: &dir };
-        match one.run(&mut herd, &judge, &mut totals) {
+        match one.run(&herd, &judge, &mut totals) {
             Ok(line) => println!("history {number}: {line}"),
             Err(error) => {
                 println!("FAILED history {number}: {error}");
@@ -134,18 +140,6 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let good = totals.are_good(options.histories);
     println!("{} {} histories: {totals}", if good { "PASS" } else { "FAIL" }, options.histories);
     Ok(good)
-}
-
-/// Hosts for the herd, inside namespaces of our own, so that nothing outlives this run; where they cannot be had,
-/// everything is on loopback, and ends with this process too. Called first, while there is one thread.
-fn own_network(nodes: usize) -> Result<Option<Hosts>> {
-    match sandbox::enter(false).and_then(|()| Hosts::build(nodes)) {
-        Err(error) if error.is_lacking() => {
-            println!("SKIPPED links that are cut, slow or broken: {error}");
-            Ok(None)
-        }
-        built => built.map(Some),
-    }
 }
 
 impl Totals {
@@ -172,7 +166,7 @@ struct History<'a> {
 
 impl History<'_> {
     /// Makes it, has it judged, and says so in a line.
-    fn run(&self, herd: &mut Herd, judge: &Judge, totals: &mut Totals) -> Result<String> {
+    fn run(&self, herd: &Herd, judge: &Judge, totals: &mut Totals) -> Result<String> {
         let disturbed = self.number % 2 == 1 && !self.options.faults.is_empty();
         let plan = Plan {
             nodes: herd.addresses(),

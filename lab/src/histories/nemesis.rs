@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 
 use crate::error::{Error, Result};
-use crate::histories::herd::{Herd, Hosts, RATE};
 use crate::net::conditions::Rate;
+use crate::nodes::{Herd, Hosts, RATE};
 use crate::sys;
 use crate::values::Random;
 
@@ -48,7 +48,7 @@ impl Fault {
 }
 
 /// A link so slow that prepares lie in it for tens of milliseconds.
-const SLOW: Rate = Rate(1_000_000);
+pub(crate) const SLOW: Rate = Rate(1_000_000);
 /// How often a pair's connections are reset, and how long they are left alone between.
 const RESETS: u64 = 5;
 /// How a moment and a long time are drawn, in milliseconds: below a node's patience with another, and beyond it.
@@ -67,9 +67,9 @@ pub(super) fn run(herd: &Herd, wanted: &[Fault], seed: u64, over: &AtomicBool) -
         rest(quiet, over);
         let fault = faults[random.below(faults.len() as u64) as usize];
         let range = if random.below(2) == 0 { MOMENT_MS } else { LONG_MS };
-        let node = random.below(herd.nodes.len() as u64) as usize;
+        let node = random.below(herd.count() as u64) as usize;
         // Counted from it on; the last one of all are the clients.
-        let other = (node + 1 + random.below(herd.nodes.len() as u64) as usize) % (herd.nodes.len() + 1);
+        let other = (node + 1 + random.below(herd.count() as u64) as usize) % (herd.count() + 1);
         let time_ms = range.0 + random.below(range.1 - range.0);
         *counts.entry(fault).or_default() += 1;
         befall(herd, fault, (node, other), time_ms, over)?;

@@ -3,9 +3,10 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
 use crate::error::{Context, Error, Result};
-use crate::histories::door::{PATIENCE, Request};
+use crate::histories::door::Request;
 use crate::histories::record::{Answer, Op, Outcome, Status};
 use crate::proto::http::PREFIX;
 use crate::sys;
@@ -21,8 +22,8 @@ struct Lines {
 }
 
 impl Lines {
-    fn open(addr: SocketAddr) -> Result<Self> {
-        let stream = sys::connect_blocking(addr, PATIENCE).during(|| format!("connect to {addr}"))?;
+    fn open(addr: SocketAddr, patience: Duration) -> Result<Self> {
+        let stream = sys::connect_blocking(addr, patience).during(|| format!("connect to {addr}"))?;
         Ok(Self { reader: BufReader::new(stream) })
     }
 
@@ -55,16 +56,16 @@ fn answered(status: Status, value: String, version: u64) -> Outcome {
 }
 
 /// A connection that speaks memcached's meta commands.
-pub(super) struct MemcachedDoor {
+pub(crate) struct MemcachedDoor {
     lines: Lines,
 }
 
 impl MemcachedDoor {
-    pub(super) fn open(addr: SocketAddr) -> Result<Self> {
-        Ok(Self { lines: Lines::open(addr)? })
+    pub(crate) fn open(addr: SocketAddr, patience: Duration) -> Result<Self> {
+        Ok(Self { lines: Lines::open(addr, patience)? })
     }
 
-    pub(super) fn ask(&mut self, request: &Request) -> Result<Outcome> {
+    pub(crate) fn ask(&mut self, request: &Request) -> Result<Outcome> {
         let Request { op, name, arg, .. } = request;
         let version = arg.version;
         let flags = match op {
@@ -116,16 +117,16 @@ fn refusal(line: &str) -> Outcome {
 }
 
 /// A connection that speaks HTTP.
-pub(super) struct HttpDoor {
+pub(crate) struct HttpDoor {
     lines: Lines,
 }
 
 impl HttpDoor {
-    pub(super) fn open(addr: SocketAddr) -> Result<Self> {
-        Ok(Self { lines: Lines::open(addr)? })
+    pub(crate) fn open(addr: SocketAddr, patience: Duration) -> Result<Self> {
+        Ok(Self { lines: Lines::open(addr, patience)? })
     }
 
-    pub(super) fn ask(&mut self, request: &Request) -> Result<Outcome> {
+    pub(crate) fn ask(&mut self, request: &Request) -> Result<Outcome> {
         let Request { op, name, arg, .. } = request;
         let method = match op {
             Op::Get => "GET",

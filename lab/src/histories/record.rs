@@ -11,7 +11,7 @@ use crate::error::{Context, Result};
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Op {
+pub(crate) enum Op {
     Get,
     Put,
     /// A put if the version is as named.
@@ -30,22 +30,22 @@ pub(super) enum Op {
 
 /// What it is asked with; what is empty or 0 is left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Arg {
+pub(crate) struct Arg {
     #[serde(skip_serializing_if = "String::is_empty")]
-    pub(super) value: String,
+    pub(crate) value: String,
     #[serde(skip_serializing_if = "is_zero")]
-    pub(super) version: u64,
+    pub(crate) version: u64,
     /// Of the token that is shown, or that a method on a lock names.
     #[serde(skip_serializing_if = "is_zero")]
-    pub(super) grant: u64,
+    pub(crate) grant: u64,
     #[serde(skip_serializing_if = "is_zero")]
-    pub(super) lease_ms: u64,
+    pub(crate) lease_ms: u64,
 }
 
 /// How a request was answered that was carried out, or refused for what is there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Status {
+pub(crate) enum Status {
     #[default]
     Ok,
     NotFound,
@@ -57,23 +57,23 @@ pub(super) enum Status {
 
 /// The answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Answer {
-    pub(super) status: Status,
+pub(crate) struct Answer {
+    pub(crate) status: Status,
     #[serde(skip_serializing_if = "String::is_empty")]
-    pub(super) value: String,
+    pub(crate) value: String,
     #[serde(skip_serializing_if = "is_zero")]
-    pub(super) version: u64,
+    pub(crate) version: u64,
     /// After an append.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) size: Option<u64>,
+    pub(crate) size: Option<u64>,
     /// That a lock gave.
     #[serde(skip_serializing_if = "is_zero")]
-    pub(super) grant: u64,
+    pub(crate) grant: u64,
 }
 
 /// What became of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     Answered(Answer),
     /// Nothing was done, and why.
     Refused(String),
@@ -83,14 +83,14 @@ pub(super) enum Outcome {
 
 /// One request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Record {
-    pub(super) client: usize,
-    pub(super) op: Op,
-    pub(super) key: String,
-    pub(super) arg: Arg,
-    pub(super) outcome: Outcome,
-    pub(super) call_ns: u64,
-    pub(super) return_ns: u64,
+pub(crate) struct Record {
+    pub(crate) client: usize,
+    pub(crate) op: Op,
+    pub(crate) key: String,
+    pub(crate) arg: Arg,
+    pub(crate) outcome: Outcome,
+    pub(crate) call_ns: u64,
+    pub(crate) return_ns: u64,
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -127,7 +127,7 @@ impl Record {
 }
 
 /// Writes a history.
-pub(super) fn write(path: &Path, records: &[Record]) -> Result<()> {
+pub(crate) fn write(path: &Path, records: &[Record]) -> Result<()> {
     let file = File::create(path).during(|| format!("create {}", path.display()))?;
     let mut out = BufWriter::new(file);
     for record in records {

@@ -1,18 +1,19 @@
 //! One operation of a history by Herd's wire: the request's frame, and what its reply means.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use crate::ask::Asker;
 use crate::error::{Error, Result};
-use crate::histories::door::{PATIENCE, Request};
+use crate::histories::door::Request;
 use crate::histories::record::{Answer, Op, Outcome, Status};
 use crate::wire::{self, ALL, DEFAULT_COLLECTION, Header, condition, status, tag, verb};
 
 /// A token of a lock: its bytes on the wire are the lock's id and the grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Token {
+pub(crate) struct Token {
     lock: u128,
-    pub(super) grant: u64,
+    pub(crate) grant: u64,
 }
 
 impl Token {
@@ -34,18 +35,18 @@ impl Token {
 }
 
 /// A connection to one node.
-pub(super) struct WireDoor {
+pub(crate) struct WireDoor {
     asker: Asker,
 }
 
 impl WireDoor {
     /// Connects and greets.
-    pub(super) fn open(addr: SocketAddr) -> Result<Self> {
-        Ok(Self { asker: Asker::open_within(addr, PATIENCE)? })
+    pub(crate) fn open(addr: SocketAddr, patience: Duration) -> Result<Self> {
+        Ok(Self { asker: Asker::open_within(addr, patience)? })
     }
 
     /// Asks; the token is what a lock gave. An error ends the connection, and the outcome is unknown.
-    pub(super) fn ask(&mut self, request: &Request) -> Result<(Outcome, Option<Token>)> {
+    pub(crate) fn ask(&mut self, request: &Request) -> Result<(Outcome, Option<Token>)> {
         let Request { op, name, arg, token } = request;
         let (verb, code, method) = verb_of(*op);
         let text = token.map(Token::text).unwrap_or_default();

@@ -30,22 +30,22 @@ const LAST_PATIENCE: Duration = Duration::from_secs(40);
 
 /// One history.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// Where the nodes are.
-    pub(super) nodes: Vec<SocketAddr>,
+    pub(crate) nodes: Vec<SocketAddr>,
     /// What names begin with: no two histories share an object.
-    pub(super) prefix: String,
-    pub(super) clients: usize,
-    pub(super) operations: usize,
+    pub(crate) prefix: String,
+    pub(crate) clients: usize,
+    pub(crate) operations: usize,
     /// How long it takes about; zero: as long as it takes.
-    pub(super) span: Duration,
-    pub(super) seed: u64,
+    pub(crate) span: Duration,
+    pub(crate) seed: u64,
     /// It ends then, whatever was done.
-    pub(super) until: Instant,
+    pub(crate) until: Instant,
 }
 
 /// All requests of a history, but for the last reads.
-pub(super) fn run(plan: &Plan) -> Result<Vec<Record>> {
+pub(crate) fn run(plan: &Plan) -> Result<Vec<Record>> {
     let left = AtomicUsize::new(plan.operations);
     let take_one = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
     let mut records: Vec<Record> = thread::scope(|scope| {
@@ -67,7 +67,7 @@ pub(super) fn run(plan: &Plan) -> Result<Vec<Record>> {
 }
 
 /// Reads every object through every node, once all is well again: what was acknowledged must be there.
-pub(super) fn last_reads(plan: &Plan) -> Result<Vec<Record>> {
+pub(crate) fn last_reads(plan: &Plan) -> Result<Vec<Record>> {
     let mut client = Client::new(plan, plan.clients);
     let until = Instant::now() + LAST_PATIENCE;
     let objects = (0..OBJECTS).map(|number| format!("object-{number}"));

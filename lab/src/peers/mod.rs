@@ -6,7 +6,7 @@
 //! objects is an entry of [`STORES`] and a [`Kind`].
 
 pub(crate) mod server;
-mod spread;
+pub(crate) mod spread;
 mod store;
 mod stream;
 

@@ -300,7 +300,7 @@ pub(crate) fn version(program: &Path) -> String {
 }
 
 /// A port of this address that nobody listens on now.
-pub(super) fn free_port(address: Ipv4Addr) -> Result<u16> {
+pub(crate) fn free_port(address: Ipv4Addr) -> Result<u16> {
     Ok(TcpListener::bind((address, 0))?.local_addr()?.port())
 }
 

@@ -20,7 +20,7 @@ pub(crate) const REDIS_CLUSTER: &str = "redis cluster";
 /// A cluster that is not ready within this has failed.
 const READY_PATIENCE: Duration = Duration::from_secs(30);
 /// Slots of a Redis Cluster.
-const REDIS_SLOTS: usize = 16_384;
+pub(crate) const REDIS_SLOTS: usize = 16_384;
 /// Herd's collection: its objects are named by index, so neighbours lie on different nodes.
 const COLLECTION: (&str, &str) = ("array", r#"{"class":"ram:1","indexed":true}"#);
 
@@ -133,7 +133,7 @@ impl Peer for Spread {
 }
 
 /// Deals the slots, and waits until every node knows of all others.
-fn make_redis_cluster(servers: &[Server], bus_ports: &[u16]) -> Result<()> {
+pub(crate) fn make_redis_cluster(servers: &[Server], bus_ports: &[u16]) -> Result<()> {
     let nodes = servers.len();
     for (number, server) in servers.iter().enumerate() {
         // Slot s is on node s * nodes / slots: these are the first and the last of node `number`.
@@ -160,7 +160,7 @@ fn make_redis_cluster(servers: &[Server], bus_ports: &[u16]) -> Result<()> {
 }
 
 /// The slot of a key without braces: CRC-16 (XMODEM) modulo 16,384 (Redis Cluster specification).
-fn redis_slot(key: &str) -> usize {
+pub(crate) fn redis_slot(key: &str) -> usize {
     let crc = key.bytes().fold(0u16, |crc, byte| {
         (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 })
     });

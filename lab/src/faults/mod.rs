@@ -1,0 +1,313 @@
+//! `herd-lab faults`: a herd of real nodes that keeps three copies is killed, stopped, cut off and slowed down with
+//! writes under way, and nothing that was acknowledged may be missing, no read may be old, no history illegal, and no
+//! two copies different.
+//!
+//! A run is a row of *rounds*. In each a few faults (`schedule`) befall the herd while two kinds of clients ask it:
+//! those of a history (`histories::work`), which the checker judges, and those of registers (`field`), which are judged
+//! as they go (`register`). At the end of a round everything is read through the nodes, and `herd fsck` compares the
+//! copies. What counts as a fault is said in `strike`, what a run must have seen in `tally`. After each round the
+//! state is written down: `--resume` goes on there, with a herd that is begun anew. A run that is complete adds a line
+//! to the ledger (`ledger`).
+
+mod body;
+mod field;
+mod fill;
+pub(crate) mod ledger;
+mod outlast;
+mod redis;
+mod register;
+mod round;
+mod schedule;
+mod seen;
+mod state;
+mod strike;
+mod tally;
+
+use std::collections::VecDeque;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+
+use crate::error::{Context, Error, Result};
+use crate::faults::field::Field;
+use crate::faults::round::{Judging, Round};
+use crate::faults::schedule::LIFE;
+use crate::faults::state::State;
+use crate::faults::tally::Verdict;
+use crate::histories::judge::Judge;
+use crate::nodes::{Herd, Hosts, Shape};
+
+/// Options of `faults`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// Herd's binary.
+    #[arg(long)]
+    herd: PathBuf,
+    /// What is drawn depends on it; which request meets which does not [default: the time].
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Faults that must hit a write.
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    faults: u64,
+    /// Nodes at first; one more comes later.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(3..=5))]
+    nodes: u8,
+    /// Requests of each history.
+    #[arg(long, default_value_t = 5_000)]
+    operations: usize,
+    /// Eight faults and short histories, less than a minute; nothing is added to the ledger.
+    #[arg(long)]
+    short: bool,
+    /// Go on with the run of this seed where it was broken off.
+    #[arg(long, requires = "seed")]
+    resume: bool,
+    /// The control store of the herd, as its nodes are told.
+    #[arg(long, value_name = "embedded|etcd://A:P")]
+    control: Option<String>,
+    /// The checker [default: herd-histories beside this program].
+    #[arg(long)]
+    checker: Option<PathBuf>,
+    /// The checker's longest time for one history, in seconds.
+    #[arg(long, default_value_t = 60)]
+    checker_seconds: u64,
+    /// Then let a Redis Cluster of three masters and three replicas meet stops and kills of masters, and count what it
+    /// has lost.
+    #[arg(long)]
+    beside: bool,
+    /// Redis's server, for --beside.
+    #[arg(long, default_value = "redis-server")]
+    redis: PathBuf,
+    /// Where state, logs and histories that are not legal go.
+    #[arg(long, default_value = "lab/results/faults")]
+    out: PathBuf,
+    /// Where a line is added when all is done.
+    #[arg(long, default_value = "lab/evidence/faults.jsonl")]
+    ledger: PathBuf,
+}
+
+/// Faults of the short form, and requests of its histories.
+const SHORT: (u64, usize) = (8, 600);
+/// The short form's seed, unless another is named: what fails is to fail again.
+const SHORT_SEED: u64 = 1;
+/// Faults of a round.
+const EACH_ROUND: usize = 2;
+/// A run whose faults hit no write more often than one in so many gives up.
+const MISSES: u64 = 2;
+/// Registers that are written while a node is stopped.
+const GATES: usize = 64;
+
+impl Options {
+    /// As they are meant: the short form is short, the seed is known.
+    fn settled(mut self) -> Self {
+        if self.short {
+            (self.faults, self.operations) = SHORT;
+            self.seed = self.seed.or(Some(SHORT_SEED));
+        }
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_secs());
+        self.seed = self.seed.or_else(|| Some(now()));
+        self
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed.unwrap_or(SHORT_SEED)
+    }
+
+    /// The command that does the same again, without places of this machine.
+    fn command(&self) -> String {
+        let Self { faults, nodes, operations, control, .. } = self;
+        let seed = self.seed();
+        let control = control.as_ref().map(|control| format!(" --control {control}")).unwrap_or_default();
+        format!(
+            "herd-lab faults --herd target/release/herd --seed {seed} --faults {faults} --nodes {nodes} \
+             --operations {operations}{control}"
+        )
+    }
+}
+
+/// Runs all; false if it failed, or saw too little.
+pub(crate) fn run(options: &Options) -> Result<bool> {
+    let options = options.clone().settled();
+    let room = usize::from(options.nodes) + 1;
+    let hosts = Hosts::own(room)?;
+    let dir = options.out.join(format!("seed-{}", options.seed()));
+    let state = if options.resume {
+        State::read(&dir)?.of(&options.command())?
+    } else {
+        State::begin(&dir, &options.command())?
+    };
+    println!("{}, files in {}", options.command(), dir.display());
+    let mut run = Run { options: &options, dir: &dir, state, judge: find_judge(&options)?, life: None, hosts };
+    run.say_what_is_left_out();
+    run.go_on()
+}
+
+/// The checker; where there is none, histories are made all the same, and not judged.
+fn find_judge(options: &Options) -> Result<Option<Judge>> {
+    match Judge::find(options.checker.as_deref(), Duration::from_secs(options.checker_seconds)) {
+        Err(error) if error.is_lacking() => {
+            println!("SKIPPED the judgement of histories: {error}");
+            Ok(None)
+        }
+        found => found.map(Some),
+    }
+}
+
+/// A herd, and what is in it.
+struct Life {
+    herd: Herd,
+    field: Field,
+    prefix: String,
+    gates: Vec<usize>,
+    bodies: VecDeque<String>,
+}
+
+/// A run as far as it has come.
+struct Run<'a> {
+    options: &'a Options,
+    dir: &'a Path,
+    state: State,
+    judge: Option<Judge>,
+    life: Option<Life>,
+    /// While no herd has them.
+    hosts: Option<Hosts>,
+}
+
+impl Run<'_> {
+    /// What cannot befall this herd, and why.
+    fn say_what_is_left_out(&self) {
+        let help = |words: &[&str]| {
+            let output = std::process::Command::new(&self.options.herd).args(words).output();
+            output.map(|out| String::from_utf8_lossy(&out.stdout).into_owned()).unwrap_or_default()
+        };
+        let has = |text: &str, verb: &str| text.lines().any(|line| line.trim_start().starts_with(verb));
+        let lacks = |what: &str, has: bool| {
+            let why = if has { "this runner does not drive it yet" } else { "this herd has no such command or option" };
+            println!("SKIPPED {what}: {why}");
+        };
+        lacks("faults while a node drains (herd drain)", has(&help(&["--help"]), "drain "));
+        lacks("faults while a slot moves (herd group move)", has(&help(&["group", "--help"]), "move "));
+        lacks("etcd killed and paused (herd node --control)", has(&help(&["node", "--help"]), "--control"));
+    }
+
+    /// Round after round until enough faults have hit, or something is wrong.
+    fn go_on(&mut self) -> Result<bool> {
+        let begun = Instant::now();
+        let before = self.state.tally.seconds;
+        let mut judging = self.begin_judging(self.state.unjudged.clone());
+        while self.wants_more() {
+            let made = self.round();
+            if let Some(judging) = judging.take() {
+                judging.end(&mut self.state.tally);
+            }
+            self.state.unjudged = made.map_err(|error| self.fail(error.to_string())).ok();
+            judging = self.begin_judging(self.state.unjudged.clone());
+            self.state.tally.seconds = before + begun.elapsed().as_secs();
+            self.state.write(self.dir)?;
+        }
+        if let Some(judging) = judging {
+            judging.end(&mut self.state.tally);
+        }
+        self.state.unjudged = None;
+        self.end()
+    }
+
+    /// Has a history judged, if there is one and who judges it.
+    fn begin_judging(&self, file: Option<PathBuf>) -> Option<Judging> {
+        Some(Judging::begin(self.judge.clone()?, file?))
+    }
+
+    fn wants_more(&self) -> bool {
+        let tally = &self.state.tally;
+        let patience = self.options.faults.div_ceil(MISSES).max(4);
+        tally.wrongs().is_empty() && tally.counted() < self.options.faults && tally.missed < patience
+    }
+
+    fn fail(&mut self, why: String) {
+        println!("FAILED step {}: {why}", self.state.step);
+        self.state.tally.problems.push(why);
+    }
+
+    /// One round; the file of its history.
+    fn round(&mut self) -> Result<PathBuf> {
+        let step = self.state.step;
+        if self.life.is_none() || step.is_multiple_of(LIFE) {
+            self.begin_life()?;
+        }
+        let life = self.life.as_mut().ok_or_else(|| Error::new("there is no herd"))?;
+        let Life { herd, field, prefix, gates, bodies } = life;
+        let mut round = Round {
+            herd,
+            field,
+            prefix,
+            gates,
+            seed: self.options.seed(),
+            steps: step..step + EACH_ROUND,
+            operations: self.options.operations,
+            small: usize::from(self.options.nodes) - 1,
+            dir: self.dir,
+        };
+        let made = round.run(bodies, &mut self.state.tally);
+        self.state.step += EACH_ROUND;
+        made
+    }
+
+    /// Another herd, with nothing in it.
+    fn begin_life(&mut self) -> Result<()> {
+        if let Some(life) = self.life.take() {
+            self.hosts = life.herd.end();
+        }
+        let step = self.state.step;
+        let dir = self.dir.join(format!("herd-{step}"));
+        // What a run that was broken off has left would be another herd's.
+        if dir.exists() {
+            fs::remove_dir_all(&dir).during(|| format!("remove {}", dir.display()))?;
+        }
+        fs::create_dir_all(&dir).during(|| format!("create {}", dir.display()))?;
+        let nodes = usize::from(self.options.nodes);
+        let (program, control) = (self.options.herd.clone(), self.options.control.clone());
+        let shape =
+            Shape { program, nodes, room: nodes + 1, replicas: Some(3), small: Some(fill::MEMORY), control, dir };
+        let herd = Herd::start(shape, self.hosts.take())?;
+        let prefix = format!("{}.{step}.", self.options.seed());
+        let field = Field::new(prefix.clone());
+        let gates = (0..GATES).map(|_| field.own()).collect();
+        self.life = Some(Life { herd, field, prefix, gates, bodies: VecDeque::new() });
+        Ok(())
+    }
+
+    /// What a Redis Cluster makes of the like, if that was asked for. It is said, not judged.
+    fn beside(&mut self) -> Result<Option<redis::Found>> {
+        if !self.options.beside {
+            return Ok(None);
+        }
+        // Its servers want the processor for themselves.
+        self.life = None;
+        match redis::run(&self.options.redis, self.options.seed()) {
+            Err(error) if error.is_lacking() => {
+                println!("SKIPPED Redis Cluster beside: {error}");
+                Ok(None)
+            }
+            found => found.map(Some),
+        }
+    }
+
+    /// The verdict, and the ledger's line.
+    fn end(&mut self) -> Result<bool> {
+        let beside = self.beside()?;
+        let tally = &self.state.tally;
+        let verdict = tally.verdict(self.options.faults);
+        println!("{tally}\n{verdict}");
+        if let Some(found) = &beside {
+            println!("beside: {found}");
+        }
+        self.state.write(self.dir)?;
+        if !self.options.short {
+            let line = ledger::Line::new(&self.options.command(), &self.options.herd, self.options.seed(), tally);
+            line.beside(beside).finish(&verdict).append(&self.options.ledger)?;
+            println!("a line was added to {}", self.options.ledger.display());
+        }
+        Ok(verdict == Verdict::Passed)
+    }
+}

@@ -1,0 +1,116 @@
+//! What can be seen of a herd from outside: the map that a node goes by, its metrics, who is the warden, and whether a
+//! process is stopped.
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::ask::{self, Asker};
+use crate::error::{Context, Error, Result};
+use crate::map::{Group, Map};
+use crate::nodes::{Herd, name_of};
+use crate::sys;
+
+/// A node that lives answers within this.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Copies that a node had no room for.
+pub(super) const REFUSED: &str = "herd_refused_copies_total";
+const EPOCH: &str = "herd_map_epoch";
+const PENDING: &str = "herd_group_pending_writes";
+
+/// The map that a node goes by.
+pub(super) fn map(herd: &Herd, node: usize) -> Result<Map> {
+    let addr = herd.place(node);
+    let map = herd.on_clients(|| Asker::open_within(addr, PATIENCE)?.map())?;
+    map.ok_or_else(|| Error::new(format!("{addr} has no map")))
+}
+
+/// A node's metrics.
+pub(super) fn metrics(herd: &Herd, node: usize) -> Result<String> {
+    let addr = herd.place(node);
+    herd.on_clients(|| ask::page_within(addr, "/metrics", PATIENCE))
+}
+
+/// The value of a metric without labels.
+pub(super) fn value(metrics: &str, name: &str) -> Option<u64> {
+    metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+/// The map's epoch by a node's metrics.
+pub(super) fn epoch(metrics: &str) -> Option<u64> {
+    value(metrics, EPOCH)
+}
+
+/// The groups that a node leads in which writes wait for other members.
+pub(super) fn pending(metrics: &str) -> Vec<Group> {
+    let group = |line: &str| {
+        let (group, count) = line.strip_prefix(PENDING)?.strip_prefix("{group=\"")?.split_once("\"} ")?;
+        let (spread, number) = group.split_once('/')?;
+        let waits = count.trim().parse::<u64>().ok()? > 0;
+        Some((spread.parse().ok()?, number.parse().ok()?)).filter(|_| waits)
+    };
+    metrics.lines().filter_map(group).collect()
+}
+
+/// The node of the warden, as another node tells.
+pub(super) fn warden(herd: &Herd, node: usize) -> Result<usize> {
+    let status = herd.status(node)?;
+    let name = status["warden"].as_str().unwrap_or_default();
+    let found = herd.numbers().into_iter().find(|&number| name_of(number) == name);
+    found.ok_or_else(|| Error::new(format!("node {} knows no warden", node + 1)))
+}
+
+/// Stops a process, and waits until each of its threads stands still.
+pub(super) fn stop(pid: i32) -> Result<()> {
+    sys::signal(pid, libc::SIGSTOP)?;
+    let begun = Instant::now();
+    while !stands_still(pid)? {
+        if begun.elapsed() > PATIENCE {
+            return Err(Error::new(format!("process {pid} does not stop")));
+        }
+        thread::sleep(Duration::from_micros(200));
+    }
+    Ok(())
+}
+
+fn stands_still(pid: i32) -> Result<bool> {
+    let path = format!("/proc/{pid}/task");
+    for task in fs::read_dir(&path).during(|| format!("read {path}"))? {
+        // A thread that ends meanwhile stands still, too.
+        let stat = fs::read_to_string(task?.path().join("stat")).unwrap_or_default();
+        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        if state.is_some_and(|state| state != 'T') {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "# HELP herd_map_epoch Epoch\n# TYPE herd_map_epoch gauge\nherd_map_epoch 7\n\
+        herd_refused_copies_total 3\nherd_group_pending_writes{group=\"0/3\"} 0\n\
+        herd_group_pending_writes{group=\"0/11\"} 2\n";
+
+    #[test]
+    fn metrics_are_read() {
+        assert_eq!(epoch(TEXT), Some(7));
+        assert_eq!(value(TEXT, REFUSED), Some(3));
+        assert_eq!(value(TEXT, "herd_refused"), None);
+        assert_eq!(pending(TEXT), [(0, 11)]);
+    }
+
+    #[test]
+    fn a_stopped_process_is_seen() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep is everywhere");
+        let pid = i32::try_from(child.id()).expect("pids fit");
+        assert!(!stands_still(pid).expect("it lives"));
+        stop(pid).expect("it stops");
+        assert!(stands_still(pid).expect("it lives"));
+        child.kill().expect("it is ours");
+        child.wait().expect("it ends");
+    }
+}

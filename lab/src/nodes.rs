@@ -1,0 +1,308 @@
+//! A herd of real nodes, on hosts of a pretend network or side by side on loopback, that can be disturbed.
+//!
+//! Who starts a node is the thread it ends with. A node keeps its number, its name, its directory and its address when
+//! it is killed and started again. Used by `histories` and `faults`.
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::error::{Context, Error, Result};
+use crate::net::conditions::Rate;
+use crate::net::{HostId, Network, Plan, presets, sandbox};
+use crate::peers::server::{Server, free_port};
+use crate::sys;
+
+/// The port of a node that has a host to itself.
+const PORT: u16 = 7_700;
+/// What the nodes of a herd prove to each other.
+const SECRET: &str = "6c6162206c6162206c6162206c616220";
+/// What was cut off for a while holds the same as the others after so long.
+const TOGETHER: Duration = Duration::from_secs(10);
+/// A node that was started again has its copies of what a history makes within this.
+pub(crate) const WHOLE_AGAIN: Duration = Duration::from_secs(20);
+/// Between two looks at a herd that is to be whole.
+const LOOK: Duration = Duration::from_millis(100);
+/// Cables of the nodes.
+pub(crate) const RATE: Rate = Rate::GBIT_1;
+/// Memory of a node.
+const MEMORY: &str = "256m";
+
+/// Hosts for nodes and clients.
+pub(crate) struct Hosts {
+    pub(crate) net: Network,
+    pub(crate) clients: HostId,
+    pub(crate) nodes: Vec<HostId>,
+}
+
+/// What kind of herd is wanted.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    pub(crate) program: PathBuf,
+    /// Nodes at first.
+    pub(crate) nodes: usize,
+    /// Nodes there is room for: the others come later.
+    pub(crate) room: usize,
+    /// Copies of each object, if the herd is told.
+    pub(crate) replicas: Option<u8>,
+    /// Memory of the last of the first nodes, if it has less than the others.
+    pub(crate) small: Option<&'static str>,
+    /// The control store, if the herd is told.
+    pub(crate) control: Option<String>,
+    /// Where logs and the nodes' own directories are.
+    pub(crate) dir: PathBuf,
+}
+
+/// A herd that runs; its nodes end when it is dropped, before their hosts vanish.
+pub(crate) struct Herd {
+    nodes: Vec<Mutex<Option<Server>>>,
+    /// Of all there is room for.
+    places: Vec<SocketAddr>,
+    /// `None`: all on loopback.
+    pub(crate) hosts: Option<Hosts>,
+    shape: Shape,
+}
+
+impl Hosts {
+    /// A switch with the clients' host and one for each node. The caller is inside the lab's own namespaces.
+    fn build(nodes: usize) -> Result<Self> {
+        let (plan, clients, nodes): (Plan, _, _) = presets::farm(nodes, RATE);
+        Ok(Self { net: plan.build()?, clients, nodes })
+    }
+
+    /// Hosts inside namespaces of our own, so that nothing outlives this run; where they cannot be had, none: then
+    /// everything is on loopback, and ends with this process too. Called first, while there is one thread.
+    pub(crate) fn own(nodes: usize) -> Result<Option<Self>> {
+        match sandbox::enter(false).and_then(|()| Self::build(nodes)) {
+            Err(error) if error.is_lacking() => {
+                println!("SKIPPED links that are cut, slow or broken: {error}");
+                Ok(None)
+            }
+            built => built.map(Some),
+        }
+    }
+
+    fn address(&self, number: usize) -> Ipv4Addr {
+        self.net.address(self.nodes[number])
+    }
+}
+
+impl Herd {
+    /// Starts the first nodes, one after the other: the first begins a herd, the others join it.
+    pub(crate) fn start(shape: Shape, hosts: Option<Hosts>) -> Result<Self> {
+        let place = |number| match &hosts {
+            Some(hosts) => Ok(SocketAddr::from((hosts.address(number), PORT))),
+            None => free_port(Ipv4Addr::LOCALHOST).map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
+        };
+        let places = (0..shape.room).map(place).collect::<Result<_>>()?;
+        let nodes = (0..shape.room).map(|_| Mutex::new(None)).collect();
+        let herd = Self { nodes, places, hosts, shape };
+        if herd.shape.nodes > 1 && !herd.knows(&["node", "--help"], "--join") {
+            let program = herd.shape.program.display();
+            return Err(Error::lacking(format!("{program} has no `node --join`: --nodes 1 is what it can do")));
+        }
+        (0..herd.shape.nodes).try_for_each(|number| herd.start_node(number))?;
+        Ok(herd)
+    }
+
+    /// The hosts, for another herd after this one has ended.
+    pub(crate) fn end(mut self) -> Option<Hosts> {
+        self.nodes.clear();
+        self.hosts.take()
+    }
+
+    /// Starts a node, anew or for the first time; its log goes on.
+    pub(crate) fn start_node(&self, number: usize) -> Result<()> {
+        let path = self.shape.dir.join(format!("node-{}.log", number + 1));
+        let log = File::options().create(true).append(true).open(&path);
+        let log = log.during(|| format!("create {}", path.display()))?;
+        let mut command = self.node_command(number)?;
+        command.stderr(log);
+        let node = Server::announced(command).map_err(|error| {
+            let said = fs::read_to_string(&path).unwrap_or_default();
+            error.within(&format!("node {}: {}", number + 1, said.trim()))
+        })?;
+        *lock(&self.nodes[number]) = Some(node);
+        Ok(())
+    }
+
+    fn node_command(&self, number: usize) -> Result<Command> {
+        let Shape { nodes, small, replicas, control, .. } = &self.shape;
+        let memory = small.filter(|_| number + 1 == *nodes).unwrap_or(MEMORY);
+        let place = self.places[number].to_string();
+        let mut command = self.command(number);
+        command.args(["node", "--listen", &place, "--threads", "2", "--memory", memory, "--plain"]);
+        command.args(["--log", "warn", "--name", &name_of(number)]);
+        command.env("HERD_SECRET", SECRET);
+        if let Some(replicas) = replicas.filter(|_| number == 0) {
+            command.args(["--replicas", &replicas.to_string()]);
+        }
+        if let Some(control) = control {
+            command.args(["--control", control]);
+        }
+        if *nodes > 1 {
+            let data = self.shape.dir.join(format!("node-{}", number + 1));
+            fs::create_dir_all(&data).during(|| format!("create {}", data.display()))?;
+            command.arg("--data").arg(&data);
+        }
+        if number > 0 {
+            command.args(["--join", &self.places[0].to_string()]);
+            if self.hosts.is_some() {
+                command.args(["--advertise", &place]);
+            }
+        }
+        Ok(command)
+    }
+
+    /// Whether each object is at several nodes.
+    pub(crate) fn keeps_copies(&self) -> bool {
+        self.shape.nodes > 1 && self.shape.replicas != Some(1)
+    }
+
+    /// Numbers of the nodes that were started.
+    pub(crate) fn numbers(&self) -> Vec<usize> {
+        (0..self.nodes.len()).filter(|&number| lock(&self.nodes[number]).is_some()).collect()
+    }
+
+    /// How many there are; they have the first numbers.
+    pub(crate) fn count(&self) -> usize {
+        self.numbers().len()
+    }
+
+    /// Whether there is a place for one more.
+    pub(crate) fn has_room(&self) -> bool {
+        self.count() < self.nodes.len()
+    }
+
+    /// The process of a node.
+    pub(crate) fn pid(&self, number: usize) -> i32 {
+        lock(&self.nodes[number]).as_ref().map_or(0, Server::pid)
+    }
+
+    /// Kills a node, in the midst of whatever it does.
+    pub(crate) fn kill(&self, number: usize) -> Result<()> {
+        let mut node = lock(&self.nodes[number]);
+        let Some(node) = node.as_mut() else { return Ok(()) };
+        sys::signal(node.pid(), libc::SIGKILL)?;
+        while node.alive() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Starts a node again that was killed, on its host, and waits until all copies are there again.
+    pub(crate) fn start_again(&self, number: usize) -> Result<()> {
+        self.start_node(number)?;
+        self.wait_whole(number, WHOLE_AGAIN)
+    }
+
+    /// Waits until the herd is whole, as that node sees it.
+    pub(crate) fn wait_whole(&self, number: usize, patience: Duration) -> Result<()> {
+        let begun = Instant::now();
+        while !self.is_whole(number)? {
+            if begun.elapsed() > patience {
+                let all = "the groups do not take writes, with all their copies,";
+                return Err(Error::new(format!("{all} after {patience:?}, as node {} sees it", number + 1)));
+            }
+            thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// Whether each group takes writes and has all its copies, as that node sees it.
+    fn is_whole(&self, number: usize) -> Result<bool> {
+        let status = self.status(number)?;
+        let groups = status["group_list"].as_array().map_or(&[][..], Vec::as_slice);
+        let is_whole = |group: &Value| group["stops"].is_null() && group["has"].as_u64() >= group["copies"].as_u64();
+        Ok(!groups.is_empty() && groups.iter().all(is_whole))
+    }
+
+    /// What `herd status` says by that node; null if nothing.
+    pub(crate) fn status(&self, number: usize) -> Result<Value> {
+        let mut command = self.command(number);
+        let node = self.places[number].to_string();
+        let output =
+            command.args(["status", "--json", "--node", &node]).output().during(|| "start herd status".into())?;
+        Ok(serde_json::from_slice(&output.stdout).unwrap_or_default())
+    }
+
+    /// Where the nodes are.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        self.numbers().into_iter().map(|number| self.places[number]).collect()
+    }
+
+    /// Where a node is, or will be.
+    pub(crate) fn place(&self, number: usize) -> SocketAddr {
+        self.places[number]
+    }
+
+    /// The program as a command on a node's host, which ends with this thread.
+    fn command(&self, number: usize) -> Command {
+        if let Some(hosts) = &self.hosts {
+            return hosts.net.command(hosts.nodes[number], &self.shape.program);
+        }
+        let mut command = Command::new(&self.shape.program);
+        sys::tie(&mut command, None);
+        command
+    }
+
+    /// Runs `work` where the clients are.
+    pub(crate) fn on_clients<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        match &self.hosts {
+            Some(hosts) => hosts.net.on(hosts.clients, work),
+            None => work(),
+        }
+    }
+
+    /// An error that names the nodes that have ended.
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        let is_dead = |number: &usize| lock(&self.nodes[*number]).as_mut().is_some_and(|node| !node.alive());
+        let dead = self.numbers().into_iter().filter(is_dead);
+        let dead: Vec<String> = dead.map(|number| format!("node {} has ended (see its log)", number + 1)).collect();
+        if dead.is_empty() { Ok(()) } else { Err(Error::new(dead.join(", "))) }
+    }
+
+    /// Whether a subcommand exits well and what it prints has that word.
+    pub(crate) fn knows(&self, arguments: &[&str], word: &str) -> bool {
+        let output = Command::new(&self.shape.program).args(arguments).output();
+        output.is_ok_and(|out| out.status.success() && String::from_utf8_lossy(&out.stdout).contains(word))
+    }
+
+    /// Has the herd compare its copies, where it can: whether it did. What was disturbed is given some time to come
+    /// together again: what differs then, differs.
+    pub(crate) fn fsck(&self) -> Result<bool> {
+        if !self.knows(&["fsck", "--help"], "fsck") {
+            return Ok(false);
+        }
+        let begun = Instant::now();
+        loop {
+            let mut command = self.command(0);
+            let node = self.places[0].to_string();
+            let output = command.args(["fsck", "--node", &node]).output().during(|| "start herd fsck".into())?;
+            if output.status.success() {
+                return Ok(true);
+            }
+            if begun.elapsed() > TOGETHER {
+                let said = [output.stdout, output.stderr].concat();
+                let said = String::from_utf8_lossy(&said);
+                return Err(Error::new(format!("herd fsck: {}: {}", output.status, said.trim())));
+            }
+            thread::sleep(Duration::from_millis(500));
+        }
+    }
+}
+
+/// What a node is called.
+pub(crate) fn name_of(number: usize) -> String {
+    format!("n{}", number + 1)
+}
+
+fn lock(node: &Mutex<Option<Server>>) -> MutexGuard<'_, Option<Server>> {
+    node.lock().unwrap_or_else(PoisonError::into_inner)
+}
