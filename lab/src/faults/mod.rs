@@ -244,6 +244,7 @@ impl Run<'_> {
             gates,
             seed: self.options.seed(),
             steps: step..step + EACH_ROUND,
+            serial: step as u64 * 1_000,
             operations: self.options.operations,
             small: usize::from(self.options.nodes) - 1,
             dir: self.dir,

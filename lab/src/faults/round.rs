@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Context, Error, Result};
 use crate::faults::body;
 use crate::faults::field::Field;
-use crate::faults::schedule;
+use crate::faults::schedule::{self, Step};
 use crate::faults::strike::Striker;
 use crate::faults::tally::Tally;
 use crate::histories::judge::{Judge, Verdict, Word};
@@ -38,7 +38,10 @@ pub(super) struct Round<'a> {
     pub(super) prefix: &'a str,
     pub(super) gates: &'a mut Vec<usize>,
     pub(super) seed: u64,
+    /// Those that are still to come.
     pub(super) steps: Range<usize>,
+    /// Makes names of a round differ.
+    pub(super) serial: u64,
     pub(super) operations: usize,
     pub(super) small: usize,
     pub(super) dir: &'a Path,
@@ -57,6 +60,10 @@ impl Round<'_> {
             seed: self.seed.wrapping_add(self.steps.start as u64),
             until: Instant::now() + LONGEST,
         };
+        let first = self.steps.start;
+        if self.all_steps().iter().any(|step| step.fills) {
+            self.striker(bodies, tally).fill()?;
+        }
         self.field.board().landed.clear();
         let made = self.disturb(&plan, bodies, tally);
         self.take_counts(tally);
@@ -71,7 +78,7 @@ impl Round<'_> {
         if self.herd.fsck()? {
             tally.compared += 1;
         }
-        let file = self.dir.join(format!("history-{}.ndjson", self.steps.start));
+        let file = self.dir.join(format!("history-{first}.ndjson"));
         record::write(&file, &records)?;
         says_enough(&records)?;
         Ok(file)
@@ -98,15 +105,23 @@ impl Round<'_> {
     }
 
     fn strike_all(&mut self, bodies: &mut VecDeque<String>, tally: &mut Tally) -> Result<()> {
-        let Self { herd, field, prefix, small, .. } = *self;
-        let mut serial = self.steps.start as u64 * 1_000;
-        for number in self.steps.clone() {
-            let step = schedule::step(self.seed, number, herd.hosts.is_some());
-            let mut striker =
-                Striker { herd, field, tally, prefix, small, gates: &mut *self.gates, bodies, serial: &mut serial };
-            println!("step {number}: {}", striker.strike(&step)?);
+        for step in self.all_steps() {
+            let line = self.striker(bodies, tally).strike(&step)?;
+            println!("step {}: {line}", self.steps.start);
+            self.steps.start += 1;
         }
         Ok(())
+    }
+
+    fn all_steps(&self) -> Vec<Step> {
+        let has_links = self.herd.hosts.is_some();
+        self.steps.clone().map(|number| schedule::step(self.seed, number, has_links)).collect()
+    }
+
+    fn striker<'b>(&'b mut self, bodies: &'b mut VecDeque<String>, tally: &'b mut Tally) -> Striker<'b> {
+        let Self { herd, field, prefix, small, .. } = *self;
+        let (gates, serial) = (&mut *self.gates, &mut self.serial);
+        Striker { herd, field, tally, prefix, small, gates, bodies, serial }
     }
 
     /// Reads everything that was acknowledged.

@@ -84,9 +84,6 @@ impl Striker<'_> {
     /// The fault, from aiming until the herd is whole; a line about it.
     pub(super) fn strike(&mut self, step: &Step) -> Result<String> {
         let begun = Instant::now();
-        if step.fills {
-            self.fill()?;
-        }
         let aim = self.aim_at(step)?;
         self.field.renew(self.gates);
         let (talk, herd, field) = (body::Talk::default(), self.herd, self.field);
@@ -128,7 +125,9 @@ impl Striker<'_> {
         format!("{:?} of node {} for {} ms", step.kind, aim.victim + 1, step.time_ms)
     }
 
-    fn fill(&mut self) -> Result<()> {
+    /// Makes a replica refuse writes, while nobody else writes: a `set` by memcached's protocol that finds no room takes
+    /// away what was there, which no register and no history knows of.
+    pub(super) fn fill(&mut self) -> Result<()> {
         let map = seen::map(self.herd, 0)?;
         *self.serial += 1;
         let prefix = format!("{}{}-", self.prefix, self.serial);
