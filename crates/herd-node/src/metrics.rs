@@ -108,6 +108,9 @@ pub(crate) struct Metrics {
     pub(crate) refused_copies: AtomicU64,
     /// Requests that were asked again and answered as the first time.
     pub(crate) answered_again: AtomicU64,
+    /// Groups that this node came to decide for, and those of them with writes under way of before.
+    pub(crate) take_overs: AtomicU64,
+    pub(crate) take_overs_pending: AtomicU64,
     verbs: [[VerbMetrics; VERBS]; DOORS],
 }
 

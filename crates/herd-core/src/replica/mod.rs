@@ -386,6 +386,8 @@ pub enum Effect<K, C, O> {
     /// All that is here of the group is to be dropped, in turns, and then [`Part::cleared`] to be called; effects that
     /// follow do not wait for it.
     Clear,
+    /// This node decides from now on, and did not before: so many writes were pending here, which are gone on with.
+    TookOver(usize),
     /// The peer broke the rules: its link is to be closed.
     Close(NodeId),
 }

@@ -183,6 +183,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             }
             self.writes.insert(key, Write::new(pending, None, Vec::new()));
         }
+        self.out.push(Effect::TookOver(self.writes.len()));
     }
 
     /// The view goes to a member, and nothing else before it has adopted it.

@@ -463,6 +463,10 @@ impl Share {
             Effect::Answer(ops, outcome) => ops.into_iter().for_each(|op| self.answer(cx, op, outcome)),
             Effect::Want(want) => cx.links.want(self.id, self.part.view().epoch, want),
             Effect::Clear => self.clearing = Some(Walk::default()),
+            Effect::TookOver(pending) => {
+                add(&cx.metrics().take_overs, 1);
+                add(&cx.metrics().take_overs_pending, u64::from(pending > 0));
+            }
             Effect::Close(peer) => self.close(cx, peer),
         }
     }

@@ -19,7 +19,7 @@ impl Shared {
         self.requests_text(&mut out);
         self.collections_text(&mut out);
         self.connections_text(&mut out);
-        self.herd_text(&mut out);
+        self.herd_text(&mut out, now);
         let (budget, used) = self.store.memory();
         gauge(&mut out, "herd_memory_bytes", "Memory the store may use.", budget);
         gauge(&mut out, "herd_memory_used_bytes", "Memory the store uses, overhead included.", used);

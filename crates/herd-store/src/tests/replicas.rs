@@ -280,6 +280,7 @@ impl World {
                 node.group.clear();
                 node.part.cleared(&mut node.group);
             }
+            Effect::TookOver(_) => {}
             Effect::Close(peer) => panic!("{id:?} says {peer:?} broke the rules"),
         }
     }

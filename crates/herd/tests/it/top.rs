@@ -41,7 +41,14 @@ fn a_second_of_a_herd_is_a_line_for_each_node_and_the_sum() {
     let metrics = text(&nodes[1].talk(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
     let handed_on = metrics.lines().find_map(|line| line.strip_prefix("herd_handed_on_total "));
     assert!(handed_on.is_some_and(|count| count.parse::<u64>().is_ok_and(|count| count > 0)), "{metrics}");
-    for part in ["herd_links{peer=\"n1\"}", "herd_group_state{group=\"0/", "role=\"primary\"} 1"] {
+    let led = metrics.lines().find_map(|line| line.strip_prefix("herd_take_overs_total ")?.parse::<u64>().ok());
+    assert!(led.is_some_and(|count| count > 0), "{metrics}");
+    for part in [
+        "herd_links{peer=\"n1\"}",
+        "herd_take_overs_pending_total 0\n",
+        "herd_group_state{group=\"0/",
+        "role=\"primary\"} 1",
+    ] {
         assert!(metrics.contains(part), "{part}: {metrics}");
     }
 }
@@ -52,11 +59,13 @@ fn writes_that_wait_are_told_of() {
     let dir = tempfile::tempdir().expect("a directory");
     let nodes = three(dir.path());
     all_serve(&nodes, &["n1", "n2", "n3"]);
-    let pending = || {
-        let metrics = text(&nodes[0].talk(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
-        let of = metrics.lines().filter_map(|line| line.strip_prefix("herd_group_pending_writes{group=\"0/"));
+    let told = |node: &Node, gauge: &str| {
+        let metrics = text(&node.talk(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
+        let of = metrics.lines().filter_map(|line| line.strip_prefix(gauge)?.strip_prefix("{group=\"0/"));
         of.map(|line| line.rsplit(' ').next().expect("a number").parse().expect("a number")).collect::<Vec<u64>>()
     };
+    let pending = || told(&nodes[0], "herd_group_pending_writes");
+    let prepared = || told(&nodes[1], "herd_group_prepared_writes").iter().sum::<u64>();
     let set = |number: u32| format!("set k{number} 0 0 1\r\nx\r\n");
     nodes[0].talk((set(0) + "quit\r\n").as_bytes());
     assert!(within(SOON, || pending() == [0; 8]), "it leads a third of the groups: {:?}", pending());
@@ -70,8 +79,10 @@ fn writes_that_wait_are_told_of() {
         most > 3
     });
     assert!(waits, "at most {most}");
+    assert!(within(SOON, || prepared() > 0), "the member that answers has them, too");
     nodes[2].signal("-CONT");
     assert!(within(SOON, || pending() == [0; 8]), "{:?}", pending());
+    assert!(within(SOON, || prepared() == 0), "{}", prepared());
 }
 
 #[test]

@@ -505,6 +505,7 @@ impl World {
             Effect::Want(Want::Joining(peer)) => drop(self.wants.insert((node.part.view().epoch, (true, peer)))),
             Effect::Want(Want::Removed(peer)) => drop(self.wants.insert((node.part.view().epoch, (false, peer)))),
             Effect::Clear => node.clears = true,
+            Effect::TookOver(_) => {}
             Effect::Close(peer) => self.fault = Some(format!("{id:?} says {peer:?} broke the rules")),
         }
     }
