@@ -59,6 +59,7 @@ pub struct LoopHandle {
     next: Arc<AtomicUsize>,
     open: Arc<AtomicU64>,
     open_max: u64,
+    start: Instant,
 }
 
 /// A place among the connections a node may have, given back when it is dropped.
@@ -91,6 +92,11 @@ impl Remote {
 }
 
 impl LoopHandle {
+    /// The time by the clock of the loops, ns: what a batch began with may be long ago.
+    pub fn now_ns(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
     /// Has all loops finish what is under way and end, within [`STOP_MS`].
     pub fn stop(&self) {
         self.stop_within(STOP_MS);
@@ -141,7 +147,7 @@ impl<S: Service> EventLoop<S> {
             Ok(Arc::new(Remote { waker, inbox: Mutex::default(), stats: Arc::default() }))
         };
         let loops = polls.iter().map(remote).collect::<io::Result<Vec<_>>>()?;
-        let handle = LoopHandle { loops: loops.into(), next: Arc::default(), open: Arc::default(), open_max };
+        let handle = LoopHandle { loops: loops.into(), next: Arc::default(), open: Arc::default(), open_max, start };
         let mut listeners = Some(listeners.into_iter().map(TcpListener::from_std).collect::<Vec<_>>());
         let mut group = Vec::new();
         for (i, (poll, service)) in polls.into_iter().zip(services).enumerate() {

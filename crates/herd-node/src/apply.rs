@@ -135,7 +135,7 @@ fn apply_other<R>(
         return apply_unlocked(cx, c, name, op, finish);
     }
     let before = found.as_ref().map(|found| found.head);
-    let decided = decide(op, &There { found, left: entry.left() }, &circumstances(cx, c, &entry));
+    let decided = decide(op, &There { found, left: entry.left() }, &circumstances(cx, op, c, &entry));
     if let Ok(Decided { change: Change::Put(New { value: NewValue::Parts(_), .. }), .. }) = &decided {
         drop(entry);
         return apply_unlocked(cx, c, name, op, finish);
@@ -240,7 +240,7 @@ fn apply_unlocked<R>(
             if entry.seat() != Seat::Alone {
                 return Err(Elsewhere);
             }
-            (entry.found().as_ref().map(Snapshot::of), entry.left(), circumstances(cx, c, &entry))
+            (entry.found().as_ref().map(Snapshot::of), entry.left(), circumstances(cx, op, c, &entry))
         };
         let there = There { found: snapshot.as_ref().map(Snapshot::found), left };
         let decided = decide(op, &there, &at).and_then(|decided| built(cx, (c, name), decided, snapshot.as_ref()));
@@ -262,9 +262,9 @@ fn apply_unlocked<R>(
     Ok(finish(Outcome { before, done: Err(Error::new(ErrorKind::Busy, text)), at: At::Here(&mut entry) }))
 }
 
-fn circumstances(cx: &Context, c: &Collection, entry: &Entry<'_>) -> Circumstances {
+fn circumstances<B>(cx: &Context, op: &Op<'_, B>, c: &Collection, entry: &Entry<'_>) -> Circumstances {
     let (next_version, id) = (entry.next_version(), entry.id());
-    Circumstances { now_ms: cx.now.unix_ms, next_version, id, evicts: c.class().evicts() }
+    Circumstances { now_ms: cx.decides_ms(op), next_version, id, evicts: c.class().evicts() }
 }
 
 /// Does what was decided, and concludes.

@@ -15,6 +15,8 @@ use herd_core::collection::Class;
 use herd_core::door::memcached::Clock;
 use herd_core::key::CollectionId;
 use herd_core::limits::WIRE_FIRST_CREDIT_BYTES;
+use herd_core::method::Method;
+use herd_core::op::{Action, Op};
 use herd_core::place::{Life, Map};
 use herd_core::wire::MapMark;
 use herd_core::wire::{Header, Status};
@@ -194,6 +196,16 @@ impl Context {
     /// The clocks as memcached's replies need them.
     pub(crate) fn clock(&self) -> Clock {
         Clock { now_ms: self.now.unix_ms, node_s: self.now.uptime_s }
+    }
+
+    /// When an operation is decided, ms since 1970. For a lock that is looked up anew: it may have come in the midst of
+    /// a batch that began long before, as threads stand still where processors are few, and no lease may end earlier
+    /// than its holder counts from when it asked.
+    pub(crate) fn decides_ms<B>(&self, op: &Op<'_, B>) -> u64 {
+        match (&op.action, self.shared.loops.get()) {
+            (Action::Execute(Method::Lock(_)), Some(loops)) => self.shared.now_at(loops.now_ns()).unix_ms,
+            _ => self.now.unix_ms,
+        }
     }
 
     /// The clock that requests see was moved.

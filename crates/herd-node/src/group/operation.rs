@@ -333,7 +333,7 @@ fn decide_one(
 ) -> Option<Told> {
     let was = state.head();
     let at = Circumstances {
-        now_ms: place.copies.cx.now.unix_ms,
+        now_ms: place.copies.cx.decides_ms(op),
         next_version: place.next_version(),
         id: place.id,
         evicts: place.c.class().evicts(),
@@ -507,7 +507,7 @@ pub(crate) fn read(
     let object = found.as_ref().map(|found| Arc::new(Snapshot::of(found)));
     let there = There { found, left: entry.left() };
     let at = Circumstances {
-        now_ms: cx.now.unix_ms,
+        now_ms: cx.decides_ms(op),
         next_version: entry.next_version(),
         id: entry.id(),
         evicts: c.class().evicts(),

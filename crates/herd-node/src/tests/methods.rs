@@ -2,12 +2,14 @@
 
 use super::{frame, frames_of, request, say};
 use crate::drive::{Peer, World};
+use crate::service::NodeService;
 use herd_core::ErrorKind;
 use herd_core::entry::Token;
 use herd_core::limits::{BLOCK_BYTES, WIRE_OPEN_REQUESTS_MAX};
 use herd_core::method::push_item;
 use herd_core::wire::{CODE_NEWER, FLAG_RANGE, Fields, Header, Status, Verb};
-use std::time::Duration;
+use herd_net::EventLoop;
+use std::time::{Duration, Instant};
 
 type Reply = (Status, u64, Vec<u8>);
 
@@ -83,6 +85,22 @@ fn nothing_is_taken_out_by_a_connection_that_has_too_many_requests_open() {
     }
     assert_eq!(execute(&mut world, peer, b"n", "get-and-remove", &[]).0, Status::Error(ErrorKind::Busy));
     assert_eq!(get(&mut world, other, b"n").2, [7; BLOCK_BYTES]);
+}
+
+/// A request may be served long after its batch began, as threads stand still: the lease counts from when it is served.
+#[test]
+fn a_lease_does_not_begin_before_its_request_came() {
+    let mut world = World::new();
+    let peer = world.connect();
+    // By the clock of the loops a second has gone by since the batch began.
+    let start = Instant::now().checked_sub(Duration::from_secs(1)).expect("it was before");
+    let loops = EventLoop::<NodeService>::group(Vec::new(), Vec::new(), 0, start).expect("no loops").0;
+    assert!(world.shared.loops.set(loops).is_ok());
+    let (_, _, answer) = execute(&mut world, peer, b"lock", "lock", &[b"exclusive", b"20000"]);
+    let token = herd_core::method::items(&answer).expect("a list")[1].to_vec();
+    world.pass(Duration::from_millis(20_500));
+    let (status, ..) = execute(&mut world, peer, b"lock", "check", &[&token]);
+    assert_eq!(status, Status::Ok, "it lasts for 20 s");
 }
 
 /// What a lock's successor did can't be undone by a holder that was away, through any door.
