@@ -5,7 +5,7 @@
 #   make bench    measure beside memcached, Redis and others (MEMCACHED=path, POGOCACHE=path, ROUNDS=7, LINES=c,d)
 #   make figures  measure and draw the papers' figures again on pretend networks (ROUNDS=3, FULL=1: every cell)
 #   make histories  have clients ask real nodes that stop and lose their links, and judge each answer (HISTORIES=100 NODES=3)
-#   make faults   kill, stop and cut off nodes with writes under way, and look for what was acknowledged (FAULTS=200 SEED=1)
+#   make faults   kill, stop and cut off nodes with writes under way, and look for what was acknowledged (FAULTS=200 SEED=1 ETCD=path)
 #   make check    measure whether the lab's pretend networks do what they say
 #   make fuzz     fuzz every parser and session (FUZZ_SECONDS=600 of CPU each, FUZZ_JOBS=1 at once)
 #   make bugs     plant bugs, one at a time, and have the simulator find each
@@ -66,7 +66,7 @@ histories: build
 faults: build
 	@scripts/need golang-go=go iproute2=ip nftables=nft redis-server=redis-server
 	cd lab/histories && go build -mod=readonly -buildvcs=false -trimpath -o ../../target/release/herd-histories .
-	target/release/herd-lab faults --herd $(HERD) --faults $(FAULTS) --seed $(SEED) --beside
+	target/release/herd-lab faults --herd $(HERD) --faults $(FAULTS) --seed $(SEED) --beside $(if $(ETCD),--etcd $(ETCD))
 
 check: build
 	@scripts/need iproute2=ip nftables=nft iperf3=iperf3

@@ -14,6 +14,7 @@ mod crowd;
 mod differ;
 mod engine;
 mod error;
+mod etcd;
 #[cfg(test)]
 mod fake;
 mod faults;

@@ -127,6 +127,11 @@ impl Map {
         self.members.keys().copied()
     }
 
+    /// Whether a group has more members than so many: a copy goes from one node to another.
+    pub(crate) fn has_more_than(&self, members: usize) -> bool {
+        self.members.values().any(|group| group.len() > members)
+    }
+
     fn hash(&self, collection: u64, name: &[u8]) -> u64 {
         let mut hasher = SipHasher13::new_with_key(&self.key);
         hasher.write(&collection.to_le_bytes());

@@ -6,7 +6,7 @@
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::error::{Context, Error, Result};
+use crate::etcd::Etcd;
 use crate::net::conditions::Rate;
 use crate::net::{HostId, Network, Plan, presets, sandbox};
 use crate::peers::server::{Server, free_port};
@@ -27,6 +28,8 @@ const SECRET: &str = "6c6162206c6162206c6162206c616220";
 const TOGETHER: Duration = Duration::from_secs(10);
 /// A node that was started again has its copies of what a history makes within this.
 pub(crate) const WHOLE_AGAIN: Duration = Duration::from_secs(20);
+/// A warden has its office again within this, when its etcd serves.
+const OFFICE: Duration = Duration::from_secs(30);
 /// Between two looks at a herd that is to be whole.
 const LOOK: Duration = Duration::from_millis(100);
 /// Cables of the nodes.
@@ -53,8 +56,8 @@ pub(crate) struct Shape {
     pub(crate) replicas: Option<u8>,
     /// Memory of the last of the first nodes, if it has less than the others.
     pub(crate) small: Option<&'static str>,
-    /// The control store, if the herd is told.
-    pub(crate) control: Option<String>,
+    /// The etcd that keeps its map, if it does not itself; with hosts, it has the one behind those of the nodes.
+    pub(crate) etcd: Option<PathBuf>,
     /// Where logs and the nodes' own directories are.
     pub(crate) dir: PathBuf,
 }
@@ -65,6 +68,7 @@ pub(crate) struct Herd {
     /// Of all there is room for.
     places: Vec<SocketAddr>,
     /// `None`: all on loopback.
+    etcd: Mutex<Option<Etcd>>,
     pub(crate) hosts: Option<Hosts>,
     shape: Shape,
 }
@@ -88,7 +92,8 @@ impl Hosts {
         }
     }
 
-    fn address(&self, number: usize) -> Ipv4Addr {
+    /// Of the host of that number.
+    pub(crate) fn address(&self, number: usize) -> Ipv4Addr {
         self.net.address(self.nodes[number])
     }
 }
@@ -102,7 +107,9 @@ impl Herd {
         };
         let places = (0..shape.room).map(place).collect::<Result<_>>()?;
         let nodes = (0..shape.room).map(|_| Mutex::new(None)).collect();
-        let herd = Self { nodes, places, hosts, shape };
+        let begin = |program: &PathBuf| Etcd::start(program, &shape.dir.join("etcd"), hosts.as_ref(), shape.room);
+        let etcd = shape.etcd.as_ref().map(begin).transpose()?;
+        let herd = Self { nodes, places, hosts, etcd: Mutex::new(etcd), shape };
         if herd.shape.nodes > 1 && !herd.knows(&["node", "--help"], "--join") {
             let program = herd.shape.program.display();
             return Err(Error::lacking(format!("{program} has no `node --join`: --nodes 1 is what it can do")));
@@ -114,11 +121,23 @@ impl Herd {
     /// The hosts, for another herd after this one has ended.
     pub(crate) fn end(mut self) -> Option<Hosts> {
         self.nodes.clear();
+        *lock(&self.etcd) = None;
         self.hosts.take()
     }
 
-    /// Starts a node, anew or for the first time; its log goes on.
+    /// Starts a node, anew or for the first time; its log goes on. Where the map is in an etcd that may just have come
+    /// back, the warden refuses nodes until it has its office again: then that is tried for a while.
     pub(crate) fn start_node(&self, number: usize) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            match self.try_to_start(number) {
+                Err(_) if self.has_etcd() && begun.elapsed() < OFFICE => thread::sleep(LOOK),
+                started => return started,
+            }
+        }
+    }
+
+    fn try_to_start(&self, number: usize) -> Result<()> {
         let path = self.shape.dir.join(format!("node-{}.log", number + 1));
         let log = File::options().create(true).append(true).open(&path);
         let log = log.during(|| format!("create {}", path.display()))?;
@@ -132,8 +151,57 @@ impl Herd {
         Ok(())
     }
 
+    /// Whether an etcd keeps its map.
+    pub(crate) fn has_etcd(&self) -> bool {
+        lock(&self.etcd).is_some()
+    }
+
+    /// Does something with the etcd of this herd; `None`: it has none.
+    pub(crate) fn with_etcd<T>(&self, work: impl FnOnce(&mut Etcd, Option<&Hosts>) -> Result<T>) -> Result<Option<T>> {
+        let mut etcd = lock(&self.etcd);
+        etcd.as_mut().map(|etcd| work(etcd, self.hosts.as_ref())).transpose()
+    }
+
+    /// Has a node give all away that it keeps, or no more of it: the command, which ends with this thread.
+    pub(crate) fn drain(&self, number: usize, by: usize, cancels: bool) -> Result<Child> {
+        let path = self.shape.dir.join("drain.log");
+        let log = File::options().create(true).append(true).open(&path);
+        let mut command = self.command(by);
+        command.args(["drain", &name_of(number), "--node", &self.places[by].to_string()]);
+        command.args(cancels.then_some("--cancel"));
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(log.during(|| format!("create {}", path.display()))?);
+        command.spawn().during(|| "start herd drain".into())
+    }
+
+    /// Ends a node that was drained, and waits until node `by` says that the herd has forgotten it: then there is a
+    /// place for another one.
+    pub(crate) fn let_go(&self, number: usize, by: usize, patience: Duration) -> Result<()> {
+        *lock(&self.nodes[number]) = None;
+        let (begun, name) = (Instant::now(), name_of(number));
+        loop {
+            let status = self.status(by)?;
+            if let Some(nodes) = status["nodes"].as_array()
+                && nodes.iter().all(|node| node["name"] != *name)
+            {
+                break;
+            }
+            if begun.elapsed() > patience {
+                return Err(Error::new(format!("{name} was drained and has ended, and is not forgotten")));
+            }
+            thread::sleep(LOOK);
+        }
+        let data = self.data(number);
+        fs::remove_dir_all(&data).during(|| format!("remove {}", data.display()))
+    }
+
+    /// A node's own directory.
+    fn data(&self, number: usize) -> PathBuf {
+        self.shape.dir.join(format!("node-{}", number + 1))
+    }
+
     fn node_command(&self, number: usize) -> Result<Command> {
-        let Shape { nodes, small, replicas, control, .. } = &self.shape;
+        let Shape { nodes, small, replicas, .. } = &self.shape;
         let memory = small.filter(|_| number + 1 == *nodes).unwrap_or(MEMORY);
         let place = self.places[number].to_string();
         let mut command = self.command(number);
@@ -143,11 +211,11 @@ impl Herd {
         if let Some(replicas) = replicas.filter(|_| number == 0) {
             command.args(["--replicas", &replicas.to_string()]);
         }
-        if let Some(control) = control {
-            command.args(["--control", control]);
+        if let Some(control) = lock(&self.etcd).as_ref().map(Etcd::control).filter(|_| number == 0) {
+            command.args(["--control", &control]).env("HERD_ETCD_FORCE", "1");
         }
         if *nodes > 1 {
-            let data = self.shape.dir.join(format!("node-{}", number + 1));
+            let data = self.data(number);
             fs::create_dir_all(&data).during(|| format!("create {}", data.display()))?;
             command.arg("--data").arg(&data);
         }
@@ -165,19 +233,19 @@ impl Herd {
         self.shape.nodes > 1 && self.shape.replicas != Some(1)
     }
 
-    /// Numbers of the nodes that were started.
+    /// Numbers of the nodes that were started, and not let go.
     pub(crate) fn numbers(&self) -> Vec<usize> {
         (0..self.nodes.len()).filter(|&number| lock(&self.nodes[number]).is_some()).collect()
     }
 
-    /// How many there are; they have the first numbers.
+    /// How many there are.
     pub(crate) fn count(&self) -> usize {
         self.numbers().len()
     }
 
-    /// Whether there is a place for one more.
-    pub(crate) fn has_room(&self) -> bool {
-        self.count() < self.nodes.len()
+    /// The number of one more, if there is a place for it.
+    pub(crate) fn vacancy(&self) -> Option<usize> {
+        (0..self.nodes.len()).find(|&number| lock(&self.nodes[number]).is_none())
     }
 
     /// The process of a node.
@@ -303,6 +371,6 @@ pub(crate) fn name_of(number: usize) -> String {
     format!("n{}", number + 1)
 }
 
-fn lock(node: &Mutex<Option<Server>>) -> MutexGuard<'_, Option<Server>> {
-    node.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
+    it.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -155,10 +155,11 @@ impl Field {
             let Some(mut door) = doors.take() else { continue };
             let register = self.board().own[writer][place];
             let end = self.write(register, &mut door.1, Some(writer));
-            if end == End::Unknown {
+            if matches!(end, End::Removed | End::Unknown) {
                 let mut board = self.board();
                 board.own[writer][place] = self.add(&mut board);
-            } else {
+            }
+            if end != End::Unknown {
                 doors.give_back(door);
             }
             doors.rest();
@@ -179,13 +180,14 @@ impl Field {
         let end = match door.ask(&request) {
             Ok((Outcome::Answered(answer), _)) if answer.status == Status::Ok => End::Acknowledged,
             Ok((Outcome::Refused(_), _)) => End::Refused,
+            Ok((Outcome::Removed, _)) => End::Removed,
             Ok(_) | Err(_) => End::Unknown,
         };
         let mut board = self.board();
         board.registers[register].end(number, end);
         *match end {
             End::Acknowledged => &mut board.acknowledged,
-            End::Refused => &mut board.refused,
+            End::Refused | End::Removed => &mut board.refused,
             End::Unknown => &mut board.unknown,
         } += 1;
         if let Some(writer) = writer {

@@ -44,6 +44,10 @@ fn names(herd: &Herd, map: &Map, small: usize, prefix: &str) -> Vec<String> {
         let members = group.map(|group| map.members(group)).unwrap_or_default();
         members.iter().position(|member| *member == small).is_some_and(|place| place > 0)
     };
+    // It may keep nothing just now.
+    if !map.groups().any(|group| map.members(group).iter().skip(1).any(|member| *member == small)) {
+        return Vec::new();
+    }
     (0..1_000_000).map(|number| format!("{prefix}fill-{number}")).filter(is_backup).take(MOST).collect()
 }
 

@@ -63,9 +63,9 @@ pub(crate) struct Options {
     /// Go on with the run of this seed where it was broken off.
     #[arg(long, requires = "seed")]
     resume: bool,
-    /// The control store of the herd, as its nodes are told.
-    #[arg(long, value_name = "embedded|etcd://A:P")]
-    control: Option<String>,
+    /// An etcd, whatever its version: it keeps the map of the herd, and is killed and stopped too.
+    #[arg(long, value_name = "PROGRAM")]
+    etcd: Option<PathBuf>,
     /// The checker [default: herd-histories beside this program].
     #[arg(long)]
     checker: Option<PathBuf>,
@@ -116,12 +116,12 @@ impl Options {
 
     /// The command that does the same again, without places of this machine.
     fn command(&self) -> String {
-        let Self { faults, nodes, operations, control, .. } = self;
+        let Self { faults, nodes, operations, etcd, .. } = self;
         let seed = self.seed();
-        let control = control.as_ref().map(|control| format!(" --control {control}")).unwrap_or_default();
+        let etcd = if etcd.is_some() { " --etcd etcd" } else { "" };
         format!(
             "herd-lab faults --herd target/release/herd --seed {seed} --faults {faults} --nodes {nodes} \
-             --operations {operations}{control}"
+             --operations {operations}{etcd}"
         )
     }
 }
@@ -130,7 +130,7 @@ impl Options {
 pub(crate) fn run(options: &Options) -> Result<bool> {
     let options = options.clone().settled();
     let room = usize::from(options.nodes) + 1;
-    let hosts = Hosts::own(room)?;
+    let hosts = Hosts::own(room + usize::from(options.etcd.is_some()))?;
     let dir = options.out.join(format!("seed-{}", options.seed()));
     let state = if options.resume {
         State::read(&dir)?.of(&options.command())?
@@ -139,7 +139,9 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     };
     println!("{}, files in {}", options.command(), dir.display());
     let mut run = Run { options: &options, dir: &dir, state, judge: find_judge(&options)?, life: None, hosts };
-    run.say_what_is_left_out();
+    if options.etcd.is_none() {
+        println!("SKIPPED etcd killed and paused: the map is kept by the herd itself (--etcd)");
+    }
     run.go_on()
 }
 
@@ -175,22 +177,6 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// What cannot befall this herd, and why.
-    fn say_what_is_left_out(&self) {
-        let help = |words: &[&str]| {
-            let output = std::process::Command::new(&self.options.herd).args(words).output();
-            output.map(|out| String::from_utf8_lossy(&out.stdout).into_owned()).unwrap_or_default()
-        };
-        let has = |text: &str, verb: &str| text.lines().any(|line| line.trim_start().starts_with(verb));
-        let lacks = |what: &str, has: bool| {
-            let why = if has { "this runner does not drive it yet" } else { "this herd has no such command or option" };
-            println!("SKIPPED {what}: {why}");
-        };
-        lacks("faults while a node drains (herd drain)", has(&help(&["--help"]), "drain "));
-        lacks("faults while a slot moves (herd group move)", has(&help(&["group", "--help"]), "move "));
-        lacks("etcd killed and paused (herd node --control)", has(&help(&["node", "--help"]), "--control"));
-    }
-
     /// Round after round until enough faults have hit, or something is wrong.
     fn go_on(&mut self) -> Result<bool> {
         let begun = Instant::now();
@@ -267,9 +253,8 @@ impl Run<'_> {
         }
         fs::create_dir_all(&dir).during(|| format!("create {}", dir.display()))?;
         let nodes = usize::from(self.options.nodes);
-        let (program, control) = (self.options.herd.clone(), self.options.control.clone());
-        let shape =
-            Shape { program, nodes, room: nodes + 1, replicas: Some(3), small: Some(fill::MEMORY), control, dir };
+        let (program, etcd) = (self.options.herd.clone(), self.options.etcd.clone());
+        let shape = Shape { program, nodes, room: nodes + 1, replicas: Some(3), small: Some(fill::MEMORY), etcd, dir };
         let herd = Herd::start(shape, self.hosts.take())?;
         let prefix = format!("{}.{step}.", self.options.seed());
         let field = Field::new(prefix.clone());

@@ -142,6 +142,6 @@ fn told(register: &Register, outcome: &Outcome) -> Option<u64> {
     match outcome {
         Outcome::Answered(answer) if answer.status == Status::NotFound => Some(0),
         Outcome::Answered(answer) => register.number(&answer.value),
-        Outcome::Refused(_) | Outcome::Unknown => None,
+        Outcome::Refused(_) | Outcome::Removed | Outcome::Unknown => None,
     }
 }

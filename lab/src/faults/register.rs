@@ -3,7 +3,8 @@
 //! As nobody else writes it, what a read may tell follows from what its writer was told: at least what had been
 //! acknowledged, or read by anybody, when the read was asked; at most what had been tried when it was answered; and
 //! never what was refused. After a write of unknown outcome nothing more is written to it: so that write may still be
-//! done at any time, and yet no number ever goes back.
+//! done at any time, and yet no number ever goes back. Nor is there after a `set` by memcached's protocol that found no
+//! room: that removes what was there.
 
 use std::collections::BTreeSet;
 
@@ -13,6 +14,8 @@ pub(super) enum End {
     Acknowledged,
     /// The client was told that nothing was done.
     Refused,
+    /// It was not done, and what was there before may have been removed in its place.
+    Removed,
     /// It may have been done, or may yet be.
     Unknown,
 }
@@ -38,6 +41,8 @@ pub(super) struct Register {
     refused: BTreeSet<u64>,
     /// Nothing more is written to it.
     is_closed: bool,
+    /// It may be absent, whatever had been written.
+    may_be_absent: bool,
 }
 
 impl Register {
@@ -59,6 +64,10 @@ impl Register {
         match end {
             End::Acknowledged => self.floor = self.floor.max(number),
             End::Refused => drop(self.refused.insert(number)),
+            End::Removed => {
+                self.refused.insert(number);
+                (self.is_closed, self.may_be_absent) = (true, true);
+            }
             End::Unknown => self.is_closed = true,
         }
     }
@@ -79,6 +88,9 @@ impl Register {
         }
         if self.refused.contains(&told) {
             return Err(Wrong::Refused(told));
+        }
+        if told == 0 && self.may_be_absent {
+            return Ok(());
         }
         if told < must {
             return Err(Wrong::Old { must, told });
@@ -145,6 +157,14 @@ mod tests {
         assert_eq!(register.read(1, 2), Err(Wrong::Refused(2)));
         assert_eq!(register.read(1, 1), Ok(()));
         assert_eq!(register.begin(), Some(3));
+    }
+
+    #[test]
+    fn a_write_without_room_may_have_removed_what_was_there_and_nothing_else() {
+        let mut register = written(&[End::Acknowledged, End::Removed]);
+        assert_eq!(register.begin(), None);
+        assert_eq!((register.read(1, 1), register.read(1, 0)), (Ok(()), Ok(())));
+        assert_eq!(register.read(1, 2), Err(Wrong::Refused(2)));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Context, Error, Result};
 use crate::faults::body;
 use crate::faults::field::Field;
-use crate::faults::schedule::{self, Step};
+use crate::faults::schedule::{self, Has, Step};
 use crate::faults::strike::Striker;
 use crate::faults::tally::Tally;
 use crate::histories::judge::{Judge, Verdict, Word};
@@ -50,9 +50,8 @@ pub(super) struct Round<'a> {
 impl Round<'_> {
     /// Runs it; the file of its history.
     pub(super) fn run(&mut self, bodies: &mut VecDeque<String>, tally: &mut Tally) -> Result<PathBuf> {
-        let nodes = self.herd.addresses();
-        let plan = Plan {
-            nodes: nodes.clone(),
+        let mut plan = Plan {
+            nodes: self.herd.addresses(),
             prefix: format!("{}{}.", self.prefix, self.steps.start),
             clients: CLIENTS,
             operations: self.operations,
@@ -70,7 +69,9 @@ impl Round<'_> {
         let mut records = made?;
         self.herd.check_alive()?;
         self.herd.wait_whole(0, WHOLE)?;
-        let looked = self.look(&nodes, bodies);
+        // Others may have come, and some have gone.
+        plan.nodes = self.herd.addresses();
+        let looked = self.look(&plan.nodes, bodies);
         self.take_counts(tally);
         looked?;
         records.extend(self.herd.on_clients(|| work::last_reads(&plan))?);
@@ -114,8 +115,8 @@ impl Round<'_> {
     }
 
     fn all_steps(&self) -> Vec<Step> {
-        let has_links = self.herd.hosts.is_some();
-        self.steps.clone().map(|number| schedule::step(self.seed, number, has_links)).collect()
+        let has = Has { links: self.herd.hosts.is_some(), etcd: self.herd.has_etcd() };
+        self.steps.clone().map(|number| schedule::step(self.seed, number, has)).collect()
     }
 
     fn striker<'b>(&'b mut self, bodies: &'b mut VecDeque<String>, tally: &'b mut Tally) -> Striker<'b> {

@@ -16,8 +16,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Copies that a node had no room for.
 pub(super) const REFUSED: &str = "herd_refused_copies_total";
+/// Groups that a node came to decide for with writes pending.
+const TAKE_OVERS: &str = "herd_take_overs_pending_total";
 const EPOCH: &str = "herd_map_epoch";
 const PENDING: &str = "herd_group_pending_writes";
+const PREPARED: &str = "herd_group_prepared_writes";
 
 /// The map that a node goes by.
 pub(super) fn map(herd: &Herd, node: usize) -> Result<Map> {
@@ -44,13 +47,29 @@ pub(super) fn epoch(metrics: &str) -> Option<u64> {
 
 /// The groups that a node leads in which writes wait for other members.
 pub(super) fn pending(metrics: &str) -> Vec<Group> {
+    groups(metrics, PENDING)
+}
+
+/// The groups of which writes are prepared at a node, and neither committed nor dropped.
+pub(super) fn prepared(metrics: &str) -> Vec<Group> {
+    groups(metrics, PREPARED)
+}
+
+/// The groups for which a gauge is above 0.
+fn groups(metrics: &str, gauge: &str) -> Vec<Group> {
     let group = |line: &str| {
-        let (group, count) = line.strip_prefix(PENDING)?.strip_prefix("{group=\"")?.split_once("\"} ")?;
+        let (group, count) = line.strip_prefix(gauge)?.strip_prefix("{group=\"")?.split_once("\"} ")?;
         let (spread, number) = group.split_once('/')?;
-        let waits = count.trim().parse::<u64>().ok()? > 0;
-        Some((spread.parse().ok()?, number.parse().ok()?)).filter(|_| waits)
+        let is_any = count.trim().parse::<u64>().ok()? > 0;
+        Some((spread.parse().ok()?, number.parse().ok()?)).filter(|_| is_any)
     };
     metrics.lines().filter_map(group).collect()
+}
+
+/// How often nodes other than this one took over with writes pending, since they started.
+pub(super) fn take_overs(herd: &Herd, but: usize) -> Result<u64> {
+    let others = herd.numbers().into_iter().filter(|&number| number != but);
+    others.map(|number| Ok(value(&metrics(herd, number)?, TAKE_OVERS).unwrap_or(0))).sum()
 }
 
 /// The node of the warden, as another node tells.
@@ -93,14 +112,14 @@ mod tests {
 
     const TEXT: &str = "# HELP herd_map_epoch Epoch\n# TYPE herd_map_epoch gauge\nherd_map_epoch 7\n\
         herd_refused_copies_total 3\nherd_group_pending_writes{group=\"0/3\"} 0\n\
-        herd_group_pending_writes{group=\"0/11\"} 2\n";
+        herd_group_pending_writes{group=\"0/11\"} 2\nherd_group_prepared_writes{group=\"1/3\"} 1\n";
 
     #[test]
     fn metrics_are_read() {
         assert_eq!(epoch(TEXT), Some(7));
         assert_eq!(value(TEXT, REFUSED), Some(3));
         assert_eq!(value(TEXT, "herd_refused"), None);
-        assert_eq!(pending(TEXT), [(0, 11)]);
+        assert_eq!((pending(TEXT), prepared(TEXT)), (vec![(0, 11)], vec![(1, 3)]));
     }
 
     #[test]

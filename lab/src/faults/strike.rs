@@ -5,28 +5,36 @@
 //! That is either a put of several MiB of which half has been sent (`body`; values of that size travel to the members
 //! as they come), or a small write of a register (`field`) that was not acknowledged within 5 ms (`HELD_NS`) after it
 //! either: then its answer was not merely on its way. How many held up small writes is counted too (`held`). A node
-//! that joins counts if any write was so under way.
+//! that joins, and an etcd that is killed or stopped, count if any write was so under way.
 //!
 //! **Pending at the victim** (`KillPending`) is shown, not guessed: another member of the victim's group is stopped
-//! first, so that no write of the group can be committed; the primary's `/metrics` then say that writes of this group
-//! are pending, and 20 ms later, all links being well, the victim has them: it led the group, or prepared them. The
-//! victim is killed, then the other member goes on. If the victim led the group, the third member has them pending, and
-//! when the map names another primary, that one has *taken over with pendings*.
+//! first, so that no write of the group can be committed; then the primary's `/metrics` say that writes of this group
+//! wait, and the victim's own that such are prepared there. The victim is killed, then the other member goes on. If the
+//! victim led the group, another primary is named, and a node has counted that it took over with writes pending, that
+//! was a *take-over with pendings*.
+//!
+//! **While copies move** (`moving`): a node that comes is waited for until the map shows that a copy goes to it, one
+//! that drains until one goes from it. Then, as the seed has it, that node is killed or stopped, or another one is, or
+//! the drain is called off (`Within`). A node that is empty is ended, and its place is another one's. Faults of that
+//! kind count among the others if they held up a small write.
 //!
 //! **A get in its socket** (`outlast`) is sent when each thread of the victim stands still.
 //!
 //! After each fault the herd is whole again before the next: so fewer than k members of a group fall within one repair.
+//! The node of the warden is never drained (it must go on running), nor is the small one (it must have copies).
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::process::Child;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::error::{Error, Result};
+use crate::error::{Context, Error, Result};
 use crate::faults::field::Field;
 use crate::faults::register::End;
-use crate::faults::schedule::{Kind, Step};
+use crate::faults::schedule::{Kind, Step, Within};
 use crate::faults::tally::{Branch, Tally};
 use crate::faults::{body, fill, outlast, seen};
 use crate::histories::nemesis::SLOW;
@@ -43,12 +51,19 @@ const FRESH_NS: u64 = 150_000;
 const AIM: Duration = Duration::from_millis(800);
 /// Writes of a group whose member is stopped are pending within this.
 const PENDING: Duration = Duration::from_millis(600);
-/// Prepares reach a member that lives within this.
-const PREPARED: Duration = Duration::from_millis(20);
 /// Another node leads within this.
 const TAKEN_OVER: Duration = Duration::from_secs(10);
 /// All copies are there again within this.
 const WHOLE: Duration = Duration::from_secs(40);
+/// Copies move for a node that comes or drains within this.
+const MOVES: Duration = Duration::from_secs(8);
+/// A node is empty within this, and forgotten.
+const EMPTY: Duration = Duration::from_secs(60);
+const FORGOTTEN: Duration = Duration::from_secs(30);
+/// As many copies are kept.
+const COPIES: usize = 3;
+/// A node that falls while copies move, or while there is no etcd, does so for this part of its time.
+const PART: u32 = 3;
 /// Writes that are made pending on purpose, beside those of the other clients.
 const DIRECTED: usize = 3;
 /// Names that are tried until one lies where it is wanted.
@@ -74,55 +89,89 @@ pub(super) struct Striker<'a> {
 
 /// Where a fault strikes.
 struct Aim {
-    map: Map,
+    map: Rc<Map>,
     victim: usize,
     /// A node that is left alone.
     witness: usize,
+}
+
+/// A fault that struck.
+struct Hit {
+    kind: Kind,
+    struck_ns: u64,
+    /// By it, fetched just before, the node is in the groups of what it may have hit.
+    map: Rc<Map>,
+    /// `None`: whatever was under way was hit.
+    victim: Option<SocketAddr>,
+}
+
+impl Hit {
+    fn touches(&self, name: &str) -> bool {
+        self.victim.is_none_or(|victim| members(&self.map, name).contains(&victim))
+    }
 }
 
 impl Striker<'_> {
     /// The fault, from aiming until the herd is whole; a line about it.
     pub(super) fn strike(&mut self, step: &Step) -> Result<String> {
         let begun = Instant::now();
+        let step = &Step { kind: self.kind_now(step.kind), ..*step };
         let aim = self.aim_at(step)?;
         self.field.renew(self.gates);
-        let (talk, herd, field) = (body::Talk::default(), self.herd, self.field);
+        let (talk, herd) = (body::Talk::default(), self.herd);
         let name = self.body_name(step.kind, &aim);
         let (node, at_once) = (herd.place(aim.witness), step.draw.is_multiple_of(2));
         let both = thread::scope(|scope| {
             let body = scope.spawn(|| herd.on_clients(|| body::put(node, &name, at_once, &talk)));
             wait_for(&talk.is_under_way);
-            let struck = self.befall(step, &aim).and_then(|struck_ns| {
+            let struck = self.befall(step, &aim).and_then(|hits| {
                 herd.wait_whole(aim.witness, WHOLE)?;
-                Ok(struck_ns)
+                Ok(hits)
             });
             talk.may_end.store(true, Ordering::Relaxed);
             let body = body.join().map_err(|_| Error::new("a body panicked"))?;
-            struck.and_then(|struck_ns| Ok((struck_ns, body?)))
+            struck.and_then(|hits| Ok((hits, body?)))
         });
-        let (struck_ns, body) = both.map_err(|error| error.within(&self.describe(step, &aim)))?;
-        let struck_ns = struck_ns.unwrap_or(0);
-        let victim = herd.place(aim.victim);
-        let touches = |at: &str| step.kind == Kind::Join || members(&aim.map, at).contains(&victim);
-        let is_held = is_held(field, struck_ns, touches);
-        let is_hit = is_held || touches(&name) && body.begun_ns < struck_ns && body.ended_ns > struck_ns;
-        self.count(step.kind, is_hit, is_held);
+        let (hits, body) = both.map_err(|error| error.within(&self.describe(step, &aim)))?;
+        let mut missed = String::new();
+        for hit in hits {
+            let lasts = body.begun_ns < hit.struck_ns && body.ended_ns > hit.struck_ns;
+            if !self.count(&hit, lasts && hit.touches(&name)) {
+                missed += &format!(", {:?} hit no write", hit.kind);
+            }
+        }
         let told = self.keep_body(name, body)?;
-        let word = if is_hit { "" } else { ", hit no write" };
-        Ok(format!("{}{word}{told}; {:.1} s", self.describe(step, &aim), begun.elapsed().as_secs_f64()))
+        Ok(format!("{}{missed}{told}; {:.1} s", self.describe(step, &aim), begun.elapsed().as_secs_f64()))
     }
 
-    fn count(&mut self, kind: Kind, is_hit: bool, is_held: bool) {
-        if is_hit {
-            *self.tally.faults.entry(kind).or_default() += 1;
-        } else {
-            self.tally.missed += 1;
+    /// A node can come only if there is a place, and drain only if enough stay.
+    fn kind_now(&self, kind: Kind) -> Kind {
+        match kind {
+            Kind::Join if self.herd.vacancy().is_none() => Kind::Drain,
+            Kind::Drain if self.herd.count() <= COPIES => Kind::Join,
+            kind => kind,
         }
+    }
+
+    /// Counts a fault; whether it hit a write.
+    fn count(&mut self, hit: &Hit, hit_body: bool) -> bool {
+        let is_held = is_held(self.field, hit.struck_ns, |name| hit.touches(name));
+        if !is_held && !hit_body {
+            self.tally.missed += 1;
+            return false;
+        }
+        *self.tally.faults.entry(hit.kind).or_default() += 1;
         self.tally.held += u64::from(is_held);
+        self.tally.moving += u64::from(hit.map.has_more_than(COPIES));
+        true
     }
 
     fn describe(&self, step: &Step, aim: &Aim) -> String {
-        format!("{:?} of node {} for {} ms", step.kind, aim.victim + 1, step.time_ms)
+        let within = match step.kind {
+            Kind::Join | Kind::Drain => format!(" with {:?}", step.within),
+            _ => String::new(),
+        };
+        format!("{:?}{within} of node {} for {} ms", step.kind, aim.victim + 1, step.time_ms)
     }
 
     /// Makes a replica refuse writes, while nobody else writes: a `set` by memcached's protocol that finds no room takes
@@ -140,42 +189,34 @@ impl Striker<'_> {
     /// The victim of a step, and the map by which it is hit. Only who keeps something can be hit: a node that has just
     /// come does not, until others are gone for so long that their copies are made anew.
     fn aim_at(&self, step: &Step) -> Result<Aim> {
-        let (count, draw) = (self.herd.count(), step.draw as usize);
+        let (numbers, draw) = (self.herd.numbers(), step.draw as usize);
         let (warden, map) = (seen::warden(self.herd, 0)?, seen::map(self.herd, 0)?);
         let keeps = |number: &usize| map.groups().any(|group| map.members(group).contains(&self.herd.place(*number)));
-        let keepers: Vec<usize> = (0..count).filter(keeps).collect();
+        let keepers = numbers.iter().copied().filter(keeps);
         // While the warden's node is stopped no map changes: that is seen now and then.
         let spares_warden = step.kind == Kind::Outlast && !draw.is_multiple_of(8);
-        let others: Vec<usize> = keepers.into_iter().filter(|&number| !(spares_warden && number == warden)).collect();
-        let victim = match step.kind {
-            Kind::Warden => warden,
-            Kind::Join => count,
+        let is_spared = |number: usize| match step.kind {
+            Kind::Drain => [0, warden, self.small].contains(&number),
+            _ => spares_warden && number == warden,
+        };
+        let others: Vec<usize> = keepers.filter(|&number| !is_spared(number)).collect();
+        let victim = match (step.kind, self.herd.vacancy()) {
+            (Kind::Warden, _) => warden,
+            (Kind::Join, Some(vacancy)) => vacancy,
             _ => *others.get(draw % others.len().max(1)).ok_or_else(|| Error::new("no node keeps anything"))?,
         };
-        let witness = (victim + 1 + draw / 7 % (count - 1)) % count;
-        Ok(Aim { map: seen::map(self.herd, witness)?, victim, witness })
+        let rest: Vec<usize> = numbers.into_iter().filter(|&number| number != victim).collect();
+        let witness = rest[draw / 7 % rest.len()];
+        Ok(Aim { map: Rc::new(seen::map(self.herd, witness)?), victim, witness })
     }
 
-    /// The fault itself, undone at its end; when it struck, none if it could not.
-    fn befall(&mut self, step: &Step, aim: &Aim) -> Result<Option<u64>> {
+    /// The fault itself, undone at its end, and others in the midst of it; all that struck.
+    fn befall(&mut self, step: &Step, aim: &Aim) -> Result<Vec<Hit>> {
         let (herd, time) = (self.herd, Duration::from_millis(step.time_ms));
-        match step.kind {
-            Kind::Kill | Kind::Warden => {
-                let struck_ns = self.when_under_way(aim);
-                herd.kill(aim.victim)?;
-                thread::sleep(time);
-                herd.start_node(aim.victim)?;
-                Ok(Some(struck_ns))
-            }
-            Kind::KillPending => self.kill_pending(aim, time).map(Some),
-            Kind::Pause => {
-                let struck_ns = self.when_under_way(aim);
-                let pid = herd.pid(aim.victim);
-                sys::signal(pid, libc::SIGSTOP)?;
-                thread::sleep(time);
-                sys::signal(pid, libc::SIGCONT)?;
-                Ok(Some(struck_ns))
-            }
+        let struck_ns = match step.kind {
+            Kind::Kill | Kind::Warden => self.fell(aim, || Ok(thread::sleep(time)))?,
+            Kind::KillPending => self.kill_pending(aim, time)?,
+            Kind::Pause => self.pause(aim, time)?,
             Kind::Outlast => {
                 let (map, victim, witness) = (&aim.map, aim.victim, aim.witness);
                 let stopped = outlast::Stopped { herd, field: self.field, map, victim, witness, time };
@@ -183,18 +224,122 @@ impl Striker<'_> {
                 if seen.was_written {
                     self.tally.note(Branch::GetInSocket);
                 }
-                Ok(Some(seen.struck_ns))
+                seen.struck_ns
             }
-            Kind::Cut | Kind::Slow => self.on_link(step.kind, aim, time).map(Some),
-            Kind::Join => {
-                if !herd.has_room() {
-                    return Ok(None);
-                }
-                let struck_ns = self.when(|_| true);
-                herd.start_node(aim.victim)?;
-                Ok(Some(struck_ns))
-            }
+            Kind::Cut | Kind::Slow => self.on_link(step.kind, aim, time)?,
+            Kind::Join => return self.join(step, aim),
+            Kind::Drain => return self.drain(step, aim),
+            Kind::EtcdKill | Kind::EtcdPause => return self.without_etcd(step, aim),
+        };
+        let (map, victim) = (Rc::clone(&aim.map), Some(herd.place(aim.victim)));
+        Ok(vec![Hit { kind: step.kind, struck_ns, map, victim }])
+    }
+
+    fn pause(&self, aim: &Aim, time: Duration) -> Result<u64> {
+        let struck_ns = self.when_under_way(aim);
+        let pid = self.herd.pid(aim.victim);
+        sys::signal(pid, libc::SIGSTOP)?;
+        thread::sleep(time);
+        sys::signal(pid, libc::SIGCONT)?;
+        Ok(struck_ns)
+    }
+
+    /// Another node comes, and something befalls the herd when copies go to it.
+    fn join(&self, step: &Step, aim: &Aim) -> Result<Vec<Hit>> {
+        let struck_ns = self.when(|_| true);
+        self.herd.start_node(aim.victim)?;
+        let mut hits = vec![Hit { kind: Kind::Join, struck_ns, map: Rc::clone(&aim.map), victim: None }];
+        if let Some(map) = self.wait_for_moves(aim)? {
+            hits.extend(self.within(step, aim, map)?);
         }
+        Ok(hits)
+    }
+
+    /// A node gives away all that it keeps, and something befalls the herd meanwhile; then it ends, and is forgotten.
+    fn drain(&self, step: &Step, aim: &Aim) -> Result<Vec<Hit>> {
+        let (herd, victim) = (self.herd, Some(self.herd.place(aim.victim)));
+        let struck_ns = self.when_under_way(aim);
+        let mut drains = herd.drain(aim.victim, aim.witness, false)?;
+        let mut hits = vec![Hit { kind: Kind::Drain, struck_ns, map: Rc::clone(&aim.map), victim }];
+        let moves = self.wait_for_moves(aim)?;
+        if step.within == Within::Cancel {
+            ends_well(&mut herd.drain(aim.victim, aim.witness, true)?, EMPTY)?;
+            // It says so, too.
+            return drains.kill().and_then(|()| drains.wait()).map(|_| hits).during(|| "end herd drain".into());
+        }
+        if let Some(map) = moves {
+            hits.extend(self.within(step, aim, map)?);
+        }
+        ends_well(&mut drains, EMPTY)?;
+        if step.draw.is_multiple_of(2) {
+            herd.kill(aim.victim)?;
+        }
+        herd.let_go(aim.victim, aim.witness, FORGOTTEN)?;
+        Ok(hits)
+    }
+
+    /// Waits until the map shows that a copy goes from node to node: that map; none if none does.
+    fn wait_for_moves(&self, aim: &Aim) -> Result<Option<Map>> {
+        let begun = Instant::now();
+        while begun.elapsed() < MOVES {
+            let map = seen::map(self.herd, aim.witness)?;
+            if map.has_more_than(COPIES) {
+                return Ok(Some(map));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(None)
+    }
+
+    /// What befalls the herd while copies move, by this map.
+    fn within(&self, step: &Step, aim: &Aim, map: Map) -> Result<Option<Hit>> {
+        let (herd, time) = (self.herd, Duration::from_millis(step.time_ms) / PART);
+        let map = Rc::new(map);
+        let others = || herd.numbers().into_iter().filter(|number| ![aim.victim, aim.witness].contains(number));
+        let victim = match step.within {
+            Within::Nothing | Within::Cancel => return Ok(None),
+            Within::KillMoving | Within::PauseMoving => aim.victim,
+            Within::KillOther => others().nth(step.draw as usize / 3 % others().count().max(1)).unwrap_or(aim.victim),
+        };
+        let aim = Aim { map: Rc::clone(&map), victim, witness: aim.witness };
+        let (kind, struck_ns) = match step.within {
+            Within::PauseMoving => (Kind::Pause, self.pause(&aim, time)?),
+            _ => (Kind::Kill, self.fell(&aim, || Ok(thread::sleep(time)))?),
+        };
+        Ok(Some(Hit { kind, struck_ns, map, victim: Some(herd.place(victim)) }))
+    }
+
+    /// Kills a node, and starts it again behind that.
+    fn fell(&self, aim: &Aim, meanwhile: impl FnOnce() -> Result<()>) -> Result<u64> {
+        let struck_ns = self.when_under_way(aim);
+        self.herd.kill(aim.victim)?;
+        meanwhile()?;
+        self.herd.start_node(aim.victim)?;
+        Ok(struck_ns)
+    }
+
+    /// The etcd is killed or stopped; every second time a node is killed meanwhile, and started when it is back.
+    fn without_etcd(&self, step: &Step, aim: &Aim) -> Result<Vec<Hit>> {
+        let (herd, time) = (self.herd, Duration::from_millis(step.time_ms));
+        let kills = step.kind == Kind::EtcdKill;
+        let struck_ns = self.when(|_| true);
+        herd.with_etcd(|etcd, _| if kills { etcd.kill() } else { Ok(sys::signal(etcd.pid(), libc::SIGSTOP)?) })?;
+        let mut hits = vec![Hit { kind: step.kind, struck_ns, map: Rc::clone(&aim.map), victim: None }];
+        let back = || {
+            thread::sleep(time);
+            let back = herd.with_etcd(|etcd, hosts| match kills {
+                true => etcd.start_again(hosts),
+                false => Ok(sys::signal(etcd.pid(), libc::SIGCONT)?),
+            });
+            back.map(drop)
+        };
+        if step.draw / 2 % 2 == 0 {
+            back()?;
+        } else {
+            let (map, victim) = (Rc::clone(&aim.map), Some(herd.place(aim.victim)));
+            hits.push(Hit { kind: Kind::Kill, struck_ns: self.fell(aim, back)?, map, victim });
+        }
+        Ok(hits)
     }
 
     fn on_link(&self, kind: Kind, aim: &Aim, time: Duration) -> Result<u64> {
@@ -224,11 +369,12 @@ impl Striker<'_> {
         let wanted = if led.is_empty() { groups } else { led.clone() };
         let registers = self.registers_of(&aim.map, &wanted);
         let (field, witness) = (self.field, herd.place(aim.witness));
+        let before = seen::take_overs(herd, aim.victim)?;
         let (struck_ns, pending) = thread::scope(|scope| {
             let pid = herd.pid(holder);
             seen::stop(pid)?;
             scope.spawn(|| herd.on_clients(|| field.write_at_once(&registers, witness)));
-            let pending = self.pending(&aim.map, &wanted);
+            let pending = self.pending(aim, &wanted);
             let struck_ns = sys::monotonic_ns();
             let killed = pending.and_then(|pending| herd.kill(aim.victim).map(|()| (struck_ns, pending)));
             sys::signal(pid, libc::SIGCONT)?;
@@ -240,7 +386,7 @@ impl Striker<'_> {
         thread::sleep(time);
         herd.start_node(aim.victim)?;
         led.retain(|group| pending.contains(group));
-        if !led.is_empty() && self.is_taken_over(aim, &led)? {
+        if !led.is_empty() && self.is_taken_over(aim, &led, before)? {
             self.tally.note(Branch::TakeOverWithPendings);
         }
         Ok(struck_ns)
@@ -272,36 +418,38 @@ impl Striker<'_> {
         others.map(of).filter(|(_, groups)| !groups.is_empty()).max_by_key(|(_, groups)| led(groups))
     }
 
-    /// Those of the groups in which writes have been pending long enough to be at all members that live.
-    fn pending(&self, map: &Map, groups: &[Group]) -> Result<Vec<Group>> {
+    /// Those of the groups in which writes wait for members, and are prepared at the victim.
+    fn pending(&self, aim: &Aim, groups: &[Group]) -> Result<Vec<Group>> {
         let begun = Instant::now();
-        let mut leaders: Vec<usize> = Vec::new();
-        for number in self.herd.numbers() {
-            let leads = |group: &Group| map.members(*group).first() == Some(&self.herd.place(number));
-            if groups.iter().any(leads) {
-                leaders.push(number);
-            }
-        }
+        let leads = |number: usize, group: &Group| aim.map.members(*group).first() == Some(&self.herd.place(number));
+        let leaders: Vec<usize> =
+            self.herd.numbers().into_iter().filter(|&number| groups.iter().any(|group| leads(number, group))).collect();
         loop {
             let mut found = Vec::new();
             for leader in &leaders {
                 found.extend(seen::pending(&seen::metrics(self.herd, *leader)?));
             }
             found.retain(|group| groups.contains(group));
+            if !found.is_empty() {
+                let prepared = seen::prepared(&seen::metrics(self.herd, aim.victim)?);
+                found.retain(|group| prepared.contains(group));
+            }
             if !found.is_empty() || begun.elapsed() > PENDING {
-                thread::sleep(PREPARED);
                 return Ok(found);
             }
             thread::sleep(Duration::from_millis(2));
         }
     }
 
-    /// Whether another node comes to lead one of the groups that the victim led.
-    fn is_taken_over(&self, aim: &Aim, led: &[Group]) -> Result<bool> {
+    /// Whether another node comes to lead one of the groups that the victim led, and one has counted more than so many
+    /// take-overs with writes pending.
+    fn is_taken_over(&self, aim: &Aim, led: &[Group], before: u64) -> Result<bool> {
         let (begun, victim) = (Instant::now(), self.herd.place(aim.victim));
         while begun.elapsed() < TAKEN_OVER {
             let map = seen::map(self.herd, aim.witness)?;
-            if led.iter().any(|group| map.members(*group).first().is_some_and(|leader| *leader != victim)) {
+            if led.iter().any(|group| map.members(*group).first().is_some_and(|leader| *leader != victim))
+                && seen::take_overs(self.herd, aim.victim)? > before
+            {
                 return Ok(true);
             }
             thread::sleep(Duration::from_millis(20));
@@ -333,10 +481,11 @@ impl Striker<'_> {
     /// A name for a long value, of a group with the victim, and without the small node if it can be.
     fn body_name(&mut self, kind: Kind, aim: &Aim) -> String {
         let (small, victim) = (self.herd.place(self.small), self.herd.place(aim.victim));
-        let spares_small = small != victim && self.herd.count() > 3;
+        let spares_small = small != victim && self.herd.count() > COPIES;
+        let hits_any = matches!(kind, Kind::Join | Kind::EtcdKill | Kind::EtcdPause);
         let is_fit = |name: &String| {
             let members = members(&aim.map, name);
-            let is_hit = kind == Kind::Join || members.contains(&victim);
+            let is_hit = hits_any || members.contains(&victim);
             is_hit && !(spares_small && members.contains(&small))
         };
         *self.serial += 1;
@@ -358,6 +507,23 @@ impl Striker<'_> {
             self.herd.on_clients(|| body::remove(self.herd.place(0), &oldest))?;
         }
         Ok(format!(", body {:?}", ended.end))
+    }
+}
+
+/// Waits for a command, which must end well.
+fn ends_well(command: &mut Child, patience: Duration) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        match command.try_wait()? {
+            Some(status) if status.success() => return Ok(()),
+            Some(status) => return Err(Error::new(format!("herd drain: {status}: see its log"))),
+            None if begun.elapsed() > patience => {
+                command.kill()?;
+                command.wait()?;
+                return Err(Error::new(format!("herd drain has not ended after {patience:?}")));
+            }
+            None => thread::sleep(Duration::from_millis(10)),
+        }
     }
 }
 

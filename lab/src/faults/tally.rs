@@ -49,6 +49,9 @@ pub(super) struct Tally {
     pub(super) faults: BTreeMap<Kind, u64>,
     /// Of all, those that held up small writes too.
     pub(super) held: u64,
+    /// Of all, those that struck while copies moved from node to node.
+    #[serde(default)]
+    pub(super) moving: u64,
     /// That hit no write.
     pub(super) missed: u64,
     pub(super) branches: BTreeMap<Branch, u64>,
@@ -151,11 +154,11 @@ impl std::fmt::Display for Verdict {
 impl std::fmt::Display for Tally {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kinds: Vec<String> = self.faults.iter().map(|(kind, count)| format!("{count} {kind:?}")).collect();
-        let Self { held, missed, acknowledged, unknown, refused, reads, lost, stale, .. } = self;
+        let Self { held, moving, missed, acknowledged, unknown, refused, reads, lost, stale, .. } = self;
         let counted = self.counted();
         writeln!(
             f,
-            "{counted} faults hit a write ({}), {missed} did not; {held} held up small ones",
+            "{counted} faults hit a write ({}), {missed} did not; {held} held up small ones, {moving} while copies moved",
             kinds.join(", ")
         )?;
         let branches: Vec<String> =

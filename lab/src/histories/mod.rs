@@ -74,7 +74,7 @@ impl Options {
     fn shape(&self, dir: &Path) -> Shape {
         let nodes = usize::from(self.nodes);
         let (program, dir) = (self.herd.clone(), dir.to_owned());
-        Shape { program, nodes, room: nodes, replicas: self.replicas, small: None, control: None, dir }
+        Shape { program, nodes, room: nodes, replicas: self.replicas, small: None, etcd: None, dir }
     }
 }
 
@@ -236,7 +236,7 @@ impl History<'_> {
         if (unknown + refused) * few > records.len() {
             let why = records.iter().find_map(|record| match &record.outcome {
                 Outcome::Refused(why) => Some(why.as_str()),
-                Outcome::Answered(_) | Outcome::Unknown => None,
+                Outcome::Answered(_) | Outcome::Removed | Outcome::Unknown => None,
             });
             let why = why.unwrap_or("no answers");
             let all = records.len();

@@ -14,7 +14,10 @@ use crate::sys;
 /// Longest value that is believed.
 const VALUE_MAX_BYTES: usize = 1 << 20;
 /// What memcached's clients are told where nothing was done.
-const NOTHING_DONE: [&str; 4] = ["busy", "out of memory", "object too large", "the node that has it can't be reached"];
+const NOTHING_DONE: [&str; 2] = ["busy", "the node that has it can't be reached"];
+/// What they are told where a value found no room. Nothing was done then, but for a set: what was there before it is
+/// removed, as at memcached, so that nobody reads what is old.
+const NO_ROOM: [&str; 2] = ["out of memory", "object too large"];
 
 /// A connection for one request at a time.
 struct Lines {
@@ -99,21 +102,25 @@ impl MemcachedDoor {
             "HD" => answered(Status::Ok, String::new(), cas()),
             "EN" | "NF" => answered(Status::NotFound, String::new(), 0),
             "EX" | "NS" => answered(Status::ConditionFailed, String::new(), 0),
-            _ => refusal(&line),
+            _ => refusal(&line, *op),
         })
     }
 }
 
 /// What another line of memcached's protocol means.
-fn refusal(line: &str) -> Outcome {
+fn refusal(line: &str, op: Op) -> Outcome {
     let Some(why) = line.strip_prefix("SERVER_ERROR ").or_else(|| line.strip_prefix("CLIENT_ERROR ")) else {
         return Outcome::Unknown;
     };
     if why.starts_with("not allowed") {
         return answered(Status::NotAllowed, String::new(), 0);
     }
-    let nothing_done = NOTHING_DONE.iter().any(|text| why.starts_with(text));
-    if nothing_done { Outcome::Refused(why.to_owned()) } else { Outcome::Unknown }
+    let is_one_of = |texts: &[&str]| texts.iter().any(|text| why.starts_with(text));
+    match is_one_of(&NO_ROOM) {
+        true if op == Op::Put => Outcome::Removed,
+        has_no_room if has_no_room || is_one_of(&NOTHING_DONE) => Outcome::Refused(why.to_owned()),
+        _ => Outcome::Unknown,
+    }
 }
 
 /// A connection that speaks HTTP.
@@ -181,10 +188,15 @@ mod tests {
 
     #[test]
     fn only_what_was_not_done_is_refused() {
-        assert!(matches!(refusal("SERVER_ERROR busy, try again"), Outcome::Refused(_)));
+        let put = |line: &str| refusal(line, Op::Put);
+        assert!(matches!(put("SERVER_ERROR busy, try again"), Outcome::Refused(_)));
         let away = "SERVER_ERROR the node that has it can't be reached";
-        assert!(matches!(refusal(away), Outcome::Refused(_)));
-        assert_eq!(refusal("SERVER_ERROR timed out, the outcome is unknown"), Outcome::Unknown);
-        assert_eq!(refusal("ERROR"), Outcome::Unknown);
+        assert!(matches!(put(away), Outcome::Refused(_)));
+        assert_eq!(put("SERVER_ERROR timed out, the outcome is unknown"), Outcome::Unknown);
+        assert_eq!(put("ERROR"), Outcome::Unknown);
+        for full in ["SERVER_ERROR out of memory storing object", "SERVER_ERROR object too large for cache"] {
+            assert_eq!(put(full), Outcome::Removed, "a set takes away what was there");
+            assert!([Op::Add, Op::Cas, Op::Append].iter().all(|op| matches!(refusal(full, *op), Outcome::Refused(_))));
+        }
     }
 }

@@ -77,6 +77,8 @@ pub(crate) enum Outcome {
     Answered(Answer),
     /// Nothing was done, and why.
     Refused(String),
+    /// It was not done, and what was there before may have been removed in its place.
+    Removed,
     /// It may have been done, or may yet be.
     Unknown,
 }
@@ -103,7 +105,8 @@ struct Line<'a> {
     client: usize,
     op: Op,
     key: &'a str,
-    arg: &'a Arg,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arg: Option<&'a Arg>,
     result: Option<&'a Answer>,
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<&'a str>,
@@ -118,11 +121,13 @@ impl Record {
         let (result, refused, unknown) = match &self.outcome {
             Outcome::Answered(answer) => (Some(answer), None, false),
             Outcome::Refused(why) => (None, Some(why.as_str()), false),
-            Outcome::Unknown => (None, None, true),
+            Outcome::Removed | Outcome::Unknown => (None, None, true),
         };
         let return_ns = (!unknown).then_some(self.return_ns);
         let Self { client, op, key, arg, call_ns, .. } = self;
-        Line { client: *client, op: *op, key, arg, result, refused, unknown, call_ns: *call_ns, return_ns }
+        // To the checker that is a removal of which nobody knows whether it was done.
+        let (op, arg) = if self.outcome == Outcome::Removed { (Op::Remove, None) } else { (*op, Some(arg)) };
+        Line { client: *client, op, key, arg, result, refused, unknown, call_ns: *call_ns, return_ns }
     }
 }
 

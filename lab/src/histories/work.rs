@@ -235,6 +235,11 @@ impl<'a> Client<'a> {
             // A connection that did not answer in time may still do so: it is of no more use.
             Outcome::Unknown => self.lives += 1,
             Outcome::Refused(_) | Outcome::Answered(_) => self.doors[node] = Some(door),
+            // Its record has no end.
+            Outcome::Removed => {
+                self.lives += 1;
+                self.doors[node] = Some(door);
+            }
         }
         self.learn(&request, &outcome, given);
         let Request { op, arg, .. } = request;
