@@ -1,7 +1,7 @@
 //! The map of a herd, as far as a client needs it to ask the owner of an object at once: read from its bytes as
 //! FORMATS.md, "The map", has them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hasher;
 use std::net::SocketAddr;
 
@@ -24,6 +24,7 @@ pub(crate) struct Map {
     /// Of the hash of names.
     key: [u8; 16],
     nodes: HashMap<u32, SocketAddr>,
+    draining: HashSet<SocketAddr>,
     /// By spread group and number of the replica group: its members, the primary first (0: none).
     members: HashMap<(u16, u16), Vec<u32>>,
     /// By spread group: the replica group of each slot.
@@ -61,13 +62,18 @@ impl Map {
 
     fn node(&mut self, items: &mut Bytes<'_>) -> Result<(), String> {
         let id = items.number(4)? as u32;
-        items.take(8 + 8 + 1)?;
+        items.take(8 + 8)?;
+        let is_draining = items.number(1)? == 1;
         (0..3).try_for_each(|_| items.text().map(drop))?;
         for address in 0..items.number(1)? {
             let text = String::from_utf8_lossy(items.text()?).into_owned();
             let parsed = text.parse();
             if address == 0 {
-                self.nodes.insert(id, parsed.map_err(|_| format!("node {id} has address {text}, which is a name"))?);
+                let at = parsed.map_err(|_| format!("node {id} has address {text}, which is a name"))?;
+                self.nodes.insert(id, at);
+                if is_draining {
+                    self.draining.insert(at);
+                }
             }
         }
         Ok(())
@@ -127,6 +133,11 @@ impl Map {
         self.members.keys().copied()
     }
 
+    /// Whether the node there drains, or is empty because it has.
+    pub(crate) fn drains(&self, node: SocketAddr) -> bool {
+        self.draining.contains(&node)
+    }
+
     /// Whether a group has more members than so many: a copy goes from one node to another.
     pub(crate) fn has_more_than(&self, members: usize) -> bool {
         self.members.values().any(|group| group.len() > members)
@@ -179,9 +190,10 @@ mod tests {
         [&[tag][..], &(items.len() as u32).to_le_bytes(), items].concat()
     }
 
+    /// The second one drains.
     fn node(id: u8, address: &str) -> Vec<u8> {
         let text = |text: &str| [&[text.len() as u8][..], text.as_bytes()].concat();
-        let fixed = [&[id, 0, 0, 0][..], &[0; 17]].concat();
+        let fixed = [&[id, 0, 0, 0][..], &[0; 16], &[u8::from(id == 2)]].concat();
         [fixed, text("a name"), text("a host"), text(""), vec![2], text(address), text("some.name:1")].concat()
     }
 
@@ -209,6 +221,7 @@ mod tests {
         let [one, two] = ["10.0.0.1:7700", "10.0.0.2:7700"].map(|addr| addr.parse().ok());
         assert_eq!(owners, [one, two, one]);
         assert_eq!(map.owner(collection, 4_091), two, "slot 0 follows slot 4,095");
+        assert_eq!([one, two].map(|node| map.drains(node.expect("an address"))), [false, true]);
         assert_eq!(map.owner(4 << 48, 0), None, "another spread group");
         assert_eq!(map.members((3, 1)), one.into_iter().collect::<Vec<_>>());
     }

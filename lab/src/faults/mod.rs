@@ -93,6 +93,8 @@ const SHORT: (u64, usize) = (8, 600);
 const SHORT_SEED: u64 = 1;
 /// Faults of a round.
 const EACH_ROUND: usize = 2;
+/// A run that has seen too little goes on for at most one in so many faults more.
+const MORE: u64 = 5;
 /// A run whose faults hit no write more often than one in so many gives up.
 const MISSES: u64 = 2;
 /// Registers that are written while a node is stopped.
@@ -205,9 +207,10 @@ impl Run<'_> {
     }
 
     fn wants_more(&self) -> bool {
-        let tally = &self.state.tally;
-        let patience = self.options.faults.div_ceil(MISSES).max(4);
-        tally.wrongs().is_empty() && tally.counted() < self.options.faults && tally.missed < patience
+        let (tally, faults) = (&self.state.tally, self.options.faults);
+        let most = if tally.lacks(faults).is_empty() { faults } else { faults + faults / MORE };
+        let patience = faults.div_ceil(MISSES).max(4);
+        tally.wrongs().is_empty() && tally.counted() < most && tally.missed < patience
     }
 
     fn fail(&mut self, why: String) {

@@ -67,16 +67,16 @@ pub(super) struct Step {
 /// How often each kind is in a block, and how long it takes.
 const SHARES: [(Kind, usize, (u64, u64)); 8] = [
     (Kind::Kill, 1, (100, 3_500)),
-    (Kind::KillPending, 3, (100, 3_500)),
+    (Kind::KillPending, 4, (100, 3_500)),
     (Kind::Pause, 1, (300, 1_900)),
-    (Kind::Outlast, 3, (3_200, 5_000)),
+    (Kind::Outlast, 4, (3_500, 5_300)),
     (Kind::Cut, 1, (300, 4_500)),
     (Kind::Slow, 1, (500, 4_000)),
     (Kind::Warden, 1, (100, 3_000)),
     (Kind::EtcdKill, 1, (300, 5_000)),
 ];
 /// Steps of a block.
-pub(super) const BLOCK: usize = 12;
+pub(super) const BLOCK: usize = 14;
 /// Replicas are made to refuse before each so many steps.
 const FILLS: usize = 4;
 /// A herd lives for so many steps; then another one is begun, with nothing in it.

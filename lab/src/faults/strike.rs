@@ -214,7 +214,7 @@ impl Striker<'_> {
     fn befall(&mut self, step: &Step, aim: &Aim) -> Result<Vec<Hit>> {
         let (herd, time) = (self.herd, Duration::from_millis(step.time_ms));
         let struck_ns = match step.kind {
-            Kind::Kill | Kind::Warden => self.fell(aim, || Ok(thread::sleep(time)))?,
+            Kind::Kill | Kind::Warden => self.fell(aim, || rest(time))?,
             Kind::KillPending => self.kill_pending(aim, time)?,
             Kind::Pause => self.pause(aim, time)?,
             Kind::Outlast => {
@@ -249,7 +249,7 @@ impl Striker<'_> {
         let struck_ns = self.when(|_| true);
         self.herd.start_node(aim.victim)?;
         let mut hits = vec![Hit { kind: Kind::Join, struck_ns, map: Rc::clone(&aim.map), victim: None }];
-        if let Some(map) = self.wait_for_moves(aim)? {
+        if let Some(map) = self.wait_for_moves(aim, |_| true)? {
             hits.extend(self.within(step, aim, map)?);
         }
         Ok(hits)
@@ -261,7 +261,8 @@ impl Striker<'_> {
         let struck_ns = self.when_under_way(aim);
         let mut drains = herd.drain(aim.victim, aim.witness, false)?;
         let mut hits = vec![Hit { kind: Kind::Drain, struck_ns, map: Rc::clone(&aim.map), victim }];
-        let moves = self.wait_for_moves(aim)?;
+        // Not before the warden has it: copies may move already for another node.
+        let moves = self.wait_for_moves(aim, |map| map.drains(herd.place(aim.victim)))?;
         if step.within == Within::Cancel {
             ends_well(&mut herd.drain(aim.victim, aim.witness, true)?, EMPTY)?;
             // It says so, too.
@@ -278,12 +279,12 @@ impl Striker<'_> {
         Ok(hits)
     }
 
-    /// Waits until the map shows that a copy goes from node to node: that map; none if none does.
-    fn wait_for_moves(&self, aim: &Aim) -> Result<Option<Map>> {
+    /// Waits until a map that is meant shows that a copy goes from node to node: that map; none if none does.
+    fn wait_for_moves(&self, aim: &Aim, is_meant: impl Fn(&Map) -> bool) -> Result<Option<Map>> {
         let begun = Instant::now();
         while begun.elapsed() < MOVES {
             let map = seen::map(self.herd, aim.witness)?;
-            if map.has_more_than(COPIES) {
+            if is_meant(&map) && map.has_more_than(COPIES) {
                 return Ok(Some(map));
             }
             thread::sleep(Duration::from_millis(5));
@@ -304,7 +305,7 @@ impl Striker<'_> {
         let aim = Aim { map: Rc::clone(&map), victim, witness: aim.witness };
         let (kind, struck_ns) = match step.within {
             Within::PauseMoving => (Kind::Pause, self.pause(&aim, time)?),
-            _ => (Kind::Kill, self.fell(&aim, || Ok(thread::sleep(time)))?),
+            _ => (Kind::Kill, self.fell(&aim, || rest(time))?),
         };
         Ok(Some(Hit { kind, struck_ns, map, victim: Some(herd.place(victim)) }))
     }
@@ -333,7 +334,7 @@ impl Striker<'_> {
             });
             back.map(drop)
         };
-        if step.draw / 2 % 2 == 0 {
+        if (step.draw / 2).is_multiple_of(2) {
             back()?;
         } else {
             let (map, victim) = (Rc::clone(&aim.map), Some(herd.place(aim.victim)));
@@ -508,6 +509,12 @@ impl Striker<'_> {
         }
         Ok(format!(", body {:?}", ended.end))
     }
+}
+
+/// For so long a node is dead.
+fn rest(time: Duration) -> Result<()> {
+    thread::sleep(time);
+    Ok(())
 }
 
 /// Waits for a command, which must end well.

@@ -103,7 +103,7 @@ impl Tally {
     }
 
     /// What was seen too seldom for a run of so many wanted faults.
-    fn lacks(&self, wanted: u64) -> Vec<String> {
+    pub(super) fn lacks(&self, wanted: u64) -> Vec<String> {
         let needed = (NEEDED * wanted / FAULTS).max(1);
         let few = Branch::ALL.into_iter().filter(|branch| self.seen(*branch) < needed);
         let mut lacks: Vec<String> =
