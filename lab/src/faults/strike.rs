@@ -174,7 +174,7 @@ impl Striker<'_> {
         format!("{:?}{within} of node {} for {} ms", step.kind, aim.victim + 1, step.time_ms)
     }
 
-    /// Makes a replica refuse writes, while nobody else writes: a `set` by memcached's protocol that finds no room takes
+    /// Makes a replica refuse writes, while nobody else does: a `set` by memcached's protocol that finds no room takes
     /// away what was there, which no register and no history knows of.
     pub(super) fn fill(&mut self) -> Result<()> {
         let map = seen::map(self.herd, 0)?;

@@ -158,7 +158,7 @@ impl std::fmt::Display for Tally {
         let counted = self.counted();
         writeln!(
             f,
-            "{counted} faults hit a write ({}), {missed} did not; {held} held up small ones, {moving} while copies moved",
+            "{counted} faults hit a write ({}), {missed} did not; {held} held up small ones, {moving} came in a move",
             kinds.join(", ")
         )?;
         let branches: Vec<String> =
