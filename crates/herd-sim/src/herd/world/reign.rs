@@ -443,8 +443,12 @@ impl<S: Service> World<S> {
         }
     }
 
-    /// A node is to give all away, or stays.
+    /// A node is to give all away, or stays. Not while the herd holds nothing: groups are planned anew then, and the
+    /// clients here do not ask for leave before they put something.
     pub(super) fn drain(&mut self, at: usize, stays: bool) {
+        if !self.is_held() {
+            return;
+        }
         let ask = Ask::Drain { name: format!("n{}", at + 1), stays };
         self.reign.iter_mut().for_each(|reign| reign.ask_all(&ask));
     }
