@@ -533,7 +533,8 @@ pub const LEAVE_UNHEARD_MS: u64 = 1_000;
 /// How long it does so while there is no link to the warden's node: one that was lost is dialed again within some ms.
 pub const LEAVE_UNLINKED_MS: u64 = 250;
 
-/// How long it serves on when it leads nothing any more: what others have sent it by the map before is on its way still.
+/// How long it serves on when it leads nothing any more: what others have sent it by the map before is on its way
+/// still.
 pub const LEAVE_LAST_MS: u64 = 100;
 
 /// How long a node that starts waits for its control store: some ms as a rule; a disk that is written to by others may

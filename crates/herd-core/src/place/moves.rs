@@ -5,8 +5,8 @@
 //! group gets one member more, which has nothing yet, and its primary brings that up to date. When it is a backup the
 //! group has one member too many, and one goes:
 //!
-//! * one whose node was taken out; else one whose node drains; else one that is on the host of another; else one of the node that keeps most above its
-//!   share;
+//! * one whose node was taken out; else one whose node drains; else one that is on the host of another; else one of
+//!   the node that keeps most above its share;
 //! * who leads hands the lead over first, and stays a backup until it has told that it has the map which says so.
 //!   Nobody is taken out that may take itself for the primary: it would answer reads while others write.
 //!
@@ -34,8 +34,8 @@ impl Draft {
         kept.any(|spread| spread.groups.iter().any(|group| moves(spread, group)))
     }
 
-    /// Whether a node keeps something, or may get something: what all must have heard, it must. One that is silent keeps
-    /// what fewer others have than a write needs.
+    /// Whether a node keeps something, or may get something: what all must have heard, it must. One that is silent
+    /// keeps what fewer others have than a write needs.
     pub fn counts(&self, node: &Node) -> bool {
         match node.state {
             NodeState::Up => true,

@@ -268,13 +268,13 @@ impl fmt::Display for Refusal {
             Refusal::NoNode(name) => write!(f, "no node '{}': `herd nodes` shows all", quote(name.as_bytes())),
             Refusal::OldLife => f.write_str("the herd goes by another process of this node: it was started anew since"),
             Refusal::KeepsCache(name) => {
-                let name = quote(name.as_bytes());
-                write!(f, "node '{name}' keeps objects of class 'cache', and to move these is not in this version")
+                let what = "keeps objects of class 'cache', and to move these is not in this version";
+                write!(f, "node '{}' {what}", quote(name.as_bytes()))
             }
             Refusal::NoRoomFor { name, copies, nodes } => {
-                let name = quote(name.as_bytes());
-                write!(f, "node '{name}' can't be drained: {copies} copies are kept, and {nodes} other ")?;
-                write!(f, "{}: add a node first", if *nodes == 1 { "node is there" } else { "nodes are there" })
+                let (name, are) = (quote(name.as_bytes()), if *nodes == 1 { "node is" } else { "nodes are" });
+                write!(f, "node '{name}' can't be drained: {copies} copies are kept, and {nodes} other {are} there: ")?;
+                f.write_str("add a node first")
             }
             Refusal::Collection(error) => error.fmt(f),
             Refusal::NotWarden(Some(name)) => write!(f, "the warden is {}: ask there", quote(name.as_bytes())),
@@ -289,10 +289,7 @@ impl fmt::Display for Refusal {
                 write!(f, "{names} can't be reached, and {why}: see that {is}, and try again")
             }
             Refusal::NotTold { done, names, nodes } => {
-                let back = match names.len() {
-                    1 => "does it when it is back",
-                    _ => "do it when they are back",
-                };
+                let back = if names.len() == 1 { "does it when it is back" } else { "do it when they are back" };
                 let at = nodes.saturating_sub(names.len());
                 let there = "until then the outcome is unknown there";
                 write!(f, "{done} at {at} of {nodes} nodes; {} can't be reached and {back}; {there}", listed(names))

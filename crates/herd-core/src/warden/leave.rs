@@ -1,5 +1,5 @@
-//! Nodes that are about to end, and ask for leave while they serve ([`Ask::Leave`](super::Ask::Leave)): others lead what
-//! they led before anybody misses them.
+//! Nodes that are about to end, and ask for leave while they serve ([`Ask::Leave`](super::Ask::Leave)): others lead
+//! what they led before anybody misses them.
 //!
 //! It takes two maps. By the first one others lead; the node stays a backup, so that nothing is written past it while
 //! it may answer reads. When it has told that it has that map, it is taken out by the second, as far as enough copies

@@ -1,6 +1,6 @@
 //! What the warden does of itself, as time passes: it does what primaries want, seats who has joined, takes out who is
-//! silent or about to end, has lost copies made anew, opens groups that hold nothing any more, and shares the lead out again when all
-//! is whole.
+//! silent or about to end, has lost copies made anew, opens groups that hold nothing any more, and shares the lead out
+//! again when all is whole.
 
 use super::flight::Flight;
 use super::reach::Heard;

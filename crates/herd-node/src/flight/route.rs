@@ -336,9 +336,9 @@ impl Context {
         }
     }
 
-    /// What another node handed on, and nobody may have done yet, is another one's to decide by now. The node that handed
-    /// it on may have asked it anew meanwhile, so it must not come there as new once more: that node is told where to
-    /// ask. A long value, which that node may not have any more, goes on as what may have been done.
+    /// What another node handed on, and nobody may have done yet, is another one's to decide by now. The node that
+    /// handed it on may have asked it anew meanwhile, so it must not come there as new once more: that node is told
+    /// where to ask. A long value, which that node may not have any more, goes on as what may have been done.
     fn send_back(&mut self, id: FlightId, node: NodeId) {
         let Some(part) = self.flights.part_of(id) else { return };
         if part.handing.is_long() {
