@@ -58,8 +58,8 @@ pub(crate) enum Admission {
     Greeted(Guest),
     /// The warden is asked, by somebody who is called so.
     Asked(Slot, &'static str),
-    /// It is in, or was refused.
-    Over,
+    /// Somebody who is called so is in, or was refused.
+    Over(&'static str),
 }
 
 /// Where the warden's answer is put.
@@ -102,8 +102,7 @@ impl Admission {
     pub(crate) fn called(&self) -> &'static str {
         match self {
             Admission::Greeted(guest) => guest.called(),
-            Admission::Asked(_, called) => called,
-            Admission::Over => JOINS,
+            Admission::Asked(_, called) | Admission::Over(called) => called,
         }
     }
 
@@ -124,15 +123,24 @@ impl Admission {
     }
 
     /// Takes the proof, and asks the warden.
-    pub(crate) fn proved(self, cx: &Context, hello: &Fields<'_>, ticket: Ticket) -> Result<Self, LinkError> {
-        let (Admission::Greeted(guest), Some(hub)) = (self, cx.links.hub()) else {
+    pub(crate) fn proved(&mut self, cx: &Context, hello: &Fields<'_>, ticket: Ticket) -> Result<(), LinkError> {
+        let called = self.called();
+        let (Admission::Greeted(guest), Some(hub)) = (std::mem::replace(self, Admission::Over(called)), cx.links.hub())
+        else {
             return Err(LinkError::new(LinkErrorKind::BadHello, "this is not what a join goes on with"));
         };
-        let called = guest.called();
         let wish = guest.proved(hello)?;
+        if let Ask::Obituary(life) = &wish
+            && (life.node, life.incarnation) == (hub.me.node, hub.me.incarnation)
+        {
+            return Err(refuse("this process of the node has not ended: it is the one that hears this"));
+        }
         cx.shared.check_serving().map_err(|error| not_now(error.text))?;
         match hub.owner.warden() {
-            Warden::Here(handle) => Ok(Admission::Asked(ask(hub, &handle, cx.number, wish, ticket), called)),
+            Warden::Here(handle) => {
+                *self = Admission::Asked(ask(hub, &handle, cx.number, wish, ticket), called);
+                Ok(())
+            }
             Warden::At(address) => Err(LinkError::new(LinkErrorKind::AskWarden, address)),
             Warden::None(why) => Err(not_now(why)),
         }
@@ -143,7 +151,7 @@ impl Admission {
         let Admission::Asked(slot, called) = self else { return false };
         let Some(((answer, map), hub)) = slot.take().zip(cx.links.hub()) else { return false };
         let called = *called;
-        *self = Admission::Over;
+        *self = Admission::Over(called);
         let joined = match answer {
             Ok(Answer::Noted) => {
                 encode_heard(out.buf);

@@ -237,12 +237,12 @@ impl Hub {
     }
 }
 
-/// The nodes that this one dials, and their addresses: those of lower numbers. One that is taken for silent may live;
-/// one that is dead is dialed when it is there again.
+/// The nodes that this one dials, and their addresses: those of lower numbers. One that is taken for silent may live,
+/// and one that is known dead may be there again and be the warden, which nobody else could tell.
 fn dialed<'a>(map: &'a Map, me: &Membership) -> impl Iterator<Item = (NodeId, &'a [String])> + use<'a> {
     let own = me.node;
     let is_in = map.node(own).is_some();
-    let there = map.nodes.iter().filter(move |node| node.id < own && is_in && node.state != NodeState::Dead);
+    let there = map.nodes.iter().filter(move |node| node.id < own && is_in);
     there.map(|node| (node.id, node.addresses.as_slice()))
 }
 

@@ -301,8 +301,8 @@ impl Session {
             }
             (Session::New, Kind::Hello) => self.accept(cx, &fields, out)?,
             (Session::Joining(_), Kind::Hello) => {
-                if let Session::Joining(admission) = std::mem::replace(self, Session::Over) {
-                    *self = Session::Joining(admission.proved(cx, &fields, out.ticket())?);
+                if let Session::Joining(admission) = self {
+                    admission.proved(cx, &fields, out.ticket())?;
                 }
             }
             (Session::Accepting { accepting, begun }, Kind::Hello) => {

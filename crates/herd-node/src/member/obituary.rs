@@ -88,7 +88,7 @@ impl Told {
         let Some(charge) = &self.charge else { return };
         let (nonces, mut rest_ms) = (Nonces::new(random), OBITUARY_AGAIN_MS);
         while Instant::now() < until() {
-            if self.addresses.iter().any(|address| charge.tell(address, &nonces).is_ok()) {
+            if self.addresses.iter().any(|address| charge.tell(address, &nonces, &until).is_ok()) {
                 return;
             }
             std::thread::sleep(Duration::from_millis(rest_ms));
@@ -99,10 +99,10 @@ impl Told {
 
 impl Charge {
     /// Tells the node at an address, or the one that it names as the warden's.
-    fn tell(&self, address: &str, nonces: &Nonces) -> Result<(), Tried> {
+    fn tell(&self, address: &str, nonces: &Nonces, until: &impl Fn() -> Instant) -> Result<(), Tried> {
         let mut at = address.to_owned();
         for _ in 0..JOIN_HOPS_MAX {
-            match self.exchange(&at, nonces.next()) {
+            match self.exchange(&at, nonces.next(), until()) {
                 Err(Tried::Elsewhere(to)) => at = to,
                 done => return done,
             }
@@ -110,8 +110,8 @@ impl Charge {
         Err(Tried::Elsewhere(at))
     }
 
-    fn exchange(&self, address: &str, nonce: [u8; 16]) -> Result<(), Tried> {
-        let until = Instant::now() + Duration::from_millis(OBITUARY_ASK_MS);
+    fn exchange(&self, address: &str, nonce: [u8; 16], last: Instant) -> Result<(), Tried> {
+        let until = last.min(Instant::now() + Duration::from_millis(OBITUARY_ASK_MS));
         let mut talk = Talk::new(address, dial(address, until)?, until);
         let (telling, mut out) = (Telling::new(self.herd, self.life, nonce, self.secret), Vec::new());
         telling.hello(&mut out);

@@ -118,8 +118,9 @@ impl Herd {
             };
             Node { id: node["id"].as_u64().unwrap_or(0), name, client }
         };
-        // A node that the map calls down is in no group.
-        let nodes = all.iter().filter(|node| node["state"] != "down").map(node).collect();
+        // A node that the map calls down may keep what fewer others have than a write needs.
+        let keeps = |node: &&Value| node["state"] != "down" || node["groups"].as_u64().unwrap_or(0) > 0;
+        let nodes = all.iter().filter(keeps).map(node).collect();
         let losses = losses(status).collect();
         let number = |field: &str| status[field].as_u64().unwrap_or(0);
         Self {

@@ -25,6 +25,9 @@ pub(super) fn tell(herd: &Herd, sums: &[Sums], found: &Found, as_json: bool) -> 
         return Err(Failure::new(NOT_SO, format!("fsck: the copies of {slots} slots are not what they should be")));
     }
     match silent[..] {
+        [] if herd.nodes.is_empty() => {
+            Err(Failure::new(REFUSED, "fsck: no node was asked: by the herd's map none of them is there"))
+        }
         [] => Ok(()),
         [(name, _)] => Err(Failure::new(REFUSED, format!("fsck: node {name} could not be asked"))),
         _ => Err(Failure::new(REFUSED, format!("fsck: {} nodes could not be asked", silent.len()))),

@@ -131,7 +131,12 @@ fn a_node_alone_has_no_witness_and_one_that_loses_its_own_goes_on() {
 
 /// Says to a node that a life of the third is over; what it answers to the proof, if it gets so far.
 fn tell(to: &Node, herd: HerdId, incarnation: u64, secret: [u8; 16]) -> (Kind, u16, bool) {
-    let life = Life { node: NodeId(NonZeroU32::new(3).expect("not 0")), incarnation };
+    tell_of(3, to, herd, incarnation, secret)
+}
+
+/// The same of any node.
+fn tell_of(number: u32, to: &Node, herd: HerdId, incarnation: u64, secret: [u8; 16]) -> (Kind, u16, bool) {
+    let life = Life { node: NodeId(NonZeroU32::new(number).expect("not 0")), incarnation };
     let telling = Telling::new(herd, life, [incarnation as u8; 16], Secret(secret));
     let (mut socket, mut out) = (to.connect(), Vec::new());
     telling.hello(&mut out);
@@ -185,6 +190,9 @@ fn what_is_made_up_changes_nothing() {
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!((epoch(), state(first, "n3").as_str()), (before, "serving"));
     assert!((0..24).all(|number| put(&nodes[2].0, &format!("k{number}"), "new")));
+    // Who hears that its own process has ended knows better.
+    assert_eq!(tell_of(1, first, herd, 1, [0; 16]), (Kind::Goodbye, LinkErrorKind::JoinRefused as u16, false));
+    assert_eq!((state(first, "n1").as_str(), state(&nodes[1].0, "n1").as_str()), ("serving", "serving"));
     // By another node it comes to the warden's, too: that one names it.
     assert_eq!(tell(&nodes[1].0, herd, 0, [0; 16]), (Kind::Goodbye, LinkErrorKind::AskWarden as u16, false));
     assert_eq!(tell(first, herd, 1, [0; 16]), (Kind::Welcome, 0, true));
