@@ -99,8 +99,10 @@ impl Place {
             });
         }
         let adopted = store.adopt(map);
-        // Behind all that has changed: whoever reads it finds the rest.
-        self.news.store(true, Release);
+        if adopted.is_err() {
+            // In part it was taken all the same.
+            self.news.store(true, Release);
+        }
         adopted?;
         self.told.store(if map.nodes.len() > 1 { map.epoch } else { 0 }, Relaxed);
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
@@ -108,7 +110,7 @@ impl Place {
         drop(taken);
         drop(before);
         self.maps.fetch_add(1, Release);
-        // Once more: who asked in between found the map of before.
+        // Behind all that has changed: whoever reads it finds the rest.
         self.news.store(true, Release);
         Ok(true)
     }

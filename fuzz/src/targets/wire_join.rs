@@ -42,8 +42,8 @@ names!(error_name, ERRORS, LinkErrorKind {
         | LinkErrorKind::NotNow
 });
 
-const SECRET: Secret = Secret(*b"sixteen bytes ..");
-const HERD: HerdId = HerdId(*b"the herd's id ..");
+pub(super) const SECRET: Secret = Secret(*b"sixteen bytes ..");
+pub(super) const HERD: HerdId = HerdId(*b"the herd's id ..");
 const NONCE: [u8; 16] = [1; 16];
 const MAP: &[u8] = b"a map";
 
@@ -63,7 +63,8 @@ fn join() -> Join {
     }
 }
 
-fn greeting() -> Greeting {
+/// What the member says of itself.
+pub(super) fn greeting() -> Greeting {
     Greeting { protocol: 1, herd: HERD, node: NodeId(NonZeroU32::MIN), nonce: [2; 16] }
 }
 

@@ -2,11 +2,12 @@
 //!
 //! The first byte says which of the three is tried, the rest is the head of the frame.
 
+use super::wire_join::{HERD, SECRET, greeting};
 use crate::Outcomes;
 use crate::names::names;
 use herd_core::limits::ERROR_TEXT_MAX_BYTES;
-use herd_core::place::{HerdId, Life, NodeId};
-use herd_core::wire::{Fields, Greeting, Hearing, Kind, LinkError, LinkErrorKind, Secret, Telling, parse_frame};
+use herd_core::place::{Life, NodeId};
+use herd_core::wire::{Fields, Hearing, Kind, LinkError, LinkErrorKind, Telling, parse_frame};
 use std::num::NonZeroU32;
 
 /// What the corpus reaches.
@@ -29,16 +30,10 @@ names!(error_name, ERRORS, LinkErrorKind {
         | LinkErrorKind::NotNow
 });
 
-const SECRET: Secret = Secret(*b"sixteen bytes ..");
-const HERD: HerdId = HerdId(*b"the herd's id ..");
 const LIFE: Life = Life { node: NodeId(NonZeroU32::MIN.saturating_add(1)), incarnation: 3 };
 
 fn telling() -> Telling {
     Telling::new(HERD, LIFE, [1; 16], SECRET)
-}
-
-fn greeting() -> Greeting {
-    Greeting { protocol: 1, herd: HERD, node: NodeId(NonZeroU32::MIN), nonce: [2; 16] }
 }
 
 /// Runs the target.

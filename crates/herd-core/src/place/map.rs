@@ -39,9 +39,9 @@ pub enum NodeState {
     Up,
     /// Gives away what it holds and gets nothing new.
     Draining,
-    /// Silent, and may live: in no group.
+    /// Silent, and may live: in no group that has enough copies without it.
     Down,
-    /// Its process is known to have ended: in no group, and nobody has a link to it.
+    /// Its process is known to have ended: in no group, and that process gets no link any more.
     Dead,
 }
 

@@ -91,7 +91,7 @@ impl Draft {
             for (group, slots) in spread.groups.iter_mut().zip(slots) {
                 if group.primary == Some(node) {
                     let backups: Vec<NodeId> = group.backups().filter(|id| is_heard(*id)).collect();
-                    let next = loads.lightest(&backups, slots, &is_heard);
+                    let next = loads.lightest(&backups, slots, |_| true);
                     any |= next.is_some_and(|next| group.hand_over(next));
                 } else if group.can_spare(node, needed, &is_heard) && has(group.epoch) {
                     group.take_out(node, |_| None);
@@ -107,18 +107,9 @@ impl Draft {
         any
     }
 
-    /// Whether nothing is left to be done by [`Draft::retire`].
+    /// Whether nothing is left to be done by [`Draft::retire`], once the node has told that it has each map.
     pub fn is_retired(&self, node: NodeId, is_heard: impl Fn(NodeId) -> bool) -> bool {
-        let goes_on = |spread: &Spread| {
-            let needed = usize::from(spread.needed);
-            let its = spread.groups.iter().filter(|group| group.members().any(|id| id == node));
-            let goes = |group: &Group| match group.primary == Some(node) {
-                true => group.backups().any(&is_heard),
-                false => group.can_spare(node, needed, &is_heard),
-            };
-            its.into_iter().any(goes)
-        };
-        !self.idles(node) && !self.spreads.iter().any(goes_on)
+        !self.clone().retire(node, |_| true, is_heard)
     }
 
     /// Whether a node is up and keeps nothing.

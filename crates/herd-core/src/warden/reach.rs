@@ -45,6 +45,12 @@ impl Reach {
         self.leaving.insert(life.node, (life.incarnation, until_ms));
     }
 
+    /// What is known of nodes that the map does not know any more is of no use.
+    pub(super) fn forget_others(&mut self, map: &Map) {
+        self.dead.retain(|id, _| map.node(*id).is_some());
+        self.leaving.retain(|id, _| map.node(*id).is_some());
+    }
+
     /// The nodes of the map that are about to end.
     pub(super) fn leaving(&self, map: &Map, now_ms: u64) -> Vec<NodeId> {
         let is = |node: &&Node| {

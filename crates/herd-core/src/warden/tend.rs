@@ -133,6 +133,7 @@ impl Warden {
         let is_idle = matches!(self.phase, Phase::Idle);
         let Some(kept) = self.kept.take_if(|_| is_idle) else { return };
         let map = &kept.state.map;
+        self.reach.forget_others(map);
         let heard = self.reach.at(self.now_ms);
         let there = heard.there(&map.nodes);
         let mut todo = self.care.look(map, &there, self.now_ms);

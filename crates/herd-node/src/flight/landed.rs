@@ -51,18 +51,15 @@ impl Cargo {
 }
 
 impl Landed {
+    /// What it came to, by that clock, where nothing more is known.
+    fn came(clock: Clock, done: Done) -> Self {
+        let (before, object, relayed) = (None, None, None);
+        Self { clock, before, done, object, relayed, is_here: false, is_moved: false, with_value: false }
+    }
+
     /// It was not done, or nobody knows.
     pub(crate) fn failed(cx: &Context, error: Error) -> Self {
-        Self {
-            clock: cx.clock(),
-            before: None,
-            done: Err(error),
-            object: None,
-            relayed: None,
-            is_here: false,
-            is_moved: false,
-            with_value: false,
-        }
+        Self::came(cx.clock(), Err(error))
     }
 
     /// Nothing was done here, and another node decides by now.
@@ -82,16 +79,7 @@ impl Landed {
             false => Snapshot::without_value(&found),
         });
         let (clock, before) = (outcome.clock(cx), outcome.before);
-        Self {
-            clock,
-            before,
-            done: outcome.done.clone(),
-            object,
-            relayed: None,
-            is_here: false,
-            is_moved: false,
-            with_value,
-        }
+        Self { before, object, with_value, ..Self::came(clock, outcome.done.clone()) }
     }
 
     /// What a part of a replica group here has come to; `Err`: it is to be asked again, and may have been done.
@@ -113,7 +101,7 @@ impl Landed {
             None => done.became.after.map(|head| Snapshot::made(head, Vec::new(), Cargo::Small(Vec::new()))),
         };
         let (clock, before, done) = (done.became.clock, done.became.before, Ok((done.version, done.answer)));
-        Ok(Self { clock, before, done, object, relayed: None, is_here: false, is_moved: false, with_value })
+        Ok(Self { before, object, with_value, ..Self::came(clock, done) })
     }
 
     /// What another node replied that it was done.
@@ -128,16 +116,7 @@ impl Landed {
         };
         let object = after.map(|head| Snapshot::made(head, attributes.to_vec(), cargo));
         let relayed = Some((*header, fields.checksum));
-        Self {
-            clock,
-            before,
-            done: Ok((header.version, answer)),
-            object,
-            relayed,
-            is_here: false,
-            is_moved: false,
-            with_value,
-        }
+        Self { before, object, relayed, with_value, ..Self::came(clock, Ok((header.version, answer))) }
     }
 
     /// What another node replied that it was not done.
@@ -145,16 +124,7 @@ impl Landed {
         let became = Became::decode(fields).ok().flatten();
         let before = became.and_then(|became| became.before);
         let clock = became.map_or_else(|| cx.clock(), |became| became.clock);
-        Self {
-            clock,
-            before,
-            done: Err(error),
-            object: None,
-            relayed: None,
-            is_here: false,
-            is_moved: false,
-            with_value: false,
-        }
+        Self { before, ..Self::came(clock, Err(error)) }
     }
 
     /// Whether it was read here.

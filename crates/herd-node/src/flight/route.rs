@@ -14,7 +14,7 @@ use herd_core::bugs::{Bug, has};
 use herd_core::limits::{
     DEFERRED_MAX, FLIGHT_AGAIN_MS, FLIGHT_LINK_MS, FORWARD_HOPS_MAX, GROUP_LINE_PART, INLINE_MAX_BYTES, LEASE_MS,
 };
-use herd_core::place::{GroupId, Map, NodeId};
+use herd_core::place::{Group, GroupId, NodeId, Spread};
 use herd_core::wire::{FLAG_MORE, Fields, Header, Kind, LinkId, MapMark, MapSent, STATUS_MOVED, Status};
 use herd_core::wire::{LENGTH_UNKNOWN, WireError};
 use herd_core::{Error, ErrorKind, quote};
@@ -233,18 +233,16 @@ impl Context {
     fn look_again_at(&mut self, id: FlightId) {
         let (now_ms, mark) = (self.now_ms(), self.shared.map_mark());
         let Some(part) = self.flights.part_of(id) else { return };
-        let patience_ms = self.patience_ms(&part.handing.key);
+        let is_over = |since_ms| now_ms >= since_ms + self.patience_ms(&part.handing.key);
         match part.state {
             State::Waits(_, Some(wanted)) if mark < wanted => self.wait(id),
-            State::Waits(since_ms, None) if !part.was_sent && now_ms >= since_ms + patience_ms => {
-                match self.overload(id) {
-                    None => self.lose(id),
-                    Some(error) => {
-                        let landed = Landed::failed(self, error);
-                        self.land(id, landed);
-                    }
+            State::Waits(since_ms, None) if !part.was_sent && is_over(since_ms) => match self.overload(id) {
+                None => self.lose(id),
+                Some(error) => {
+                    let landed = Landed::failed(self, error);
+                    self.land(id, landed);
                 }
-            }
+            },
             State::Waits(..) => self.flights.todo.push_back(id),
             _ => {}
         }
@@ -482,15 +480,19 @@ impl Context {
     /// what became of it. A node that keeps the only copy knows of no requests, or is gone with what it knew.
     fn may_be_answered(&self, id: FlightId) -> bool {
         let Some(part) = self.flights.part_of(id) else { return false };
-        let is_known = |map: &Map| {
-            let spread = map.spread(part.handing.key.spread())?;
-            let group = spread.group_of(part.handing.key.slot());
-            let State::Out(link, ..) = part.state else { return None };
+        let State::Out(link, ..) = part.state else { return false };
+        self.with_group(&part.handing.key, |spread, group| {
             let has_gone_over = group.primary.is_some_and(|node| node != link.node);
-            Some(has_gone_over || !group.others.is_empty() || spread.needed > 1)
-        };
-        let map = self.shared.place.get().and_then(|place| place.map());
-        map.is_some_and(|(map, _)| is_known(&map) == Some(true))
+            has_gone_over || !group.others.is_empty() || spread.needed > 1
+        })
+        .unwrap_or_default()
+    }
+
+    /// Hands the group of an object to `f`, as the map has it; `None`: there is no map.
+    fn with_group<R>(&self, key: &Key, f: impl FnOnce(&Spread, &Group) -> R) -> Option<R> {
+        let (map, _) = self.shared.place.get()?.map()?;
+        let spread = map.spread(key.spread())?;
+        Some(f(spread, spread.group_of(key.slot())))
     }
 
     /// Whether a part that was never sent does not wait for a link to a node any more.
@@ -502,10 +504,7 @@ impl Context {
     /// How long a request waits for a link to the node that decides on its object: longer where another takes over if
     /// that node is silent.
     fn patience_ms(&self, key: &Key) -> u64 {
-        let map = self.shared.place.get().and_then(|place| place.map());
-        let has_backup = map.is_some_and(|(map, _)| {
-            map.spread(key.spread()).is_some_and(|spread| spread.group_of(key.slot()).backups().next().is_some())
-        });
+        let has_backup = self.with_group(key, |_, group| group.backups().next().is_some()).unwrap_or_default();
         if has_backup { LEASE_MS + FLIGHT_LINK_MS } else { FLIGHT_LINK_MS }
     }
 

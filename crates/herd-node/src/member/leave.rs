@@ -46,9 +46,8 @@ impl Keeps {
             return keeps;
         }
         for spread in &map.spreads {
-            let slots = spread.slots_of_groups();
-            let is_its = |group: &Group| group.members().any(|id| id == me.node);
-            for (group, _) in spread.groups.iter().zip(slots).filter(|(group, _)| is_its(group)) {
+            let is_its = |group: &&Group| group.members().any(|id| id == me.node);
+            for group in spread.groups.iter().filter(is_its) {
                 let leads = group.primary == Some(me.node);
                 keeps.any = true;
                 keeps.led += usize::from(leads && group.copies() > 1);
