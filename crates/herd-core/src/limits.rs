@@ -484,8 +484,12 @@ pub const WARDEN_UNHEARD_MS: u64 = 2_500;
 pub const WARDEN_HEARS_MS: u64 = 3_000;
 
 /// How long a drained node that is silent may be but paused, or cut off, before it is forgotten. One whose process is
-/// known to have ended is forgotten at once.
+/// known to have ended, and that kept nothing any more, is forgotten at once.
 pub const FORGET_AFTER_MS: u64 = 60_000;
+
+/// How long a node that was to drain, and whose process ended before it had given all away, may be started again and go
+/// on draining, before it is forgotten.
+pub const FORGET_DEAD_AFTER_MS: u64 = REPAIR_AFTER_MS;
 
 /// How long a group keeps fewer copies than it should before another node is asked to keep one: one that is only
 /// started anew is there again by then, and one that had no room may have some.

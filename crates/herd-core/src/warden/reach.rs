@@ -2,7 +2,7 @@
 
 use super::ask::{Answer, Refusal};
 use super::{Phase, Warden};
-use crate::limits::{FORGET_AFTER_MS, WARDEN_BATCH_MAX, WARDEN_HEARS_MS};
+use crate::limits::{FORGET_AFTER_MS, FORGET_DEAD_AFTER_MS, WARDEN_BATCH_MAX, WARDEN_HEARS_MS};
 use crate::place::{Life, Map, Node, NodeId, NodeState};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,11 +19,20 @@ pub(super) struct Reach {
     beating: Vec<(NodeId, u64)>,
     /// Those that are silent, in these lives, and since when without a pause.
     silent_since: BTreeMap<(NodeId, u64), u64>,
-    /// Those whose process has ended, and which of their lives it was; until they join again.
-    dead: BTreeMap<NodeId, u64>,
+    /// Those whose process has ended; until they join again.
+    dead: BTreeMap<NodeId, Dead>,
     /// Those that are about to end, which of their lives that is, and until when this is believed; until they join
     /// again.
     leaving: BTreeMap<NodeId, (u64, u64)>,
+}
+
+/// A node whose process has ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Dead {
+    /// Which of its lives that was.
+    incarnation: u64,
+    /// From when on it may be forgotten, if it drains: one that had not given all away may be started again, to go on.
+    forget_ms: u64,
 }
 
 impl Reach {
@@ -36,7 +45,7 @@ impl Reach {
     pub(super) fn joined(&mut self, node: NodeId, life: u64) {
         self.heard.insert(node);
         self.linked.remove(&node);
-        self.dead.retain(|id, dead| *id != node || *dead >= life);
+        self.dead.retain(|id, dead| *id != node || dead.incarnation >= life);
         self.leaving.retain(|id, (leaving, _)| *id != node || *leaving >= life);
     }
 
@@ -95,17 +104,22 @@ impl Reach {
         let is = |node: &&Node| {
             let since_ms = self.silent_since.get(&(node.id, node.incarnation)).filter(|_| held);
             let is_silent = since_ms.is_some_and(|since_ms| now_ms >= since_ms + FORGET_AFTER_MS);
-            let is_gone = is_silent || self.dead.get(&node.id) == Some(&node.incarnation);
-            node.state == NodeState::Draining && is_gone && !map.counts(node)
+            let is_over = self.death(node).is_some_and(|dead| now_ms >= dead.forget_ms);
+            node.state == NodeState::Draining && (is_silent || is_over) && !map.counts(node)
         };
         map.nodes.iter().filter(is).map(|node| node.id).take(WARDEN_BATCH_MAX).collect()
+    }
+
+    /// The end of a node's present life.
+    fn death(&self, node: &Node) -> Option<&Dead> {
+        self.dead.get(&node.id).filter(|dead| dead.incarnation == node.incarnation)
     }
 
     /// The nodes whose process has ended, which the map does not say yet.
     pub(super) fn unburied(&self, map: &Map) -> Vec<NodeId> {
         let is_known =
             |node: &Node| node.state == NodeState::Dead || node.state == NodeState::Draining && !map.counts(node);
-        let is = |node: &&Node| !is_known(node) && self.dead.get(&node.id) == Some(&node.incarnation);
+        let is = |node: &&Node| !is_known(node) && self.death(node).is_some();
         map.nodes.iter().filter(is).map(|node| node.id).collect()
     }
 }
@@ -114,7 +128,7 @@ impl Reach {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Heard<'a> {
     nodes: &'a BTreeSet<NodeId>,
-    dead: &'a BTreeMap<NodeId, u64>,
+    dead: &'a BTreeMap<NodeId, Dead>,
     leaving: &'a BTreeMap<NodeId, (u64, u64)>,
     now_ms: u64,
     /// The others are gone; else they may be but late.
@@ -184,9 +198,15 @@ impl Warden {
 
     /// The process of a node has ended. What is said of another life than its present one changes nothing.
     pub(super) fn obituary(&mut self, life: Life) -> Result<Answer, Refusal> {
-        let node = self.map().ok_or(Refusal::Busy)?.node(life.node);
-        if node.is_some_and(|node| node.incarnation == life.incarnation && node.state != NodeState::Dead) {
-            self.reach.dead.insert(life.node, life.incarnation);
+        let map = self.map().ok_or(Refusal::Busy)?;
+        let is_new = |node: &&Node| node.incarnation == life.incarnation && node.state != NodeState::Dead;
+        if let Some(node) = map.node(life.node).filter(is_new) {
+            let forget_ms = self.now_ms + if map.counts(node) { FORGET_DEAD_AFTER_MS } else { 0 };
+            let dead = Dead { incarnation: life.incarnation, forget_ms };
+            let known = self.reach.dead.entry(life.node).or_insert(dead);
+            if known.incarnation != dead.incarnation {
+                *known = dead;
+            }
             self.is_urgent = true;
             self.hurry();
         }

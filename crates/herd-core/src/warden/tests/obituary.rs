@@ -2,7 +2,7 @@
 
 use super::tend::{all, held, led, state_of};
 use super::*;
-use crate::limits::{REPAIR_AFTER_MS, WARDEN_HEARS_MS, WARDEN_TICK_MS};
+use crate::limits::{FORGET_DEAD_AFTER_MS, REPAIR_AFTER_MS, WARDEN_HEARS_MS, WARDEN_TICK_MS};
 use crate::place::{Life, NodeState, Standing};
 
 fn node(number: u32) -> NodeId {
@@ -135,6 +135,41 @@ fn who_dies_before_the_first_object_is_taken_out_once_there_is_one() {
     bench.ask(Ask::Hold).expect("all have had the map");
     bench.tick(WARDEN_TICK_MS);
     assert_eq!((led(&bench), state_of(&bench, 2)), ([12, 0, 12], NodeState::Dead));
+}
+
+/// What it was to give away others have, or its next life has not: it goes on draining in either case.
+#[test]
+fn who_dies_while_it_drains_is_waited_for_a_while_and_goes_on_draining() {
+    let mut bench = held();
+    let drain = |number: u8| Ask::Drain { name: join(number, 1).name, stays: false };
+    [4, 5].into_iter().for_each(|number| drop(bench.join(join(number, 1))));
+    bench.links(&[1, 2, 3, 4, 5]);
+    bench.all_have();
+    bench.ask(drain(2)).expect("four stay");
+    bench.tick(WARDEN_TICK_MS);
+    dies(&mut bench, 2, 1);
+    bench.tick(FORGET_DEAD_AFTER_MS - WARDEN_TICK_MS);
+    dies(&mut bench, 2, 1);
+    assert_eq!(state_of(&bench, 2), NodeState::Draining);
+    let joined = bench.join(join(2, 2));
+    bench.tick(FORGET_DEAD_AFTER_MS);
+    let keeps = |bench: &Bench| {
+        let map = bench.map();
+        map.spread(0).expect("the default one").groups.iter().any(|group| group.members().any(|id| id == node(2)))
+    };
+    assert_eq!((joined.node, state_of(&bench, 2), keeps(&bench)), (node(2), NodeState::Draining, false));
+    // Now it is empty.
+    dies(&mut bench, 2, 2);
+    bench.tick(WARDEN_TICK_MS);
+    assert_eq!(bench.map().node(node(2)), None);
+    // One that does not come back is forgotten.
+    bench.ask(drain(3)).expect("three stay");
+    dies(&mut bench, 3, 1);
+    bench.tick(FORGET_DEAD_AFTER_MS / 2);
+    dies(&mut bench, 3, 1);
+    bench.tick(FORGET_DEAD_AFTER_MS / 2);
+    bench.tick(WARDEN_TICK_MS);
+    assert_eq!(bench.map().node(node(3)), None, "counted from when it was told first");
 }
 
 #[test]
