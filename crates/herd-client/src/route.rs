@@ -166,6 +166,7 @@ pub(crate) mod tests {
             rack: String::new(),
             memory_bytes: 1 << 30,
             state: NodeState::Up,
+            protocol: 1,
         };
         let mut draft = Draft { nodes: (0..addresses.len()).map(node).collect(), ..Draft::empty(HerdId([7; 16])) };
         draft.add_spread(Kind::Kept, 1, Grows::ByItself).expect("there is room");

@@ -220,8 +220,19 @@ fn herd_lines(status: &Value, nodes: &[Value]) -> Vec<(&'static str, String)> {
     let map = format!("epoch {}, revision {}, {held}", status["epoch"], status["revision"]);
     let warden = format!("{} ({})", word(status, "warden"), word(status, "warden_state"));
     let mut lines = vec![("nodes", all + &away), ("warden", warden), ("map", map), ("groups", groups_line(status))];
+    lines.extend(upgrade_line(status, nodes));
     lines.extend(short_lines(status));
     lines
+}
+
+/// While an upgrade is under way: whose programs are of the earlier release still.
+fn upgrade_line(status: &Value, nodes: &[Value]) -> Option<(&'static str, String)> {
+    let spoken = status["protocol"].as_u64()?;
+    let (earlier, later): (Vec<&Value>, Vec<&Value>) =
+        nodes.iter().partition(|node| node["protocol"].as_u64().is_none_or(|its| its <= spoken));
+    let names = |nodes: &[&Value]| nodes.iter().map(|node| word(node, "name")).collect::<Vec<_>>().join(", ");
+    let text = format!("{} of {} nodes; {} not upgraded yet", later.len(), nodes.len(), names(&earlier));
+    (!later.is_empty()).then_some(("upgrade", text))
 }
 
 /// Where copies are not laid out as they were asked for.

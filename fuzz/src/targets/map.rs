@@ -30,7 +30,7 @@ pub const DICTIONARY: &[&[u8]] = &[
     b"HERDMAP\x01", b"a herd of fuzz..", b"\x01\x04\0\0\0\x01\0\0\0", b"\x02\x1C\0\0\0", b"\x03\x02\0\0\0\0\0",
     b"\x04\x08\0\0\0\x01\0\0\0\x03\x02\x01\0", b"\x05\x1C\0\0\0", b"\x06\x0C\0\0\0\0\0\0\0\x01\0\x01\0\0\0\0\0",
     b"\x07\x08\0\0\0\x02\0\0\0\0\0\0\0", b"\x08\x2C\0\0\0", b"{\"class\":\"ram:1\"}", b"{\"class\":\"cache\"}",
-    b"\x09\0\0\0\0", b"\xFF\xFF", b"\x01\0\0\0", b"\x02\0\0\0",
+    b"\x09\0\0\0\0", b"\x0A\x06\0\0\0\x01\0\0\0\x02\0", b"\xFF\xFF", b"\x01\0\0\0", b"\x02\0\0\0",
 ];
 
 names!(error_name, ERRORS, MapError {
@@ -52,7 +52,7 @@ const REASONS: &[&str] = &[
     "no such spread group", "no such group", "unknown standing of a member", "no such slot",
     "bad specification of collection", "no such epoch", "no such revision",
     "text of node too long or not printable", "node without name or host", "too many addresses of node",
-    "two nodes of one name, the second is", "copies out of range in spread group",
+    "two nodes of one name, the second is", "no protocol of node", "no such node", "copies out of range in spread group",
     "no spread group has number",
     "more copies needed than kept in spread group", "a cache keeps one copy, not spread group",
     "no or too many groups in spread group", "slot without group in spread group",
@@ -73,6 +73,7 @@ static AT_HAND: LazyLock<Map> = LazyLock::new(|| {
         rack: String::new(),
         memory_bytes: 1 << 30,
         state: NodeState::Up,
+        protocol: 1,
     };
     let mut draft = Draft { nodes: (1..=3).map(node).collect(), ..Draft::empty(HerdId(*b"a herd of fuzz..")) };
     draft.add_spread(Kind::Kept, 1, Grows::ByItself).expect("three nodes have room");

@@ -57,9 +57,12 @@ const TAKEN_OVER: Duration = Duration::from_secs(10);
 const WHOLE: Duration = Duration::from_secs(40);
 /// Copies move for a node that comes or drains within this.
 const MOVES: Duration = Duration::from_secs(8);
-/// A node is empty within this, and forgotten.
+/// A node is empty within this.
 const EMPTY: Duration = Duration::from_secs(60);
-const FORGOTTEN: Duration = Duration::from_secs(30);
+/// And forgotten, also if it is killed before it has a witness: after a minute of silence.
+const FORGOTTEN: Duration = Duration::from_secs(75);
+/// How long a node that came back while it drained is left alone: by then it has a witness.
+const SETTLED: Duration = Duration::from_secs(1);
 /// As many copies are kept.
 const COPIES: usize = 3;
 /// A node that falls while copies move, or while there is no etcd, does so for this part of its time.
@@ -272,6 +275,9 @@ impl Striker<'_> {
             hits.extend(self.within(step, aim, map)?);
         }
         ends_well(&mut drains, EMPTY)?;
+        if step.within == Within::KillMoving {
+            thread::sleep(SETTLED);
+        }
         if step.draw.is_multiple_of(2) {
             herd.kill(aim.victim)?;
         }

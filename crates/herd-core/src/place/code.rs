@@ -30,6 +30,9 @@ const SLOT_RUNS: u8 = 6;
 const COLLECTIONS_GONE: u8 = 7;
 const COLLECTIONS: u8 = 8;
 const LOSSES: u8 = 9;
+const PROTOCOLS: u8 = 10;
+/// What the release after this one adds, once all nodes are of it.
+const NEXT: u8 = 11;
 
 impl Map {
     /// The whole map.
@@ -52,6 +55,10 @@ impl Map {
         write_spreads(&mut out, old, self);
         write_collections(&mut out, old, self);
         section(&mut out, LOSSES, |out| write_losses(out, old, self));
+        section(&mut out, PROTOCOLS, |out| write_protocols(out, old, self));
+        if cfg!(herd_next) && self.protocol() > 1 {
+            section(&mut out, NEXT, |out| put_u32(out, self.epoch));
+        }
         let crc = crc32c(&out);
         put_u32(&mut out, crc);
         out
@@ -208,6 +215,16 @@ fn write_losses(out: &mut Vec<u8>, old: &Draft, new: &Draft) {
     }
 }
 
+/// Nodes whose program speaks another protocol than was known; at first it is 1.
+fn write_protocols(out: &mut Vec<u8>, old: &Draft, new: &Draft) {
+    for node in &new.nodes {
+        if node.protocol != old.node(node.id).map_or(1, |old| old.protocol) {
+            put_u32(out, node.id.0.get());
+            put_u16(out, node.protocol);
+        }
+    }
+}
+
 /// Runs of slots that changed and came to their groups in one epoch.
 fn write_slots(out: &mut Vec<u8>, old: Option<&Spread>, spread: &Spread) {
     let of = |spread: &Spread, slot: usize| (spread.slots[slot], spread.moved[slot]);
@@ -336,13 +353,19 @@ fn opened(bytes: &[u8]) -> Result<&[u8], MapError> {
 fn read_item(tag: u8, items: &mut Reader<'_>, draft: &mut Draft) -> Result<(), MapError> {
     match tag {
         NODES_GONE => take(&mut draft.nodes, items.node()?, |node| node.id),
-        NODES => put(&mut draft.nodes, read_node(items)?, |node| node.id, NODES_MAX),
+        NODES => {
+            let node = read_node(items)?;
+            let protocol = draft.node(node.id).map_or(1, |before| before.protocol);
+            put(&mut draft.nodes, Node { protocol, ..node }, |node| node.id, NODES_MAX)
+        }
         SPREADS_GONE => take(&mut draft.spreads, items.u16()?, |spread| spread.id),
         SPREADS => read_spread(items, draft),
         GROUPS => read_group(items, draft),
         SLOT_RUNS => read_slots(items, draft),
         COLLECTIONS_GONE => take(&mut draft.collections, CollectionId(items.u64()?), |it| it.id),
         LOSSES => read_loss(items, draft),
+        PROTOCOLS => read_protocol(items, draft),
+        NEXT if cfg!(herd_next) => read_next(items, draft),
         COLLECTIONS => put(&mut draft.collections, read_collection(items)?, |it| it.id, COLLECTIONS_MAX),
         _ => items.bytes(items.0.len()).map(|_| ()),
     }
@@ -373,7 +396,8 @@ fn read_node(items: &mut Reader<'_>) -> Result<Node, MapError> {
         other => return Err(MapError::Invalid("unknown state of a node", other.into())),
     };
     let (name, host, rack) = (items.text()?, items.text()?, items.text()?);
-    Ok(Node { id, name, addresses: items.several(Reader::text)?, incarnation, host, rack, memory_bytes, state })
+    let addresses = items.several(Reader::text)?;
+    Ok(Node { id, name, addresses, incarnation, host, rack, memory_bytes, state, protocol: 1 })
 }
 
 fn read_spread(items: &mut Reader<'_>, draft: &mut Draft) -> Result<(), MapError> {
@@ -435,6 +459,20 @@ fn read_loss(items: &mut Reader<'_>, draft: &mut Draft) -> Result<(), MapError> 
     let number = items.u16()?;
     group_at(spread, number)?.lost = items.u32()?;
     Ok(())
+}
+
+fn read_protocol(items: &mut Reader<'_>, draft: &mut Draft) -> Result<(), MapError> {
+    let (id, protocol) = (items.node()?, items.u16()?);
+    let node = draft.nodes.iter_mut().find(|node| node.id == id);
+    node.ok_or(MapError::Invalid("no such node", id.0.get().into()))?.protocol = protocol;
+    Ok(())
+}
+
+/// Only a herd whose nodes all are of the release after this one may say it.
+fn read_next(items: &mut Reader<'_>, draft: &Draft) -> Result<(), MapError> {
+    let told = items.u32()?;
+    let is_right = draft.protocol() > 1 && told == draft.epoch;
+    if is_right { Ok(()) } else { Err(MapError::Invalid("said too early, at epoch", told.into())) }
 }
 
 fn read_member(items: &mut Reader<'_>) -> Result<Member, MapError> {

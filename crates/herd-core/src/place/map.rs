@@ -64,6 +64,8 @@ pub struct Node {
     pub memory_bytes: u64,
     /// What it is there for.
     pub state: NodeState,
+    /// The newest protocol among nodes that its program speaks, from 1.
+    pub protocol: u16,
 }
 
 /// What a spread group promises of its objects.
@@ -262,6 +264,11 @@ impl Draft {
         self.nodes.binary_search_by_key(&id, |node| node.id).ok().map(|at| &self.nodes[at])
     }
 
+    /// The protocol that all nodes of the herd speak: what many nodes see, such as the map, has nothing that is newer.
+    pub fn protocol(&self) -> u16 {
+        self.nodes.iter().map(|node| node.protocol).min().unwrap_or(1)
+    }
+
     /// A spread group by its id.
     #[inline]
     pub fn spread(&self, id: u16) -> Option<&Spread> {
@@ -327,6 +334,7 @@ impl Draft {
             let texts = [&node.name, &node.host, &node.rack].into_iter().chain(&node.addresses);
             hold(texts.clone().all(|text| is_text(text)), "text of node too long or not printable", id)?;
             hold(!node.name.is_empty() && !node.host.is_empty(), "node without name or host", id)?;
+            hold(node.protocol > 0, "no protocol of node", id)?;
             hold(node.addresses.len() <= NODE_ADDRESSES_MAX, "too many addresses of node", id)?;
             hold(names.insert(&node.name), "two nodes of one name, the second is", id)?;
         }

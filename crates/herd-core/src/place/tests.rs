@@ -32,6 +32,7 @@ fn node(number: u32, memory_bytes: u64) -> Node {
         rack: String::new(),
         memory_bytes,
         state: NodeState::Up,
+        protocol: 1,
     }
 }
 

@@ -243,5 +243,6 @@ fn node(join: &Join, id: NodeId, incarnation: u64) -> Node {
         rack: join.rack.clone(),
         memory_bytes: join.memory_bytes,
         state: NodeState::Up,
+        protocol: u16::try_from(join.protocol).unwrap_or(u16::MAX),
     }
 }

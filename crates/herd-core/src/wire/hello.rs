@@ -27,7 +27,7 @@ use std::hash::Hasher;
 use std::num::NonZeroU32;
 
 /// Bytes of a [`Peer`] on the wire; those of later versions may be longer.
-pub const PEER_BYTES: usize = 62;
+pub const PEER_BYTES: usize = if cfg!(herd_next) { 66 } else { 62 };
 
 /// Bytes of a proof.
 pub const PROOF_BYTES: usize = 16;
@@ -157,7 +157,9 @@ impl Peer {
         out[32..34].copy_from_slice(&self.link.to_le_bytes());
         out[34..38].copy_from_slice(&self.epoch.to_le_bytes());
         out[38..46].copy_from_slice(&self.revision.to_le_bytes());
-        out[46..].copy_from_slice(&self.nonce);
+        out[46..62].copy_from_slice(&self.nonce);
+        // What the release after this one adds.
+        out[62..].copy_from_slice(&self.epoch.to_le_bytes()[..PEER_BYTES - 62]);
         out
     }
 

@@ -171,6 +171,7 @@ mod tests {
             rack: String::new(),
             memory_bytes: 1 << 30,
             state: NodeState::Up,
+            protocol: 1,
         };
         let mut draft = Draft { nodes: (1..=nodes).map(node).collect(), ..Draft::empty(HerdId([1; 16])) };
         draft.add_spread(Keeps::Kept, 1, Grows::ByItself).expect("there is room");

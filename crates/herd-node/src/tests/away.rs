@@ -214,6 +214,7 @@ pub(crate) fn herd(nodes: u32) -> Map {
         rack: String::new(),
         memory_bytes: 1 << 30,
         state: NodeState::Up,
+        protocol: 1,
     };
     let mut draft = Draft { nodes: (1..=nodes).map(node).collect(), ..Draft::empty(HerdId([7; 16])) };
     draft.add_spread(Kind::Kept, 1, Grows::No).expect("the first");

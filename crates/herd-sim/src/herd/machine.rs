@@ -37,6 +37,7 @@ pub(super) fn first_map(nodes: usize, copies: u8) -> Map {
         rack: String::new(),
         memory_bytes: 1 << 30,
         state: NodeState::Up,
+        protocol: 1,
     };
     let mut draft = Draft { nodes: (0..nodes).map(member).collect(), term: 1, ..Draft::empty(HERD) };
     draft.add_spread(Kind::Kept, copies, Grows::No).expect("there is room");

@@ -516,3 +516,20 @@ fn more_copies_than_this_version_keeps_are_refused_whoever_asks() {
     let id = created(&mut bench, create("three", "ram:3"));
     assert_eq!(bench.map().spread(id.spread_group()).map(|it| (it.copies, it.needed)), Some((3, 3)));
 }
+
+#[test]
+fn the_map_says_which_protocol_all_nodes_speak() {
+    let mut bench = Bench::new(config("a"));
+    let speaks = |number, life, protocol| Join { protocol, ..join(number, life) };
+    bench.join(speaks(1, 1, 3));
+    assert_eq!(bench.map().protocol(), 3);
+    bench.join(speaks(2, 1, 2));
+    bench.join(speaks(3, 1, 3));
+    assert_eq!(bench.map().protocol(), 2, "the lowest");
+    bench.join(speaks(2, 2, 3));
+    assert_eq!(bench.map().protocol(), 3, "it was upgraded");
+    bench.join(speaks(1, 2, 2));
+    assert_eq!(bench.map().protocol(), 2, "and one put back");
+    let map = bench.map();
+    assert_eq!(Map::decode(&map.encode()).map(|read| read.protocol()), Ok(2));
+}

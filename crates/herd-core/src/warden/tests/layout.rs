@@ -33,6 +33,7 @@ fn state(nodes: u32, epoch: u32) -> State {
             rack: String::new(),
             memory_bytes: GIB,
             state: NodeState::Up,
+            protocol: 1,
         });
     }
     state.next_node = NODES_MAX as u32 + 1;

@@ -142,7 +142,9 @@ fn who_dies_before_the_first_object_is_taken_out_once_there_is_one() {
 fn who_dies_while_it_drains_is_waited_for_a_while_and_goes_on_draining() {
     let mut bench = held();
     let drain = |number: u8| Ask::Drain { name: join(number, 1).name, stays: false };
-    [4, 5].into_iter().for_each(|number| drop(bench.join(join(number, 1))));
+    for number in [4, 5] {
+        bench.join(join(number, 1));
+    }
     bench.links(&[1, 2, 3, 4, 5]);
     bench.all_have();
     bench.ask(drain(2)).expect("four stay");

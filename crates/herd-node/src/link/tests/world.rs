@@ -59,6 +59,7 @@ pub(crate) fn member(number: u32, address: String) -> Node {
         rack: String::new(),
         memory_bytes: 1 << 30,
         state: NodeState::Up,
+        protocol: 1,
     }
 }
 
