@@ -19,8 +19,10 @@ pub(crate) struct Journal {
     /// Groups that take no writes, by why, and since when.
     stopped: BTreeMap<String, BTreeSet<GroupId>>,
     since_ms: BTreeMap<GroupId, u64>,
-    /// Since when there are groups with fewer copies than they should have, which was told.
-    short_ms: Option<u64>,
+    /// Since when there are groups with fewer copies than they should have, and whether that was told.
+    short: Option<(u64, bool)>,
+    /// The map in which all groups had their copies.
+    whole: u32,
     /// Losses up to this epoch were told.
     lost: u32,
     /// Other lines, and when they were told.
@@ -30,8 +32,9 @@ pub(crate) struct Journal {
 /// Another node.
 struct Known {
     incarnation: u64,
-    /// It was silent for so long that the others go on without it.
-    is_down: bool,
+    /// As the map had it last, and what it is called.
+    state: NodeState,
+    called: String,
     /// Since when there is no link to it.
     lost_ms: Option<u64>,
     /// That it is out of reach was told.
@@ -52,11 +55,13 @@ impl Journal {
         now_ms: u64,
     ) -> Vec<String> {
         let (mut lines, is_first) = (Vec::new(), self.looked.is_none());
-        self.nodes.retain(|id, _| map.node(*id).is_some());
+        let gone = self.nodes.extract_if(.., |id, _| map.node(*id).is_none());
+        lines.extend(gone.map(|(_, known)| format!("node {} is none of the herd's any more", known.called)));
         for node in map.nodes.iter().filter(|node| node.id != me) {
             let known = self.nodes.entry(node.id).or_insert_with(|| {
                 lines.extend((!is_first).then(|| format!("node {} has joined the herd", called(node))));
-                Known { incarnation: node.incarnation, is_down: false, lost_ms: None, is_told: false }
+                let (state, called) = (if is_first { node.state } else { NodeState::Up }, called(node));
+                Known { incarnation: node.incarnation, state, called, lost_ms: None, is_told: false }
             });
             lines.extend(known.look(node, is_linked(node.id), now_ms));
         }
@@ -66,6 +71,7 @@ impl Journal {
             self.looked = looked;
             self.groups(map, now_ms, &mut lines);
         }
+        self.short(map, now_ms, &mut lines);
         lines
     }
 
@@ -99,7 +105,6 @@ impl Journal {
             let groups = take(&again, count);
             lines.push(format!("{groups} writes again, after {}", seconds(now_ms - since_ms)));
         }
-        self.short(map, now_ms, count, lines);
         for (why, groups) in stopped.iter().filter(|(why, groups)| self.stopped.get(*why) != Some(*groups)) {
             lines.push(format!("{} no writes: {why}", take(groups, count)));
         }
@@ -109,20 +114,29 @@ impl Journal {
         drop(mem::replace(&mut self.stopped, stopped));
     }
 
-    /// Groups that have fewer copies than they should, while they get them back.
-    fn short(&mut self, map: &Map, now_ms: u64, count: usize, lines: &mut Vec<String>) {
+    /// Groups that have fewer copies than they should, while they get them back. What passes soon, as where a node hands
+    /// over and ends, is not told.
+    fn short(&mut self, map: &Map, now_ms: u64, lines: &mut Vec<String>) {
+        if self.short.is_none() && self.whole == map.epoch {
+            return;
+        }
         let short = short(map);
-        match self.short_ms {
-            None if !short.is_empty() => {
-                self.short_ms = Some(now_ms);
+        let count = || map.spreads.iter().flat_map(used).count();
+        match self.short {
+            _ if short.is_empty() => {
+                self.whole = map.epoch;
+                if let Some((since_ms, true)) = self.short.take() {
+                    let after = seconds(now_ms - since_ms);
+                    lines.push(format!("all {} groups have their copies again, after {after}", count()));
+                }
+            }
+            None => self.short = Some((now_ms, false)),
+            Some((since_ms, false)) if now_ms - since_ms >= JOURNAL_PATIENCE_MS => {
+                self.short = Some((since_ms, true));
                 let have = if short.len() == 1 { "has" } else { "have" };
-                lines.push(format!("{} {have} fewer copies than there should be", several(&short, count)));
+                lines.push(format!("{} {have} fewer copies than there should be", several(&short, count())));
             }
-            Some(since_ms) if short.is_empty() => {
-                self.short_ms = None;
-                lines.push(format!("all {count} groups have their copies again, after {}", seconds(now_ms - since_ms)));
-            }
-            _ => {}
+            Some(_) => {}
         }
     }
 }
@@ -134,19 +148,8 @@ impl Known {
             self.incarnation = node.incarnation;
             lines.push(format!("node {} was started anew: what its memory held is gone from it", called(node)));
         }
-        let is_dead = node.state == NodeState::Dead;
-        let is_down = is_dead || node.state == NodeState::Down;
-        if mem::replace(&mut self.is_down, is_down) != is_down {
-            lines.push(match is_down {
-                true if is_dead => format!("node {} has ended: its groups go on without it", called(node)),
-                true => format!(
-                    "node {} is silent or about to end: groups that have enough copies go on without it",
-                    called(node)
-                ),
-                false => format!("node {} is heard again, and gets its copies back", called(node)),
-            });
-        }
-        if is_dead {
+        lines.extend(news(mem::replace(&mut self.state, node.state), node));
+        if node.state == NodeState::Dead {
             // That nobody has a link to it is no news.
             self.lost_ms = None;
             return lines;
@@ -162,6 +165,19 @@ impl Known {
         }
         lines
     }
+}
+
+/// What is told of a node whose state has changed.
+fn news(before: NodeState, node: &Node) -> Option<String> {
+    let what = match node.state {
+        now if now == before => return None,
+        NodeState::Dead => "has ended: its groups go on without it",
+        NodeState::Down => "is silent or about to end: groups that have enough copies go on without it",
+        NodeState::Draining => "drains: what it keeps goes to the others",
+        NodeState::Up if before == NodeState::Draining => "drains no more: it keeps what it has",
+        NodeState::Up => "is heard again, and gets its copies back",
+    };
+    Some(format!("node {} {what}", called(node)))
 }
 
 /// A node's name, and where it is.

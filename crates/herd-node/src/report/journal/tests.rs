@@ -97,11 +97,44 @@ fn copies_that_are_made_anew_are_told_when_that_begins_and_when_all_are_there() 
         numbers.iter().for_each(|number| draft.spreads[0].groups[*number].others[0].standing = standing);
     };
     world.change(|draft| syncing(draft, &[3, 4], Standing::Syncing));
-    begin(&world.look(200), &["2 of 24 groups (0/3, 0/4) have fewer copies than there should be"]);
+    assert_eq!(world.look(200), [""; 0], "it may pass at once");
+    begin(&world.look(1_200), &["2 of 24 groups (0/3, 0/4) have fewer copies than there should be"]);
     world.change(|draft| syncing(draft, &[4], Standing::Backup));
-    assert_eq!(world.look(400), [""; 0]);
+    assert_eq!(world.look(1_400), [""; 0]);
     world.change(|draft| syncing(draft, &[3], Standing::Backup));
-    begin(&world.look(1_400), &["all 24 groups have their copies again, after 1.2 s"]);
+    begin(&world.look(2_400), &["all 24 groups have their copies again, after 2.2 s"]);
+    for at_ms in [3_000, 5_000] {
+        world.change(|draft| syncing(draft, &[3], Standing::Syncing));
+        assert_eq!(world.look(at_ms), [""; 0]);
+        world.change(|draft| syncing(draft, &[3], Standing::Backup));
+        assert_eq!(world.look(at_ms + 900), [""; 0], "it was short");
+    }
+}
+
+#[test]
+fn what_becomes_of_a_node_is_told() {
+    let mut world = World::new();
+    world.look(0);
+    let becomes = |world: &mut World, state, at_ms| {
+        world.change(|draft| draft.nodes[2].state = state);
+        world.look(at_ms)
+    };
+    let n3 = |what: &str| vec![format!("node n3 (127.0.0.1:7003) {what}")];
+    let silent = "is silent or about to end: groups that have enough copies go on without it";
+    assert_eq!(becomes(&mut world, NodeState::Down, 200), n3(silent));
+    assert_eq!(becomes(&mut world, NodeState::Up, 400), n3("is heard again, and gets its copies back"));
+    assert_eq!(becomes(&mut world, NodeState::Draining, 600), n3("drains: what it keeps goes to the others"));
+    assert_eq!(becomes(&mut world, NodeState::Up, 800), n3("drains no more: it keeps what it has"));
+    assert_eq!(becomes(&mut world, NodeState::Dead, 1_000), n3("has ended: its groups go on without it"));
+    assert_eq!(becomes(&mut world, NodeState::Draining, 1_200), n3("drains: what it keeps goes to the others"));
+    world.change(|draft| {
+        draft.forget(node(3));
+        for group in &mut draft.spreads[0].groups {
+            group.others.retain(|member| member.node != node(3));
+            group.primary = group.primary.filter(|primary| *primary != node(3));
+        }
+    });
+    assert_eq!(world.look(1_400)[..1], n3("is none of the herd's any more"));
 }
 
 #[test]
