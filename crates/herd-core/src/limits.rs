@@ -487,6 +487,10 @@ pub const WARDEN_HEARS_MS: u64 = 3_000;
 /// known to have ended, and that kept nothing any more, is forgotten at once.
 pub const FORGET_AFTER_MS: u64 = 60_000;
 
+/// How long a process that the herd goes on without, as other nodes say, and that has no link to any, waits for that to
+/// change before it ends.
+pub const OUTCAST_AFTER_MS: u64 = 5_000;
+
 /// How long a node that was to drain, and whose process ended before it had given all away, may be started again and go
 /// on draining, before it is forgotten.
 pub const FORGET_DEAD_AFTER_MS: u64 = REPAIR_AFTER_MS;

@@ -145,6 +145,11 @@ impl Node {
         self.threads.iter().any(JoinHandle::is_finished)
     }
 
+    /// Why the herd goes on without this process, if it does: it is to be started anew.
+    pub fn outcast(&self) -> Option<&str> {
+        self.shared.member.get().and_then(|member| member.outcast())
+    }
+
     /// Connections shed so far: too slow, or too many.
     pub fn shed(&self) -> u64 {
         self.loops.loops().iter().map(|remote| remote.stats.shed.load(Relaxed)).sum()

@@ -46,13 +46,21 @@ pub(crate) fn run(args: &NodeArgs) -> Outcome {
     wait(&node, &stop, &log);
     // From here on another signal says that it is not to wait for others.
     let (is_told, since) = (stop.swap(false, Relaxed), Instant::now());
-    match is_told {
-        true => node.leave(|| stop.load(Relaxed), |line| log.info(line)),
-        false => log.error("an event loop has ended by itself; the node stops"),
+    let outcast = node.outcast().filter(|_| !is_told).map(outcast);
+    match (is_told, &outcast) {
+        (true, _) => node.leave(|| stop.load(Relaxed), |line| log.info(line)),
+        (false, None) => log.error("an event loop has ended by itself; the node stops"),
+        (false, Some(_)) => {}
     }
     let result = node.stop_after(since.elapsed()).map_err(Failure::local("stopping"));
     log.info("stopped");
-    result
+    result.and(outcast.map_or(Ok(()), Err))
+}
+
+/// Said as the process ends because the herd does without it.
+fn outcast(why: &str) -> Failure {
+    let text = format!("node: the herd goes on without this process; {why}: start the node again, and it joins anew");
+    Failure::new(REFUSED, text)
 }
 
 /// A node that a keeper has ends with it, however that ends.
@@ -98,11 +106,11 @@ fn too_much(memory_bytes: u64, machine_bytes: u64) -> Option<String> {
     (memory_bytes > machine_bytes).then(text)
 }
 
-/// Until a signal comes or a loop ends; tells of shed connections now and then.
+/// Until a signal comes, a loop ends, or the herd goes on without this process; tells of shed connections now and then.
 fn wait(node: &Node, stop: &AtomicBool, log: &Log) {
     let step = Duration::from_millis(50);
     let (mut told, mut since) = (0, Duration::ZERO);
-    while !stop.load(Relaxed) && !node.has_ended() {
+    while !stop.load(Relaxed) && !node.has_ended() && node.outcast().is_none() {
         std::thread::sleep(step);
         since += step;
         if since >= REPORT_EVERY {

@@ -261,7 +261,7 @@ pub(super) fn check(view: Option<&View>, peer: &Peer) -> Result<(), LinkError> {
         }
         // Who has a later map is in that one.
         None if (peer.epoch, peer.revision) <= (view.map.epoch, view.map.revision) => {
-            refuse(LinkErrorKind::BadHello, format!("node {number} is not in the map of this herd: let it join anew"))
+            refuse(LinkErrorKind::OlderIncarnation, format!("node {number} is not in the map of this herd"))
         }
         _ => Ok(()),
     }

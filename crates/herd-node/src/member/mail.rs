@@ -23,6 +23,8 @@ pub(super) struct Mail {
     pub(super) haves: BTreeMap<NodeId, Have>,
     /// What the groups that this node leads want of the warden, each in the view of that epoch.
     pub(super) wants: BTreeMap<GroupId, (GroupEpoch, Want)>,
+    /// What a node said for which this process is none of the herd's any more.
+    pub(super) outcast: Option<String>,
     /// For the log.
     pub(super) lines: Vec<String>,
 }
@@ -82,6 +84,7 @@ impl Mailbox {
         let new = std::mem::take(&mut state.mail);
         mail.pushed = new.pushed.or(mail.pushed.take());
         mail.came = new.came.or(mail.came.take());
+        mail.outcast = new.outcast.or(mail.outcast.take());
         mail.lines.extend(new.lines);
         mail.haves.extend(new.haves);
         mail.wants.extend(new.wants);

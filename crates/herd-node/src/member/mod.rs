@@ -32,7 +32,7 @@ use crate::link::{Came, Hub, Owner, Warden};
 use crate::report::journal::{Journal, called};
 use crate::warden::{Handle, Newcomer, Running};
 use herd_core::Error;
-use herd_core::limits::{MEMBER_TICK_MS, WANTS_MAX};
+use herd_core::limits::{MEMBER_TICK_MS, OUTCAST_AFTER_MS, WANTS_MAX};
 use herd_core::place::{GroupId, HerdId, Life, Map, NodeId};
 use herd_core::replica::{GroupEpoch, Want};
 use herd_core::warden::Ask;
@@ -69,6 +69,8 @@ pub(crate) struct Member {
     wants: Mutex<Vec<Ask>>,
     /// Its request to be let go, once it is about to end.
     leave: Leaving,
+    /// Why the herd goes on without this process, if it does.
+    outcast: OnceLock<String>,
 }
 
 impl Member {
@@ -174,6 +176,23 @@ impl Member {
         journal.look((self.life.node, &map), |node| linked.contains_key(&node), now_ms)
     }
 
+    /// Notes that the herd goes on without this process, once it was told so and has had no link for so long since.
+    /// `told`: what it was told, and when.
+    fn judge(&self, told: &mut Option<(u64, String)>, now_ms: u64) {
+        if self.hub.get().is_none_or(|hub| !hub.links().is_empty()) {
+            *told = None;
+        } else if let Some((since_ms, why)) = told
+            && now_ms >= *since_ms + OUTCAST_AFTER_MS
+        {
+            self.outcast.set(why.clone()).ok();
+        }
+    }
+
+    /// Why the herd goes on without this process, if it does.
+    pub(crate) fn outcast(&self) -> Option<&str> {
+        self.outcast.get().map(String::as_str)
+    }
+
     /// A node as people know it.
     fn called(&self, node: NodeId) -> String {
         let map = self.map();
@@ -229,6 +248,9 @@ impl Owner for Post {
     fn refused(&self, node: NodeId, error: &LinkError) {
         let member = self.member.get().and_then(std::sync::Weak::upgrade);
         let called = member.map_or_else(|| node.0.to_string(), |member| member.called(node));
+        if error.kind == LinkErrorKind::OlderIncarnation {
+            self.mailbox.change(|mail| mail.outcast = Some(format!("node {called} says: {error}")));
+        }
         self.mailbox.tell(format!("no link to node {called}: {error}"));
     }
 
@@ -266,6 +288,7 @@ impl Duty {
         let run = move || {
             let journal = Journal::since(member.map().map_or(0, |map| map.epoch));
             let (mut mail, mut journal, since) = (Mail::default(), journal, Instant::now());
+            let mut told = None;
             watched.look(&member).iter().for_each(|line| tell(line));
             while member.mailbox.wait(&mut mail, Duration::from_millis(MEMBER_TICK_MS)) {
                 member.work(&shared, &mut mail);
@@ -273,6 +296,8 @@ impl Duty {
                 mail.lines.drain(..).filter(|line| journal.is_news(line, now_ms)).for_each(|line| tell(&line));
                 member.look(&mut journal, now_ms).iter().for_each(|line| tell(line));
                 watched.look(&member).iter().for_each(|line| tell(line));
+                told = told.or(mail.outcast.take().map(|why| (now_ms, why)));
+                member.judge(&mut told, now_ms);
             }
             watched
         };
@@ -313,6 +338,7 @@ mod tests {
             map: Mutex::new(None),
             wants: Mutex::default(),
             leave: Leaving::default(),
+            outcast: OnceLock::new(),
         };
         member.first(&world.shared, &map, true).expect("it may be taken");
         for (from, is_pushed, warden) in [(3, false, 1), (3, true, 3), (1, false, 3)] {

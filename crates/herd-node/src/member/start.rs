@@ -241,6 +241,7 @@ impl Known<'_> {
             map: Mutex::new(None),
             wants: Mutex::default(),
             leave: Leaving::default(),
+            outcast: OnceLock::new(),
         });
         if let Some(secret) = entry.secret {
             let post = Post { mailbox: self.mailbox, member: OnceLock::new() };

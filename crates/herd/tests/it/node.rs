@@ -90,6 +90,11 @@ impl Node {
         self.child.wait().expect("it ends").code()
     }
 
+    /// Whether its process has ended.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|ended| ended.is_some())
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -175,7 +175,7 @@ fn forged(frame: &[u8], at: usize) -> Vec<u8> {
 
 #[test]
 fn what_is_made_up_changes_nothing() {
-    let nodes = three_that_keep(3, &ARGS, &[]);
+    let mut nodes = three_that_keep(3, &ARGS, &[]);
     let first = &nodes[0].0;
     assert!((0..24).all(|number| put(first, &format!("k{number}"), "old")));
     first.ok(&["status", "--wait", "--timeout", "30s"]);
@@ -197,4 +197,9 @@ fn what_is_made_up_changes_nothing() {
     assert_eq!(tell(&nodes[1].0, herd, 0, [0; 16]), (Kind::Goodbye, LinkErrorKind::AskWarden as u16, false));
     assert_eq!(tell(first, herd, 1, [0; 16]), (Kind::Welcome, 0, true));
     assert!(within(SOON, || state(first, "n3") == "down"), "this was its life");
+    // The process of which that was said finds no way back, and ends, so that whoever keeps it starts it anew.
+    let mut third = nodes.pop().expect("three").0;
+    assert!(within(2 * SOON, || third.has_ended()), "it is of no use any more");
+    assert_eq!(third.wait(), Some(3), "the herd refuses it");
+    assert!(within(SOON, || state(&nodes[0].0, "n3") == "down"));
 }

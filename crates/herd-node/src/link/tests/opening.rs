@@ -93,7 +93,7 @@ fn an_older_life_of_a_node_gets_no_link_and_one_that_was_taken_for_dead_does() {
     assert!(world.machine(1).linked().is_empty(), "its process has ended, whatever is on its way still");
     let gone = map(1).next(|draft| draft.nodes[0].memory_bytes += 1).expect("valid");
     let (_, told) = refused(two(|_| (), [gone, map(2)]));
-    assert_eq!(told, [(1, LinkErrorKind::BadHello)], "it is in no map of this herd");
+    assert_eq!(told, [(1, LinkErrorKind::OlderIncarnation)], "it is in no map of this herd");
 }
 
 #[test]
