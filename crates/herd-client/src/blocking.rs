@@ -15,6 +15,7 @@ use crate::shell::{Common, Config, Dial};
 use herd_core::collection::{Spec, Wanted};
 use herd_core::entry::{Condition, Range, Token, Version};
 use herd_core::limits::BLOCK_BYTES;
+use herd_core::warden::ControlAsk;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -192,6 +193,13 @@ impl Client {
     pub fn drain(&self, node: &str, stays: bool) -> Result<()> {
         let method = if stays { "stay" } else { "drain" };
         self.write(Request::about_node(method, node), Upload::Nothing).map(|_| ())
+    }
+
+    /// Asks something about the herd's control store; gives what that is then.
+    pub fn control(&self, ask: &ControlAsk) -> Result<serde_json::Value> {
+        let into = Download::Memory(DOCUMENT_MAX_BYTES, Vec::new());
+        let (_, json) = self.call(Request::control(ask), Upload::Nothing, into)?;
+        serde_json::from_slice(&json).map_err(|error| Error::bad_reply("the answer is no JSON").caused_by(error))
     }
 
     /// The collections, as the node describes them.

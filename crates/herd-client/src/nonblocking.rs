@@ -15,6 +15,7 @@ use crate::shell::{Common, Config};
 use herd_core::collection::{Spec, Wanted};
 use herd_core::entry::{Condition, Range, Token, Version};
 use herd_core::limits::BLOCK_BYTES;
+use herd_core::warden::ControlAsk;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
@@ -201,6 +202,13 @@ impl Client {
     pub async fn drain(&self, node: &str, stays: bool) -> Result<()> {
         let method = if stays { "stay" } else { "drain" };
         self.write(Request::about_node(method, node), Upload::Nothing).await.map(|_| ())
+    }
+
+    /// Asks something about the herd's control store; gives what that is then.
+    pub async fn control(&self, ask: &ControlAsk) -> Result<serde_json::Value> {
+        let into = Download::Memory(DOCUMENT_MAX_BYTES, Vec::new());
+        let (_, json) = self.call(Request::control(ask), Upload::Nothing, into).await?;
+        serde_json::from_slice(&json).map_err(|error| Error::bad_reply("the answer is no JSON").caused_by(error))
     }
 
     /// The collections, as the node describes them.

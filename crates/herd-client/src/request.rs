@@ -8,6 +8,7 @@ use herd_core::entry::{Condition, Range, TOKEN_BYTES, Token, Version};
 use herd_core::key::{self, CollectionId};
 use herd_core::limits::WIRE_ARGUMENTS_MAX_BYTES;
 use herd_core::method::{self, push_item};
+use herd_core::warden::ControlAsk;
 use herd_core::wire::{
     CODE_NEWER, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, OFFSET_LAST, Verb,
 };
@@ -237,6 +238,12 @@ impl<'a> Request<'a> {
     /// Has the herd do something about a node of it, by the node's name.
     pub(crate) fn about_node(method: &'a str, node: &'a str) -> Self {
         Self { method: Some(method), ..Self::new(Verb::Execute, Place::Id(CollectionId::SYSTEM), node.as_bytes()) }
+    }
+
+    /// Asks something about the herd's control store.
+    pub(crate) fn control(ask: &ControlAsk) -> Self {
+        let arguments = serde_json::to_vec(ask).expect("plain data");
+        Self { arguments, ..Self::about_node("control", "store") }
     }
 
     /// The collection and the name of the object it is about; `None` if it is about none, or about a node.

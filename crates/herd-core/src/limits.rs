@@ -397,6 +397,26 @@ pub const CONTROL_LOG_BYTES: u64 = 4 << 20;
 /// The file of an embedded control store: what it holds, as much log, and room for their frames.
 pub const CONTROL_FILE_MAX_BYTES: u64 = 256 << 20;
 
+/// The file in which a node keeps where the nodes of its herd are: some addresses of each.
+pub const KNOWN_MAX_BYTES: u64 = 4 << 20;
+
+/// How long a control store that is to move waits until nothing is under way in it: what is waited for longest there,
+/// that all nodes have heard of a flush, and some more.
+pub const MOVE_CALM_MS: u64 = WARDEN_GONE_MS + 1_000;
+
+/// How long a node has to keep the copy of a control store: as long as a disk takes for some MiB when it is busy.
+pub const MOVE_PREPARE_MS: u64 = 3_000;
+
+/// How long a node is waited for that is to begin with a control store, before the one who asked for it is told that it
+/// does so later.
+pub const MOVE_BEGIN_MS: u64 = 2_500;
+
+/// How soon it is told again.
+pub const MOVE_AGAIN_MS: u64 = 200;
+
+/// How long a request goes after a warden that moves, or is only coming into office.
+pub const ELSEWHERE_MS: u64 = 5_000;
+
 /// How long an endpoint of etcd is dialed: a lost packet of a handshake would come again after a second. A node that
 /// stops waits a second for its warden, which may be dialing, and then leaves its office ([`ETCD_HALT_MS`]).
 pub const ETCD_DIAL_MS: u64 = 600;

@@ -6,7 +6,7 @@ use crate::flight::Flights;
 use crate::gate::Gate;
 use crate::group::{self, Gates, Mail, Parts};
 use crate::link::{Ends, Hub};
-use crate::member::{Member, Petitions};
+use crate::member::{Member, Petitions, Sent};
 use crate::memcached::Flushes;
 use crate::metrics::{Batch, DoorName, Metrics, VerbName};
 use crate::place::Place;
@@ -129,6 +129,8 @@ pub(crate) struct Context {
     pub(crate) gate: Gate,
     /// What this loop has asked of the warden.
     pub(crate) petitions: Petitions,
+    /// What it sent for the warden here.
+    pub(crate) sent: Sent,
     /// Connections that wait until all nodes have forgotten all objects.
     pub(crate) flushes: Flushes,
     /// Requests of this loop's connections that others answer.
@@ -155,6 +157,7 @@ impl Context {
             held: false,
             gate: Gate::default(),
             petitions: Petitions::default(),
+            sent: Sent::default(),
             flushes: Flushes::default(),
             flights,
         };
@@ -352,6 +355,7 @@ impl Context {
     pub(crate) fn take_woken(&mut self, tickets: &mut Vec<Ticket>) {
         self.send_petitions();
         self.ask_leave();
+        self.run_errands();
         self.look_at_gate(tickets);
         tickets.append(self.woken.get_mut());
     }

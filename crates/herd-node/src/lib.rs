@@ -41,7 +41,7 @@ pub use environment::Environment;
 pub use herd_store::check_memory;
 pub use inside::{Copy, Inside, Unsettled};
 pub use lease::{Clock, Leases};
-pub use link::{Came, Hub, Membership, Owner, Warden};
+pub use link::{Came, Hub, Membership, Owner, Replies, Warden};
 pub use member::{Entry, JoinError, StartError, StartWitness, Tell, Told, Witness};
 
 #[cfg(target_os = "linux")]
@@ -105,7 +105,7 @@ impl Node {
         let (start, environment) = (Instant::now(), machine()?);
         let (name, memory_bytes) = (config.name.as_str(), config.memory_bytes);
         let own = Own { name, memory_bytes, evict: config.evict, unix_ms: environment.unix_ms, listens: &addrs };
-        let InHerd { member, founded, map, held, warden, newcomer } = member::enter(entry, &own)?;
+        let InHerd { member, founded, map, held } = member::enter(entry, &own)?;
         let config = Config { evict: founded.default.class == "cache", ..config };
         let shared = Arc::new(shared_as(config, &environment, founded)?);
         shared.held.store(false, Relaxed);
@@ -113,7 +113,7 @@ impl Node {
         member.hub.get().into_iter().for_each(|hub| shared.link_by(hub.clone()));
         member.first(&shared, &map, held).map_err(|error| io::Error::other(error.text))?;
         let node = Self::run(shared.clone(), listeners, addrs, start)?;
-        let duty = Duty::begin(member, shared, warden, newcomer, entry)?;
+        let duty = Duty::begin(member, shared, entry)?;
         Ok(Self { duty: Some(duty), ..node })
     }
 

@@ -1,6 +1,7 @@
 //! `herd drain`: has a node give away all that it keeps, and waits until it has.
 
 use crate::args::DrainArgs;
+use crate::control::leaves;
 use crate::exit::{Failure, NOT_SO, Outcome, REFUSED};
 use crate::objects::client;
 use crate::out;
@@ -21,6 +22,9 @@ pub(crate) fn run(args: &DrainArgs) -> Outcome {
     let name = &args.drained;
     let node = node_of(&gather(&args.herd)?, name)
         .ok_or_else(|| Failure::new(NOT_SO, format!("drain: no node '{name}': `herd nodes` shows all")))?;
+    if !args.cancel && leaves(&args.herd, name)? {
+        // Who drains gives away what it keeps; the map it has given away already.
+    }
     client(&args.herd)?.drain(name, args.cancel)?;
     if args.cancel {
         return Ok(());

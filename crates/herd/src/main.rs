@@ -1,6 +1,7 @@
 //! herd: the one binary. Parses arguments and calls the libraries; what the words mean is in `args.rs`.
 
 mod args;
+mod control;
 mod copy;
 mod drain;
 mod exec;
@@ -23,7 +24,7 @@ mod view;
 #[cfg(target_os = "linux")]
 mod witness;
 
-use args::{Args, CollectionCommand, Command};
+use args::{Args, CollectionCommand, Command, ControlCommand};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 use exit::{Failure, Outcome};
@@ -100,6 +101,11 @@ fn name(command: &Command) -> &'static str {
         Command::Status(_) => "status",
         Command::Group(_) => "group ls",
         Command::Drain(_) => "drain",
+        Command::Control(options) => match options.command {
+            ControlCommand::Show(_) => "control show",
+            ControlCommand::Move(_) => "control move",
+            ControlCommand::Migrate(_) => "control migrate",
+        },
         Command::Fsck(_) => "fsck",
         Command::Top(_) => "top",
         Command::Completion { .. } => "completion",
@@ -129,6 +135,7 @@ fn run(command: Command, literals: usize) -> Outcome {
         Command::Status(options) => view::status(&options),
         Command::Group(options) => view::group(&options.command),
         Command::Drain(options) => drain::run(&options),
+        Command::Control(options) => control::run(&options.command),
         Command::Fsck(options) => fsck::run(&options),
         Command::Top(options) => top::run(&options),
         Command::Completion { shell } => {

@@ -179,6 +179,7 @@ fn entry(args: &NodeArgs, config: &Config, log: &Log) -> Result<Entry, Failure> 
         place: control::place(args.data.as_deref(), &config.name, |name| std::env::var_os(name)),
         lasts: args.data.is_some(),
         etcd: etcd(args, &log),
+        forced: forced_etcd(),
         advertise: args.advertise.clone(),
         machine: machine::name(),
         host,
@@ -235,11 +236,16 @@ fn check_control_of_join(args: &NodeArgs) -> Outcome {
 /// The etcd it was told of.
 fn etcd(args: &NodeArgs, log: &Log) -> Option<control::etcd::Address> {
     let Control::Etcd(address) = &args.control else { return None };
-    let forced = std::env::var_os("HERD_ETCD_FORCE").is_some_and(|value| value == "1");
+    let forced = forced_etcd();
     if forced {
         log.warn("HERD_ETCD_FORCE=1: an etcd is taken whose version may read what is no longer so");
     }
     Some(address.clone().forced(forced))
+}
+
+/// Whether an etcd is taken whose version may read what is no longer so.
+pub(crate) fn forced_etcd() -> bool {
+    std::env::var_os("HERD_ETCD_FORCE").is_some_and(|value| value == "1")
 }
 
 /// Why a node does not start, and what to do.

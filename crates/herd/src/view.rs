@@ -22,8 +22,8 @@ const AGAIN: Duration = Duration::from_millis(200);
 /// How long no node may answer meanwhile.
 const SILENT: Duration = Duration::from_secs(10);
 /// What each node tells of itself that is shown beside its name.
-const OWN: [&str; 8] =
-    ["objects", "bytes", "memory_used_bytes", "memory_bytes", "connections", "uptime_s", "build", "epoch"];
+const OWN: [&str; 9] =
+    ["objects", "bytes", "memory_used_bytes", "memory_bytes", "connections", "uptime_s", "build", "epoch", "term"];
 /// Of that, what can be added up.
 const SUMS: [&str; 6] = ["objects", "bytes", "memory_used_bytes", "memory_bytes", "connections", "evictions"];
 

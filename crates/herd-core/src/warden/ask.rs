@@ -6,6 +6,8 @@ use crate::key::CollectionId;
 use crate::limits::{COPIES_BUILT, NODES_MAX};
 use crate::place::{GroupId, HerdId, Life, MapError, NodeId};
 use crate::replica::{GroupEpoch, Want};
+use crate::warden::MoveId;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Who a node is, over its restarts: random, kept in its own directory; of a node without one, drawn at each start.
@@ -35,6 +37,8 @@ pub struct Join {
     pub memory_bytes: u64,
     /// It was told that collection `default` evicts.
     pub evict: bool,
+    /// The control store that was in its directory went to where it asks, by this move: that is to begin with it.
+    pub moved: Option<MoveId>,
 }
 
 /// A collection is to be made.
@@ -108,6 +112,33 @@ pub enum Ask {
     /// This life of a node is about to end, and lives still: others are to lead what it leads. Answered once the others
     /// that are heard have the map that says so, or after [`WARDEN_LEAVE_MS`](crate::limits::WARDEN_LEAVE_MS).
     Leave(Life),
+    /// About the control store itself: done by who drives the warden, and never by that.
+    Control(ControlAsk),
+}
+
+/// What is asked about the control store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ControlAsk {
+    /// Where it is, and what it has come to.
+    Show,
+    /// It is to go to the directory of a node, and the warden with it.
+    Move {
+        /// Its name; `None`: of any node that can take it, other than the warden's.
+        node: Option<String>,
+    },
+    /// It is to go to an etcd.
+    ToEtcd {
+        /// `etcd://..`, as on the command line.
+        etcd: String,
+        /// One whose version may read what is no longer so is taken too.
+        forced: bool,
+    },
+    /// It is to come from an etcd to the directory of a node.
+    Embed {
+        /// Its name; `None`: of the warden's node.
+        node: Option<String>,
+    },
 }
 
 /// What was done. Its map was pushed before; that objects are gone is answered when all nodes that are up have it.
@@ -130,6 +161,8 @@ pub enum Answer {
     Drains,
     /// It will be done, if it can be.
     Noted,
+    /// What the control store is now, as JSON.
+    Control(String),
     /// The node leads nothing any more that another one can lead.
     Leaves {
         /// The epoch of the map that says so.

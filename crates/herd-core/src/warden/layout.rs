@@ -10,15 +10,15 @@ use super::hex::Hex;
 use super::state::{Member, State};
 use crate::control::{Compare, Entry, NUMBERS_END, Revision, Term, Txn, Write};
 use crate::limits::{CONTROL_TXN_MAX_BYTES, CONTROL_TXN_STEPS_MAX, CONTROL_VALUE_MAX_BYTES, MAP_MAX_BYTES};
-use crate::place::{Map, NodeId};
+use crate::place::{HerdId, Map, NodeId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// What never changes.
-const HERD: &str = "herd";
+pub(super) const HERD: &str = "herd";
 /// The head; before a slash, of its parts.
-const MAP: &str = "map";
+pub(super) const MAP: &str = "map";
 /// Before a slash, of nodes.
 const NODE: &str = "node";
 /// The format of all this.
@@ -61,6 +61,11 @@ impl Kept {
     /// That the store holds this still.
     pub(super) fn compare(&self) -> Compare {
         Compare { key: MAP.into(), revision: self.revision }
+    }
+
+    /// The value of the head.
+    pub(super) fn head(&self) -> Arc<[u8]> {
+        head(&self.state, self.stamp, self.map)
     }
 
     /// The same, with the head at this revision.
@@ -114,7 +119,7 @@ struct NodeRecord {
     process: Hex,
 }
 
-fn json(value: &impl Serialize) -> Arc<[u8]> {
+pub(super) fn json(value: &impl Serialize) -> Arc<[u8]> {
     serde_json::to_vec(value).expect("plain data").into()
 }
 
@@ -182,16 +187,6 @@ fn records(kept: Option<&Kept>, state: &State, stamp: Stamp, map: Parts) -> Vec<
         hash_key: Hex(state.hash_key),
         protocol_min: state.protocol_min,
     };
-    let head = Head {
-        term: stamp.term,
-        flight: stamp.flight,
-        held: state.held,
-        next_node: state.next_node,
-        next_collection: state.next_collection,
-        map_term: map.stamp.term,
-        map_flight: map.stamp.flight,
-        bytes: map.bytes as u64,
-    };
     let changed =
         |(id, member): &(&NodeId, &Member)| kept.is_none_or(|kept| kept.state.members.get(id) != Some(member));
     let record = |member: &Member| NodeRecord { identity: Hex(member.identity.0), process: Hex(member.process) };
@@ -200,7 +195,32 @@ fn records(kept: Option<&Kept>, state: &State, stamp: Stamp, map: Parts) -> Vec<
     let gone = kept.into_iter().flat_map(|kept| kept.state.members.keys().filter(is_gone));
     let nodes = nodes.chain(gone.map(|id| delete(node_key(*id))));
     let herd = kept.is_none().then(|| put(HERD.into(), json(&herd)));
-    herd.into_iter().chain(nodes).chain([put(MAP.into(), json(&head))]).collect()
+    herd.into_iter().chain(nodes).chain([put(MAP.into(), head(state, stamp, map))]).collect()
+}
+
+fn head(state: &State, stamp: Stamp, map: Parts) -> Arc<[u8]> {
+    json(&Head {
+        term: stamp.term,
+        flight: stamp.flight,
+        held: state.held,
+        next_node: state.next_node,
+        next_collection: state.next_collection,
+        map_term: map.stamp.term,
+        map_flight: map.stamp.flight,
+        bytes: map.bytes as u64,
+    })
+}
+
+/// The herd that a key of it names.
+pub(super) fn herd_of(value: &[u8]) -> Result<HerdId, String> {
+    let herd: Herd = serde_json::from_slice(value).map_err(|error| format!("key {HERD}: {error}"))?;
+    Ok(HerdId(herd.herd.0))
+}
+
+#[cfg(test)]
+pub(super) fn tests_herd(herd: HerdId) -> String {
+    let herd = Herd { format: FORMAT, herd: Hex(herd.0), hash_key: Hex([1; 16]), protocol_min: 1 };
+    serde_json::to_string(&herd).expect("plain data")
 }
 
 /// What all entries of a store say; `None`: there are none. An error says what is not as it should be.

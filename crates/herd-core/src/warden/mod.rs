@@ -50,7 +50,7 @@
 //! * `told`: what nodes tell of their maps, and who waits for that.
 //! * `reach`: which nodes are heard; `leave`: those that say that they end.
 //! * `tend`: what it does of itself.
-//! * `layout`: keys and values in the store.
+//! * `layout`: keys and values in the store; [`moving`]: a store that goes whole into another one.
 //!
 //! Callers: the node of the warden, simulations.
 
@@ -61,6 +61,7 @@ mod flight;
 mod hex;
 mod layout;
 mod leave;
+pub mod moving;
 mod order;
 mod reach;
 mod state;
@@ -69,8 +70,9 @@ mod tend;
 mod tests;
 mod told;
 
-pub use ask::{Answer, Ask, Create, Identity, Join, Joined, Refusal};
+pub use ask::{Answer, Ask, ControlAsk, Create, Identity, Join, Joined, Refusal};
 pub use hex::Hex;
+pub use moving::{Mark, MoveId};
 pub use order::{Call, Order, Reply};
 
 use crate::control::{ControlError, Entry, Office, Outcome, Range, Term, Txn};
@@ -183,6 +185,8 @@ pub struct Warden {
     is_urgent: bool,
     /// Why it will never be in office.
     retired: Option<Refusal>,
+    /// Where its store went.
+    moved: Option<Mark>,
     /// Why it was not, the last time it tried.
     down: Option<Refusal>,
     /// When the call that is under way was made, and since when the store does not answer.
@@ -218,6 +222,7 @@ impl Warden {
             flights: 0,
             is_urgent: false,
             retired: None,
+            moved: None,
             down: None,
             asked_ms: 0,
             unheard_ms: None,
@@ -295,6 +300,42 @@ impl Warden {
     /// Requests that wait for nodes.
     fn waiting(&self) -> usize {
         self.holds.len() + self.waits.len() + self.leaves.len()
+    }
+
+    /// The call that marks the store as moved, while nothing is under way, in doubt or waited for, and everything that
+    /// is known of who has died is in the map; `None`: not now. Its answer goes to [`marked`](Self::marked).
+    pub fn marking(&self, mark: &Mark) -> Option<Txn> {
+        let kept = self.kept.as_ref().filter(|_| matches!(self.phase, Phase::Idle) && self.flight.is_none())?;
+        let waits = self.asks.len() + self.waiting() > 0;
+        let is_told = !self.is_urgent && self.reach.unburied(&kept.state.map).is_empty();
+        (!waits && is_told).then(|| moving::marking(kept, self.term(), mark))
+    }
+
+    /// What came of [`marking`](Self::marking): the store was moved, or something else. Where that is not known it is
+    /// read anew, and what it says then holds.
+    #[must_use]
+    pub fn marked(&mut self, reply: Result<Outcome, ControlError>, mark: Mark, now_ms: u64) -> Vec<Order> {
+        self.now_ms = now_ms;
+        match reply {
+            Ok(Outcome::Done(_)) => self.leave_store(mark),
+            _ => {
+                self.kept = None;
+                self.seek();
+            }
+        }
+        self.taken()
+    }
+
+    /// Where its store went: it is warden no more.
+    pub fn moved(&self) -> Option<&Mark> {
+        self.moved.as_ref()
+    }
+
+    /// The store is another's from now on.
+    fn leave_store(&mut self, mark: Mark) {
+        self.moved = Some(mark);
+        self.retired = Some(Refusal::NotWarden(None));
+        self.lose(&Refusal::NotWarden(None));
     }
 
     /// The store outlives this process from now on.
@@ -461,6 +502,9 @@ impl Warden {
                     range.at = Some(page.revision);
                     range.after = entries.last().map(|entry| entry.key.clone());
                     return self.call(Phase::Loading(range.clone(), entries), Call::Range(range));
+                }
+                if let Ok(moving::Standing::Moved(mark)) = moving::standing(&entries) {
+                    return self.leave_store(mark);
                 }
                 match layout::load(&entries) {
                     Ok(Some(kept)) => self.confirm(kept),

@@ -106,6 +106,7 @@ impl State {
             Ask::Drain { name, stays } => self.drain(name, *stays, rules).map(|()| Answer::Drains),
             // Done with what else there is to do.
             Ask::Wants(_) | Ask::Obituary(_) | Ask::Leave(_) => Ok(Answer::Noted),
+            Ask::Control(_) => Err(Refusal::NotWarden(None)),
         }
     }
 

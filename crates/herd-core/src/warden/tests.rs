@@ -43,6 +43,7 @@ fn join(number: u8, life: u8) -> Join {
         rack: String::new(),
         memory_bytes: GIB,
         evict: false,
+        moved: None,
     }
 }
 

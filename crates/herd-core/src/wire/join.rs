@@ -20,7 +20,7 @@ use super::hello::{
 };
 use crate::limits::{MAP_MAX_BYTES, MAP_TEXT_MAX_BYTES, NODE_ADDRESSES_MAX};
 use crate::place::{HerdId, NodeId};
-use crate::warden::{Identity, Join, Joined};
+use crate::warden::{Identity, Join, Joined, MoveId};
 use std::num::NonZeroU32;
 
 /// Bytes of a [`Greeting`]; those of later versions may be longer.
@@ -29,9 +29,10 @@ pub(super) const GREETING_BYTES: usize = 40;
 /// Bytes of a [`Joined`]; as above.
 const JOINED_BYTES: usize = 44;
 
-/// Bits of a join: it was told to evict; it has belonged to a herd.
+/// Bits of a join: it was told to evict; it has belonged to a herd; its control store was moved.
 const EVICTS: u8 = 1;
 const OF_A_HERD: u8 = 2;
+const MOVED: u8 = 4;
 
 /// What a member says of itself to a node that wants in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +84,8 @@ fn encode_join(join: &Join, nonce: &[u8; 16]) -> Option<Vec<u8>> {
     if join.addresses.len() > NODE_ADDRESSES_MAX || texts.any(|text| text.len() > MAP_TEXT_MAX_BYTES) {
         return None;
     }
-    let bits = if join.evict { EVICTS } else { 0 } | if join.herd.is_some() { OF_A_HERD } else { 0 };
+    let bit = |is_so, bit| if is_so { bit } else { 0 };
+    let bits = bit(join.evict, EVICTS) | bit(join.herd.is_some(), OF_A_HERD) | bit(join.moved.is_some(), MOVED);
     let mut out = join.protocol.to_le_bytes().to_vec();
     out.extend_from_slice(nonce);
     out.push(bits);
@@ -94,6 +96,7 @@ fn encode_join(join: &Join, nonce: &[u8; 16]) -> Option<Vec<u8>> {
     [&join.name, &join.host, &join.rack].into_iter().for_each(|text| put_text(&mut out, text));
     out.push(join.addresses.len() as u8);
     join.addresses.iter().for_each(|text| put_text(&mut out, text));
+    join.moved.iter().for_each(|id| out.extend_from_slice(&id.0));
     Some(out)
 }
 
@@ -116,7 +119,8 @@ fn decode_join(bytes: &[u8]) -> Result<Join, LinkError> {
         let count = Some(usize::from(rest.u8()?)).filter(|count| *count <= NODE_ADDRESSES_MAX)?;
         let addresses = (0..count).map(|_| rest.text().map(str::to_owned)).collect::<Option<_>>()?;
         let (herd, evict) = ((bits & OF_A_HERD != 0).then_some(herd), bits & EVICTS != 0);
-        Some(Join { herd, protocol, identity, process, name, addresses, host, rack, memory_bytes, evict })
+        let moved = if bits & MOVED != 0 { Some(MoveId(rest.fixed()?)) } else { None };
+        Some(Join { herd, protocol, identity, process, name, addresses, host, rack, memory_bytes, evict, moved })
     };
     read(&mut rest).ok_or_else(bad)
 }

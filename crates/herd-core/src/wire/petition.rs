@@ -5,7 +5,7 @@
 //! Callers: link sessions of nodes.
 
 use super::fields::Fields;
-use super::header::{Header, Kind, Status};
+use super::header::{Header, Kind, STATUS_MOVED, Status};
 use super::{WireError, encode_frame};
 use crate::collection::Wanted;
 use crate::error::{Error, ErrorKind};
@@ -27,6 +27,7 @@ const WANTS: u16 = 5;
 const DRAIN: u16 = 6;
 const STAY: u16 = 7;
 const LEAVE: u16 = 8;
+const CONTROL: u16 = 9;
 
 /// A life of a node, as it is sent.
 #[derive(Serialize, Deserialize)]
@@ -93,6 +94,10 @@ pub fn encode_ask(out: &mut Vec<u8>, id: u64, ask: &Ask) -> Result<(), WireError
             json = serde_json::to_string(&lives).expect("plain data");
             (LEAVE, Fields { spec: Some(&json), ..none })
         }
+        Ask::Control(ask) => {
+            json = serde_json::to_string(ask).expect("plain data");
+            (CONTROL, Fields { spec: Some(&json), ..none })
+        }
         Ask::Join(_) | Ask::Obituary(_) => return Err(WireError::BadField(super::fields::JOIN)),
     };
     let header = Header { verb: VERB_WARDEN, id, code, ..Header::new(Kind::Request) };
@@ -130,6 +135,12 @@ pub fn ask_of(header: &Header, fields: &Fields<'_>) -> Result<Ask, Error> {
                 serde_json::from_str(json).map_err(|_| bad("which life it is can't be read"))?;
             Ok(Ask::Leave(Life { node: NodeId(node), incarnation }))
         }
+        CONTROL => {
+            let json = fields.spec.ok_or_else(|| bad("the request says nothing"))?;
+            let ask =
+                serde_json::from_str(json).map_err(|_| bad("what is asked of the control store can't be read"))?;
+            Ok(Ask::Control(ask))
+        }
         _ => Err(Error::new(ErrorKind::NotInVersion, "the warden of this version knows no such request")),
     }
 }
@@ -138,13 +149,19 @@ pub fn ask_of(header: &Header, fields: &Fields<'_>) -> Result<Ask, Error> {
 pub fn encode_answer(out: &mut Vec<u8>, request: &Header, answer: &Result<Answer, Refusal>) -> Result<(), WireError> {
     let ok = Header::reply_to(request, Status::Ok);
     let header = match answer {
+        Ok(Answer::Control(json)) => {
+            return encode_frame(out, ok, &Fields { spec: Some(json), ..Fields::default() }, b"");
+        }
         Ok(Answer::Created(id)) => Header { collection: id.0, ..ok },
         Ok(Answer::Leaves { epoch }) => Header { version: u64::from(*epoch), ..ok },
         Ok(Answer::Flushed { generation }) => Header { version: u64::from(*generation), ..ok },
         Ok(Answer::Held | Answer::Destroyed | Answer::Joined(_) | Answer::Drains | Answer::Noted) => ok,
         Err(refusal) => {
             let error = Error::from(refusal.clone());
-            let header = Header::reply_to(request, Status::Error(error.kind));
+            let header = match refusal {
+                Refusal::NotWarden(_) => Header { code: STATUS_MOVED, ..ok },
+                _ => Header::reply_to(request, Status::Error(error.kind)),
+            };
             return encode_frame(out, header, &Fields::failed(&error.text), b"");
         }
     };
@@ -155,6 +172,7 @@ pub fn encode_answer(out: &mut Vec<u8>, request: &Header, answer: &Result<Answer
 pub fn answer_of(ask: &Ask, header: &Header, fields: &Fields<'_>) -> Result<Answer, Error> {
     let unknown = || Error::new(ErrorKind::Unreachable, "the warden's answer can't be read: look before trying again");
     match header.status() {
+        _ if is_elsewhere(header) => return Err(Error::from(Refusal::NotWarden(None))),
         Some(Status::Ok) => {}
         Some(Status::Error(kind)) => return Err(Error::new(kind, fields.error.unwrap_or("the warden refuses"))),
         _ => return Err(unknown()),
@@ -170,14 +188,21 @@ pub fn answer_of(ask: &Ask, header: &Header, fields: &Fields<'_>) -> Result<Answ
         Ask::Wants(_) => Ok(Answer::Noted),
         Ask::Drain { .. } => Ok(Answer::Drains),
         Ask::Leave(_) => Ok(Answer::Leaves { epoch: u32::try_from(header.version).map_err(|_| unknown())? }),
+        Ask::Control(_) => Ok(Answer::Control(fields.spec.ok_or_else(unknown)?.into())),
         Ask::Join(_) | Ask::Obituary(_) => Err(unknown()),
     }
+}
+
+/// Whether the answer says that the warden is not there, so that nothing was done: it may be asked elsewhere, or again.
+pub fn is_elsewhere(reply: &Header) -> bool {
+    reply.code == STATUS_MOVED
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::collection::Spec;
+    use crate::warden::ControlAsk;
     use crate::wire::{Frame, parse_frame};
 
     fn parse(bytes: &[u8]) -> Frame<'_> {
@@ -198,6 +223,10 @@ mod tests {
             Ask::Drain { name, stays: true },
             Ask::Wants((0..crate::limits::WANTS_MAX as u32).map(wish).collect()),
             Ask::Leave(Life { node: NodeId(NonZeroU32::MAX), incarnation: u64::MAX }),
+            Ask::Control(ControlAsk::Show),
+            Ask::Control(ControlAsk::Move { node: None }),
+            Ask::Control(ControlAsk::ToEtcd { etcd: "etcd://e1:2379".into(), forced: true }),
+            Ask::Control(ControlAsk::Embed { node: Some("n2".into()) }),
         ]
     }
 
@@ -218,7 +247,7 @@ mod tests {
             assert_eq!(ask_of(frame.header(), &frame.fields().expect("fields")), Ok(ask));
         }
         for (code, kind) in
-            [(CREATE, ErrorKind::BadRequest), (LEAVE, ErrorKind::BadRequest), (9, ErrorKind::NotInVersion)]
+            [(CREATE, ErrorKind::BadRequest), (CONTROL, ErrorKind::BadRequest), (10, ErrorKind::NotInVersion)]
         {
             let header = Header { verb: VERB_WARDEN, code, ..Header::new(Kind::Request) };
             assert_eq!(ask_of(&header, &Fields::default()).map_err(|error| error.kind), Err(kind));
@@ -238,10 +267,11 @@ mod tests {
             Answer::Drains,
             Answer::Noted,
             Answer::Leaves { epoch: u32::MAX >> 8 },
+            Answer::Control("{\"term\":7}".into()),
         ];
         let request = Header { verb: VERB_WARDEN, id: 3, ..Header::new(Kind::Request) };
         for (ask, answer) in asks().iter().zip(answers) {
-            for answer in [Ok(answer), Err(Refusal::Busy)] {
+            for answer in [Ok(answer), Err(Refusal::Busy), Err(Refusal::NotWarden(None))] {
                 let mut out = Vec::new();
                 encode_answer(&mut out, &request, &answer).expect("within the limits");
                 let frame = parse(&out);

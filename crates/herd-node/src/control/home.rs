@@ -3,15 +3,20 @@
 //! * It has one owner, from its start on: a lock that the kernel drops with the process, however that ends.
 //! * Only its owner's user may read it: what is in it lets one aim at single slots.
 //!
-//! Callers: what begins a herd, and what joins one.
+//! * A copy of a control store that is to come here lies beside it, under the id of its move, until that is begun.
+//! * Of a herd that it belongs to it knows where the nodes are, so that it finds them whichever of them runs.
+//!
+//! Callers: what begins a herd, what joins one, and what moves a control store.
 
 use super::OpenError;
 use super::disk::Directory;
 use super::embedded;
+use herd_core::control::file::{read, whole};
 use herd_core::control::{Control, Snapshot};
-use herd_core::limits::NODE_RECORD_MAX_BYTES;
+use herd_core::limits::{CONTROL_FILE_MAX_BYTES, KNOWN_MAX_BYTES, NODE_RECORD_MAX_BYTES};
 use herd_core::place::HerdId;
-use herd_core::warden::{Hex, Identity};
+use herd_core::warden::moving::{Standing, standing};
+use herd_core::warden::{Hex, Identity, MoveId};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -28,6 +33,10 @@ const LOCK: &str = "control.lock";
 const LOCK_PATIENCE: Duration = Duration::from_millis(200);
 /// How often it is tried.
 const LOCK_PERIOD: Duration = Duration::from_millis(5);
+/// A copy that is to come, before the id of its move.
+const COMING: &str = "coming-";
+/// Where the nodes of its herd are.
+const KNOWN: &str = "nodes";
 /// Who the node is.
 const RECORD: &str = "node";
 /// The format of that.
@@ -49,6 +58,15 @@ struct Form {
     format: u8,
     identity: Hex,
     herd: Option<Hex>,
+}
+
+/// Where the nodes of a herd are, as it is kept.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KnownForm {
+    format: u8,
+    herd: Hex,
+    addresses: Vec<String>,
 }
 
 /// A node's directory, while it is ours.
@@ -144,6 +162,84 @@ impl Home {
         written.map_err(|error| no_place(&self.path, &error))
     }
 
+    /// What the control store here is. Writes nothing.
+    pub fn standing(&self) -> Result<Standing, OpenError> {
+        let path = self.path.join(STORE);
+        let bytes = match read_up_to(&path, CONTROL_FILE_MAX_BYTES) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Standing::Empty),
+            bytes => bytes.map_err(|error| no_place(&self.path, &error))?,
+        };
+        let table =
+            read(&bytes).map_err(|error| error.to_string()).and_then(|(table, _)| standing(&table.all().entries));
+        table.map_err(|text| damaged(&self.path, &text))
+    }
+
+    /// Keeps a copy of a control store, for that move; those of other moves go. On the disk when this returns.
+    pub fn prepare(&self, id: MoveId, copy: &Snapshot) -> Result<(), OpenError> {
+        let new = self.path.join("coming.new");
+        let written = self.drop_coming(Some(id)).and_then(|()| {
+            write_new(&new, &whole(copy))?;
+            fs::rename(&new, self.path.join(format!("{COMING}{}", id.text())))?;
+            sync_directory(&self.path)
+        });
+        written.map_err(|error| no_place(&self.path, &error))
+    }
+
+    /// The moves for which there are copies.
+    pub fn coming(&self) -> Vec<MoveId> {
+        let names = fs::read_dir(&self.path).into_iter().flatten().flatten().map(|entry| entry.file_name());
+        names.filter_map(|name| MoveId::parse(name.to_str()?.strip_prefix(COMING)?)).collect()
+    }
+
+    /// The move by which the control store here came.
+    pub fn came_by(&self) -> Option<MoveId> {
+        match self.standing() {
+            Ok(Standing::Open { came, .. }) => came,
+            _ => None,
+        }
+    }
+
+    /// Takes the copies away, but for that of one move.
+    fn drop_coming(&self, but: Option<MoveId>) -> io::Result<()> {
+        let others = self.coming().into_iter().filter(|id| Some(*id) != but);
+        others.into_iter().try_for_each(|id| fs::remove_file(self.path.join(format!("{COMING}{}", id.text()))))
+    }
+
+    /// The copy of that move becomes the control store here; one that did so before is it still. An error: there is no
+    /// such copy.
+    pub fn begin(self, id: MoveId) -> Result<Box<dyn Control + Send>, OpenError> {
+        let copy = self.path.join(format!("{COMING}{}", id.text()));
+        if copy.exists() {
+            let begun = fs::rename(&copy, self.path.join(STORE)).and_then(|()| sync_directory(&self.path));
+            begun.map_err(|error| no_place(&self.path, &error))?;
+        } else if !matches!(self.standing()?, Standing::Open { came: Some(came), .. } if came == id) {
+            let path = self.path.display();
+            return Err(OpenError::Damaged(format!(
+                "{path}: the copy of the control store of move {} is gone",
+                id.text()
+            )));
+        }
+        // What is left of others is of no use.
+        self.drop_coming(None).ok();
+        self.store()
+    }
+
+    /// Keeps where the nodes of the herd are.
+    pub fn know(&self, herd: HerdId, addresses: &[String]) -> io::Result<()> {
+        let form = KnownForm { format: FORMAT, herd: Hex(herd.0), addresses: addresses.to_vec() };
+        let new = self.path.join("nodes.new");
+        write_new(&new, &serde_json::to_vec(&form)?)?;
+        fs::rename(&new, self.path.join(KNOWN))
+    }
+
+    /// Where the nodes of that herd were; empty: that is not known.
+    pub fn known(&self, herd: HerdId) -> Vec<String> {
+        let bytes = read_up_to(&self.path.join(KNOWN), KNOWN_MAX_BYTES).unwrap_or_default();
+        let form = serde_json::from_slice::<KnownForm>(&bytes).ok();
+        let form = form.filter(|form| form.format == FORMAT && form.herd.0 == herd.0);
+        form.map_or(Vec::new(), |form| form.addresses)
+    }
+
     /// The control store here, begun if there is none.
     pub fn store(self) -> Result<Box<dyn Control + Send>, OpenError> {
         let path = self.path.clone();
@@ -161,6 +257,17 @@ impl Home {
         let path = self.path.clone();
         embedded::hand_over(Directory::new(self), &path, snapshot)
     }
+}
+
+fn damaged(path: &Path, text: &str) -> OpenError {
+    let (path, todo) = (path.display(), "move it away, and the herd begins anew, with nothing in it");
+    OpenError::Damaged(format!("control store in {path}: {text}: {todo}"))
+}
+
+fn read_up_to(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 pub(super) fn no_place(path: &Path, error: &io::Error) -> OpenError {

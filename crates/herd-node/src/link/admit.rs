@@ -7,7 +7,7 @@ use crate::context::{Context, Output};
 use herd_core::place::Map;
 use herd_core::warden::{Answer, Ask, Refusal};
 use herd_core::wire::{
-    Admitting, Fields, Greeting, Hearing, LINK_PROTOCOL, LinkError, LinkErrorKind, encode_heard, encode_joined,
+    Admitting, Errand, Fields, Greeting, Hearing, LINK_PROTOCOL, LinkError, LinkErrorKind, encode_heard, encode_joined,
     is_obituary,
 };
 use herd_net::Ticket;
@@ -136,7 +136,13 @@ impl Admission {
             return Err(refuse("this process of the node has not ended: it is the one that hears this"));
         }
         cx.shared.check_serving().map_err(|error| not_now(error.text))?;
+        let moved = if let Ask::Join(join) = &wish { join.moved } else { None };
         match hub.owner.warden() {
+            Warden::At(_) | Warden::None(_) if moved.is_some() => {
+                // Its control store came here, and it was not there to say that this is to begin with it.
+                moved.into_iter().for_each(|id| hub.owner.errand(hub.me.node, Errand::Begin(id), Box::new(drop)));
+                Err(not_now("the warden is about to begin at this node"))
+            }
             Warden::Here(handle) => {
                 *self = Admission::Asked(ask(hub, &handle, cx.number, wish, ticket), called);
                 Ok(())

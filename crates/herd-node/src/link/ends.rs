@@ -10,8 +10,8 @@ use crate::context::Context;
 use herd_core::limits::{LINK_BYTES_MAX, LINK_OPS_MAX, LINK_PART, LINK_ROOM_MIN_BYTES, STALLED_TIMEOUT_MS};
 use herd_core::place::NodeId;
 use herd_core::wire::{
-    Accepting, Asker, Beat, Beats, Dialing, Fields, Header, Kind, LENGTH_UNKNOWN, LINK_PROTOCOL, LinkError,
-    LinkErrorKind, LinkId, Links, MapMark, MapSent, Peer, Side, Status, VERB_BEAT, WireError, lanes,
+    Accepting, Asker, Beat, Beats, Dialing, ErrandComing, Fields, Header, Kind, LENGTH_UNKNOWN, LINK_PROTOCOL,
+    LinkError, LinkErrorKind, LinkId, Links, MapMark, MapSent, Peer, Side, Status, VERB_BEAT, WireError, lanes,
 };
 use herd_net::Ticket;
 use std::collections::BTreeMap;
@@ -42,6 +42,8 @@ pub(crate) struct Ends {
     pub(super) answers: Arc<Answers>,
     /// A map of several frames that is coming.
     pub(super) staged: Option<Staged>,
+    /// A control store that is coming, over which link, by which request.
+    pub(super) errand: Option<(LinkId, Header, ErrandComing)>,
     /// Why nodes were refused, as the owner was told.
     refused: BTreeMap<NodeId, LinkErrorKind>,
     /// What came of the probes of tests.
@@ -177,6 +179,7 @@ impl Ends {
             changes: Vec::new(),
             answers: Arc::default(),
             staged: None,
+            errand: None,
             refused: BTreeMap::new(),
             #[cfg(test)]
             probes: Vec::new(),

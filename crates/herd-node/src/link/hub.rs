@@ -6,7 +6,8 @@ use crate::lease::Leases;
 use herd_core::lease::Grant;
 use herd_core::place::{GroupId, HerdId, Map, NodeId, NodeState};
 use herd_core::replica::{GroupEpoch, Want};
-use herd_core::wire::{LinkError, LinkErrorKind, MapMark, MapSent, Nonces, Peer, Secret};
+use herd_core::warden::{Answer, Refusal};
+use herd_core::wire::{Errand, LinkError, LinkErrorKind, MapMark, MapSent, Nonces, Peer, Secret};
 use herd_net::LoopHandle;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -41,6 +42,9 @@ pub struct Came {
     pub is_pushed: bool,
 }
 
+/// Takes the one answer to something.
+pub type Replies = Box<dyn FnOnce(Result<Answer, Refusal>) + Send>;
+
 /// Whom links tell of what came over them. All is told by loops, so nothing may wait in it, or take long.
 pub trait Owner: Send + Sync {
     /// A map came. Once the node has it, [`Hub::adopt`] tells the links so.
@@ -61,6 +65,12 @@ pub trait Owner: Send + Sync {
     /// Somebody who connected was refused as a node, or is the one that refuses; `who` says what it wanted to be.
     fn turned_away(&self, who: &str, error: &LinkError) {
         let _ = (who, error);
+    }
+
+    /// A node has something to be done with a control store; answered when it is done.
+    fn errand(&self, from: NodeId, errand: Errand, reply: Replies) {
+        let _ = (from, errand);
+        reply(Err(Refusal::NotWarden(None)));
     }
 
     /// The primary of a group, this node, asks something of the warden in the view of that epoch. In each later view it
@@ -187,7 +197,7 @@ impl Hub {
     }
 
     /// The loops, once they are made.
-    pub(super) fn loops(&self) -> Option<LoopHandle> {
+    pub(crate) fn loops(&self) -> Option<LoopHandle> {
         self.loops.get().cloned()
     }
 

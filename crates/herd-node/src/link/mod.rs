@@ -33,7 +33,7 @@ use crate::flight::FlightId;
 pub use admit::Warden;
 pub(crate) use ends::Ends;
 pub(crate) use group::{Change, close};
-pub use hub::{Came, Hub, Membership, Owner};
+pub use hub::{Came, Hub, Membership, Owner, Replies};
 pub(crate) use session::{Session, alarm, is_hello};
 
 /// What a loop leaves beside a request that it asks over a link.
@@ -45,6 +45,8 @@ pub(crate) enum Note {
     Map(u64),
     /// A request to the warden, of this number.
     Warden(u64),
+    /// An errand of the warden's, of this number.
+    Errand(u64),
     /// Part of a flight, and how often it was asked.
     Flight(FlightId, u32),
     /// Of a test.

@@ -5,8 +5,8 @@ use super::{LinkLost, Note};
 use crate::context::{Context, Output};
 use crate::group;
 use herd_core::wire::{
-    Fields, Frame, Header, LinkId, MapMark, MapSent, Status, VERB_BEAT, VERB_GROUP, VERB_MAP, VERB_WARDEN, WireError,
-    encode_frame,
+    Fields, Frame, Header, LinkId, MapMark, MapSent, Status, VERB_BEAT, VERB_CONTROL, VERB_GROUP, VERB_MAP,
+    VERB_WARDEN, WireError, encode_frame,
 };
 use herd_core::{Error, ErrorKind};
 
@@ -40,6 +40,7 @@ pub(super) fn asked(
         }
         VERB_GROUP => return group::came(cx, id, &frame.head, fields, body),
         VERB_WARDEN => cx.links.petition(id, header, fields).map(|()| false),
+        VERB_CONTROL => cx.links.errand(id, header, fields, body).map(|()| false),
         VERB_MAP => cx.links.receive(id, header, MapSent::decode(header, fields), body),
         _ => Err(not_in_version()),
     };
@@ -57,7 +58,7 @@ pub(super) fn more(cx: &mut Context, id: LinkId, frame: &Frame<'_>, out: &mut Ou
     if let Some(request) = cx.links.receive_more(id, frame.header(), frame.body()?)? {
         cx.links.mark().tell(out.buf, Header::reply_to(&request, Status::Ok));
     }
-    Ok(())
+    cx.links.errand_more(id, frame.header(), frame.body()?)
 }
 
 /// Whether a client's request that another node hands on is taken: they alone are refused, where too much of what was
@@ -97,6 +98,14 @@ pub(super) fn answered(cx: &mut Context, note: Note, reply: Result<Reply<'_>, Li
         }
         (Note::Warden(number), Err(LinkLost)) => {
             cx.warden_answered(number, None);
+            Ok(())
+        }
+        (Note::Errand(number), Ok(reply)) => {
+            cx.errand_answered(number, Some((reply.header, &reply.fields)));
+            Ok(())
+        }
+        (Note::Errand(number), Err(LinkLost)) => {
+            cx.errand_answered(number, None);
             Ok(())
         }
         (Note::Beat(_) | Note::Map(_), Err(LinkLost)) => Ok(()),

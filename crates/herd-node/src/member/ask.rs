@@ -2,16 +2,22 @@
 //! (PROTOCOL.md §1.14). The answer is put in a [`Slot`], and who waits for it is resumed; a session that is gone leaves
 //! its slot to nobody.
 //!
-//! Each request ends: by the answer, by the loss of its link, or by time.
+//! Each request ends: by the answer, by the loss of its link, or by time. One to which it is answered that the warden is
+//! elsewhere was not done, and is asked again, of wherever it is by then: it may be on its way to another node.
 
 use crate::context::Context;
 use crate::link::{NoLink, Note};
-use herd_core::limits::{PETITION_PATIENCE_MS, UNLINKED_MS, WARDEN_ASKS_MAX};
-use herd_core::warden::{Answer, Ask};
-use herd_core::wire::{Fields, Header, Kind, VERB_WARDEN, answer_of, encode_ask};
+use crate::warden::Handle;
+use herd_core::limits::{ELSEWHERE_MS, PETITION_PATIENCE_MS, UNLINKED_MS, WARDEN_ASKS_MAX};
+use herd_core::warden::{Answer, Ask, Refusal};
+use herd_core::wire::{Fields, Header, Kind, VERB_WARDEN, answer_of, encode_ask, is_elsewhere};
 use herd_core::{Error, ErrorKind};
 use herd_net::Ticket;
 use std::collections::BTreeMap;
+use std::sync::atomic::{
+    AtomicBool,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What the warden said.
@@ -45,15 +51,43 @@ struct Petition {
     /// Who waits.
     ticket: Option<Ticket>,
     until_ms: u64,
+    /// When it may be asked again.
+    again_ms: u64,
 }
+
+/// How soon a request is asked again whose warden is elsewhere.
+const ELSEWHERE_AGAIN_MS: u64 = 20;
 
 /// Those of a loop.
 #[derive(Default)]
 pub(crate) struct Petitions {
     open: BTreeMap<u64, Petition>,
-    /// Those that wait for a link.
+    /// Those that wait for a link, or for the warden to be somewhere.
     unsent: Vec<u64>,
+    /// Those to which the warden's thread here said that it is elsewhere.
+    elsewhere: Arc<Elsewhere>,
     last: u64,
+}
+
+/// What the warden's thread tells a loop.
+#[derive(Default)]
+struct Elsewhere {
+    any: AtomicBool,
+    numbers: Mutex<Vec<u64>>,
+}
+
+impl Elsewhere {
+    fn put(&self, number: u64) {
+        self.numbers.lock().unwrap_or_else(PoisonError::into_inner).push(number);
+        self.any.store(true, Release);
+    }
+
+    fn take(&self) -> Vec<u64> {
+        match self.any.swap(false, Acquire) {
+            true => std::mem::take(&mut *self.numbers.lock().unwrap_or_else(PoisonError::into_inner)),
+            false => Vec::new(),
+        }
+    }
 }
 
 impl Context {
@@ -68,44 +102,67 @@ impl Context {
             return Err(Error::new(ErrorKind::Busy, "too many changes of the herd are waiting: try again"));
         }
         let nobody = || Error::new(ErrorKind::Unreachable, "this node is in no herd");
-        let member = self.shared.member.get().cloned().ok_or_else(nobody)?;
+        self.shared.member.get().ok_or_else(nobody)?;
         let (number, slot) = (self.petitions.last + 1, Slot::default());
-        match &member.warden {
-            Some(handle) => {
-                let (answered, shared, own) = (slot.clone(), Arc::downgrade(&self.shared), self.number);
-                handle.ask(ask.clone(), move |answer| {
-                    answered.put(answer.map_err(Error::from));
-                    // Nobody waits any more where the loops are gone.
-                    let loops = shared.upgrade().and_then(|shared| shared.loops.get().cloned());
-                    if let Some(remote) = loops.as_ref().and_then(|loops| loops.loops().get(own)) {
-                        remote.resume(ticket.as_slice());
-                    }
-                });
-            }
-            None => self.petitions.unsent.push(number),
-        }
+        self.petitions.unsent.push(number);
         self.petitions.last = number;
         let until_ms = self.now_ms() + PETITION_PATIENCE_MS;
-        self.petitions.open.insert(number, Petition { ask, slot: slot.clone(), ticket, until_ms });
+        self.petitions.open.insert(number, Petition { ask, slot: slot.clone(), ticket, until_ms, again_ms: 0 });
         self.send_petitions();
         Ok(slot)
+    }
+
+    /// Asks the warden that is here.
+    fn ask_here(&self, handle: &Handle, number: u64, Petition { ask, slot, ticket, .. }: &Petition) {
+        let (answered, ticket, shared, own) = (slot.clone(), *ticket, Arc::downgrade(&self.shared), self.number);
+        let elsewhere = self.petitions.elsewhere.clone();
+        handle.ask(ask.clone(), move |answer| {
+            let tickets = match answer {
+                Err(Refusal::NotWarden(_)) => {
+                    elsewhere.put(number);
+                    None
+                }
+                answer => {
+                    answered.put(answer.map_err(Error::from));
+                    ticket
+                }
+            };
+            // Nobody waits any more where the loops are gone.
+            let loops = shared.upgrade().and_then(|shared| shared.loops.get().cloned());
+            if let Some(remote) = loops.as_ref().and_then(|loops| loops.loops().get(own)) {
+                remote.resume(tickets.as_slice());
+            }
+        });
     }
 
     /// Sends what could not be sent yet, in its order. A node that has just joined has no link for some ms; where there
     /// is none for longer, it is said so.
     #[inline]
     pub(crate) fn send_petitions(&mut self) {
-        if !self.petitions.unsent.is_empty() {
+        if !self.petitions.unsent.is_empty() || self.petitions.elsewhere.any.load(Relaxed) {
             self.send_now();
         }
     }
 
     #[cold]
     fn send_now(&mut self) {
-        let Some(warden) = self.shared.member.get().map(|member| member.warden_node()) else { return };
+        for number in self.petitions.elsewhere.take() {
+            self.ask_again(number);
+        }
+        let Some(member) = self.shared.member.get().cloned() else { return };
+        let (here, warden) = (member.warden(), member.warden_node());
         let unsent = std::mem::take(&mut self.petitions.unsent);
         for number in unsent {
-            let Some(Petition { ask, until_ms, .. }) = self.petitions.open.get(&number) else { continue };
+            let Some(petition) = self.petitions.open.get(&number) else { continue };
+            let Petition { ask, until_ms, .. } = petition;
+            if self.now_ms() < petition.again_ms {
+                self.petitions.unsent.push(number);
+                continue;
+            }
+            if let Some(handle) = &here {
+                self.ask_here(handle, number, petition);
+                continue;
+            }
             let is_late = self.now_ms() + PETITION_PATIENCE_MS >= until_ms + UNLINKED_MS;
             let request = Header { verb: VERB_WARDEN, ..Header::new(Kind::Request) };
             let encode = |header: Header, out: &mut Vec<u8>| encode_ask(out, header.id, ask);
@@ -129,8 +186,25 @@ impl Context {
         }
     }
 
+    /// The warden was not where it was asked: it is asked again soon, for a while.
+    fn ask_again(&mut self, number: u64) {
+        let now_ms = self.now_ms();
+        let Some(petition) = self.petitions.open.get_mut(&number) else { return };
+        let is_late = now_ms + PETITION_PATIENCE_MS >= petition.until_ms + ELSEWHERE_MS;
+        if is_late || self.shared.check_serving().is_err() {
+            let petition = self.petitions.open.remove(&number);
+            let error = || Error::from(Refusal::NotWarden(None));
+            return petition.into_iter().for_each(|petition| self.end(petition, Err(error())));
+        }
+        petition.again_ms = now_ms + ELSEWHERE_AGAIN_MS;
+        self.petitions.unsent.push(number);
+    }
+
     /// What came back over a link; `None`: it was lost.
     pub(crate) fn warden_answered(&mut self, number: u64, reply: Option<(&Header, &Fields<'_>)>) {
+        if reply.is_some_and(|(header, _)| is_elsewhere(header)) {
+            return self.ask_again(number);
+        }
         let Some(petition) = self.petitions.open.remove(&number) else { return };
         let said = reply.map_or_else(|| Err(unknown()), |(header, fields)| answer_of(&petition.ask, header, fields));
         self.end(petition, said);

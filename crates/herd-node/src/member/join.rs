@@ -10,7 +10,7 @@ use herd_core::limits::{
     JOIN_DIAL_MS, JOIN_HOPS_MAX, JOIN_PATIENCE_MS, JOIN_REDIAL_MS, MAP_MAX_BYTES, WIRE_FRAME_BODY_MAX_BYTES,
 };
 use herd_core::place::{Map, NodeId};
-use herd_core::warden::{Join, Joined};
+use herd_core::warden::{Join, Joined, MoveId};
 use herd_core::wire::{
     Assembly, Fields, Frame, Header, Joining, Kind, LinkError, LinkErrorKind, Nonces, Secret, decode_joined,
     parse_frame,
@@ -44,12 +44,15 @@ pub enum JoinError {
     Broken(String),
     /// The only node that it was told to ask is this one.
     Itself(String),
+    /// The herd's control store came to this node by that move, and it is to begin with it.
+    Begins(MoveId),
 }
 
 impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             JoinError::Unreachable(text) | JoinError::Refused(text) | JoinError::Broken(text) => f.write_str(text),
+            JoinError::Begins(_) => f.write_str("the herd's control store is here"),
             JoinError::Itself(address) => {
                 write!(f, "{address}: that is this node itself: name another one, or begin a herd without --join")
             }
@@ -107,10 +110,11 @@ pub(super) fn others(
     }
 }
 
-/// Asks the nodes at these addresses to be let in.
+/// Asks the nodes at these addresses to be let in. `coming`: the moves whose copies of a control store are here.
 pub(super) fn enter(
     addresses: &[String],
     join: &Join,
+    coming: &[MoveId],
     secret: Secret,
     random: [u8; 16],
     until: Instant,
@@ -119,7 +123,7 @@ pub(super) fn enter(
     let (mut last, mut is_unsure) = (JoinError::Unreachable("--join names no address".into()), false);
     loop {
         for address in addresses {
-            match follow(address, join, secret, &nonces, until) {
+            match follow(address, (join, coming), secret, &nonces, until) {
                 Ok(entered) => return Ok(entered),
                 Err(Tried::Nobody(text)) => last = JoinError::Unreachable(text),
                 Err(Tried::Elsewhere(to)) => last = JoinError::Unreachable(lost(&to)),
@@ -143,15 +147,35 @@ fn lost(to: &str) -> String {
 }
 
 /// Asks the node at an address, and whomever it names.
-fn follow(address: &str, join: &Join, secret: Secret, nonces: &Nonces, until: Instant) -> Result<Entered, Tried> {
+fn follow(
+    address: &str,
+    (join, coming): (&Join, &[MoveId]),
+    secret: Secret,
+    nonces: &Nonces,
+    until: Instant,
+) -> Result<Entered, Tried> {
     let mut at = address.to_owned();
     for _ in 0..JOIN_HOPS_MAX {
         match ask(&at, join, Joining::new(join, nonces.next(), secret)?, until) {
-            Err(Tried::Elsewhere(to)) => at = to,
+            Err(Tried::Elsewhere(to)) => {
+                let (to, by) = named(&to);
+                if let Some(id) = by.filter(|id| coming.contains(id)) {
+                    return Err(Tried::Final(JoinError::Begins(id)));
+                }
+                at = to.to_owned();
+            }
             done => return done,
         }
     }
     Err(Tried::Elsewhere(at))
+}
+
+/// What a node says of where the warden is: an address, and, if it went there just now, by which move.
+pub(super) fn named(text: &str) -> (&str, Option<MoveId>) {
+    match text.split_once(' ') {
+        Some((address, id)) => (address, MoveId::parse(id)),
+        None => (text, None),
+    }
 }
 
 /// One exchange.

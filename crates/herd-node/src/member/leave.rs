@@ -113,7 +113,7 @@ impl Member {
             // Others lead: the rest comes soon.
             let goes_on = at_hand.is_some_and(|it| Keeps::of(self.life, &it).led == 0);
             let patience_ms = if goes_on { LEAVE_MS } else { LEAVE_UNHEARD_MS };
-            if self.warden.is_some() || self.hub.get().is_some_and(|hub| hub.is_linked(self.warden_node())) {
+            if self.warden().is_some() || self.hub.get().is_some_and(|hub| hub.is_linked(self.warden_node())) {
                 linked = now;
             }
             if now > since + Duration::from_millis(patience_ms) {

@@ -1,6 +1,7 @@
 //! What loops and the warden have for the thread that takes maps. Bounded: of maps the latest, of each node and each
 //! group one word, and some lines for the log.
 
+use super::errand::ToDo;
 use crate::link::Came;
 use herd_core::limits::{MEMBER_LINES_MAX, NODES_MAX};
 use herd_core::place::{GroupId, Map, NodeId};
@@ -25,6 +26,8 @@ pub(super) struct Mail {
     pub(super) wants: BTreeMap<GroupId, (GroupEpoch, Want)>,
     /// What a node said for which this process is none of the herd's any more.
     pub(super) outcast: Option<String>,
+    /// What the warden's node asks about control stores.
+    pub(super) errands: Vec<ToDo>,
     /// For the log.
     pub(super) lines: Vec<String>,
 }
@@ -85,6 +88,7 @@ impl Mailbox {
         mail.pushed = new.pushed.or(mail.pushed.take());
         mail.came = new.came.or(mail.came.take());
         mail.outcast = new.outcast.or(mail.outcast.take());
+        mail.errands.extend(new.errands);
         mail.lines.extend(new.lines);
         mail.haves.extend(new.haves);
         mail.wants.extend(new.wants);

@@ -7,20 +7,24 @@
 //! * `ask.rs`: what loops ask of the warden.
 //! * `join.rs`: the dialing side of a join.
 //! * `leave.rs`: how a node that is told to stop has others lead what it leads.
+//! * `errand.rs`: control stores that come here, or go elsewhere.
 //! * `witness.rs`, `obituary.rs`: the process that tells the warden of this one's end; what it is told, and does.
 //!
 //! A map is taken by the store first, and then by the links, which tell others that the node has it: so whoever hears
 //! that may rely on it.
 
 mod ask;
+mod errand;
 mod join;
 mod leave;
 mod mail;
 mod obituary;
 mod start;
+mod way;
 mod witness;
 
 pub(crate) use ask::{Petitions, Said, Slot};
+pub(crate) use errand::Sent;
 pub use join::JoinError;
 pub use obituary::Told;
 pub use start::{Entry, StartError};
@@ -28,20 +32,23 @@ pub(crate) use start::{Founded, InHerd, Own, enter};
 pub use witness::{StartWitness, Witness};
 
 use crate::context::Shared;
-use crate::link::{Came, Hub, Owner, Warden};
+use crate::control::Home;
+use crate::lease::Leases;
+use crate::link::{Came, Hub, Owner, Replies, Warden};
 use crate::report::journal::{Journal, called};
-use crate::warden::{Handle, Newcomer, Running};
+use crate::warden::{Handle, Outlets, Running};
+use errand::{Queue, Runner, ToDo, has_room, lock};
 use herd_core::Error;
 use herd_core::limits::{MEMBER_TICK_MS, OUTCAST_AFTER_MS, WANTS_MAX};
 use herd_core::place::{GroupId, HerdId, Life, Map, NodeId};
 use herd_core::replica::{GroupEpoch, Want};
-use herd_core::warden::Ask;
-use herd_core::wire::{LinkError, LinkErrorKind, MapMark};
+use herd_core::warden::{Ask, MoveId, Refusal};
+use herd_core::wire::{Errand, LinkError, LinkErrorKind, MapMark};
 use leave::Leaving;
 use mail::{Mail, Mailbox};
 use std::io;
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -56,8 +63,19 @@ pub(crate) struct Member {
     pub(crate) herd: HerdId,
     /// This node, in this life.
     pub(crate) life: Life,
-    /// Its warden, if that is here.
-    pub(crate) warden: Option<Handle>,
+    /// Its warden, if that is here; and the thread of the last one that was.
+    handle: Mutex<Option<Handle>>,
+    running: Mutex<Option<Running>>,
+    /// Where its warden went, and by which move.
+    gone: Mutex<Option<(NodeId, String, MoveId)>>,
+    /// Its directory, if it has one, which is its own as long as this is there.
+    home: Mutex<Option<Home>>,
+    /// What its warden has for other nodes.
+    errands: Queue,
+    runner: Arc<Runner>,
+    leases: Arc<Leases>,
+    /// Whether the herd may hold objects, by the map that was taken last.
+    holds: AtomicBool,
     /// Whose node it is.
     warden_node: AtomicU32,
     mailbox: Arc<Mailbox>,
@@ -74,6 +92,11 @@ pub(crate) struct Member {
 }
 
 impl Member {
+    /// The warden, if it is here.
+    pub(crate) fn warden(&self) -> Option<Handle> {
+        lock(&self.handle).clone()
+    }
+
     /// The node of the warden; this one, if the warden is here.
     pub(crate) fn warden_node(&self) -> NodeId {
         NonZeroU32::new(self.warden_node.load(Relaxed)).map_or(self.life.node, NodeId)
@@ -107,9 +130,10 @@ impl Member {
     /// The store goes by a map now: all others hear it.
     fn took(&self, shared: &Shared, map: &Arc<Map>, held: bool) {
         shared.held.store(held, Relaxed);
+        self.holds.store(held, Relaxed);
         *self.map.lock().unwrap_or_else(PoisonError::into_inner) = Some(map.clone());
         if let Some(hub) = self.hub.get() {
-            match self.warden {
+            match self.warden() {
                 Some(_) => hub.push(map.clone(), held),
                 None => hub.adopt(map.clone(), held),
             }
@@ -121,7 +145,7 @@ impl Member {
 
     /// The warden that is here hears which map its own node has.
     fn tell_own(&self, map: &Map) {
-        if let Some(handle) = &self.warden {
+        if let Some(handle) = self.warden() {
             handle.have(self.life.node, self.life.incarnation, map.epoch, map.revision);
         }
     }
@@ -137,7 +161,10 @@ impl Member {
         if let Some(came) = mail.came.take() {
             self.receive(shared, &came);
         }
-        if let Some(handle) = &self.warden {
+        for to_do in std::mem::take(&mut mail.errands) {
+            self.run_errand(shared, to_do);
+        }
+        if let Some(handle) = self.warden() {
             // It hears its own node, whoever was the warden when that joined.
             let linked = self.hub.get().map(|hub| hub.links().into_keys()).into_iter().flatten();
             handle.links(linked.chain([self.life.node]).collect());
@@ -157,7 +184,7 @@ impl Member {
         mail.wants.retain(|id, (epoch, _)| is_open(id, *epoch));
         let wants: Vec<_> = mail.wants.iter().map(|(id, (epoch, want))| (*id, *epoch, *want)).collect();
         let asks = wants.chunks(WANTS_MAX).map(|wants| Ask::Wants(wants.to_vec()));
-        match &self.warden {
+        match self.warden() {
             // It says nothing that the map will not.
             Some(handle) => asks.for_each(|ask| handle.ask(ask, drop)),
             None => *self.wants.lock().unwrap_or_else(PoisonError::into_inner) = asks.collect(),
@@ -238,8 +265,14 @@ impl Owner for Post {
         let Some(member) = self.member.get().and_then(std::sync::Weak::upgrade) else {
             return Warden::None("the node is only starting: try again".into());
         };
-        if let Some(handle) = &member.warden {
-            return Warden::Here(handle.clone());
+        if let Some(handle) = member.warden() {
+            return Warden::Here(handle);
+        }
+        // That node begins with it if it has not yet.
+        if let Some((node, address, id)) = &*lock(&member.gone)
+            && *node == member.warden_node()
+        {
+            return Warden::At(format!("{address} {}", id.text()));
         }
         let address = member.map().and_then(|map| map.node(member.warden_node())?.addresses.first().cloned());
         address.map_or_else(|| Warden::None("this node knows of no warden: ask another".into()), Warden::At)
@@ -260,6 +293,17 @@ impl Owner for Post {
         self.mailbox.tell(format!("{who} {done}: {error}"));
     }
 
+    fn errand(&self, from: NodeId, errand: Errand, reply: Replies) {
+        let mut reply = Some(reply);
+        self.mailbox.change(|mail| {
+            if has_room(mail.errands.len()) {
+                let reply = reply.take().expect("it is taken once");
+                mail.errands.push(ToDo { from, errand, reply });
+            }
+        });
+        reply.into_iter().for_each(|reply| reply(Err(Refusal::Busy)));
+    }
+
     fn wants(&self, group: GroupId, epoch: GroupEpoch, want: Want) {
         self.mailbox.change(|mail| mail.wants.extend([(group, (epoch, want))]));
     }
@@ -267,31 +311,24 @@ impl Owner for Post {
 
 /// The thread that takes maps, and the warden, if it is here.
 pub(crate) struct Duty {
-    mailbox: Arc<Mailbox>,
+    member: Arc<Member>,
     thread: JoinHandle<Watched>,
-    warden: Option<Running>,
-    /// The directory of a node that joined.
-    newcomer: Option<Newcomer>,
 }
 
 impl Duty {
     /// Begins to take maps.
-    pub(crate) fn begin(
-        member: Arc<Member>,
-        shared: Arc<Shared>,
-        warden: Option<Running>,
-        newcomer: Option<Newcomer>,
-        entry: &Entry,
-    ) -> io::Result<Self> {
-        let (mailbox, tell) = (member.mailbox.clone(), entry.tell.clone());
+    pub(crate) fn begin(member: Arc<Member>, shared: Arc<Shared>, entry: &Entry) -> io::Result<Self> {
+        let (own, tell) = (member.clone(), entry.tell.clone());
         let mut watched = Watched::new(entry.witness.clone());
         let run = move || {
             let journal = Journal::since(member.map().map_or(0, |map| map.epoch));
             let (mut mail, mut journal, since) = (Mail::default(), journal, Instant::now());
             let mut told = None;
+            let mut known = Vec::new();
             watched.look(&member).iter().for_each(|line| tell(line));
             while member.mailbox.wait(&mut mail, Duration::from_millis(MEMBER_TICK_MS)) {
                 member.work(&shared, &mut mail);
+                member.keep_known(&mut known);
                 let now_ms = since.elapsed().as_millis() as u64;
                 mail.lines.drain(..).filter(|line| journal.is_news(line, now_ms)).for_each(|line| tell(&line));
                 member.look(&mut journal, now_ms).iter().for_each(|line| tell(line));
@@ -302,17 +339,18 @@ impl Duty {
             watched
         };
         let thread = std::thread::Builder::new().name("maps".into()).spawn(run)?;
-        Ok(Self { mailbox, thread, warden, newcomer })
+        Ok(Self { member: own, thread })
     }
 
     /// Ends both. An error: the control store's disk does not answer.
     pub(crate) fn stop(self) -> io::Result<()> {
-        self.mailbox.stop();
+        self.member.mailbox.stop();
         let ended = self.thread.join().map_err(|_| io::Error::other("the thread of maps panicked"));
         // It would be told to nobody but this node.
-        let is_told = self.warden.is_none();
-        self.warden.map_or(Ok(()), Running::stop)?;
-        drop(self.newcomer);
+        let is_told = self.member.warden().is_none();
+        let running = lock(&self.member.running).take();
+        running.map_or(Ok(()), Running::stop)?;
+        *lock(&self.member.home) = None;
         ended.map(|watched| watched.end(is_told))
     }
 }
@@ -331,7 +369,14 @@ mod tests {
         let member = Member {
             herd: map.herd,
             life: life(2),
-            warden: None,
+            handle: Mutex::default(),
+            running: Mutex::default(),
+            gone: Mutex::default(),
+            home: Mutex::default(),
+            errands: Queue::default(),
+            runner: Arc::default(),
+            leases: Leases::of_machine(),
+            holds: AtomicBool::new(false),
             warden_node: AtomicU32::new(1),
             mailbox: Arc::default(),
             hub: OnceLock::new(),

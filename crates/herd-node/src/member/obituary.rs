@@ -4,7 +4,7 @@
 //! It is told in lines: first whose witness it is ([`Charge`]), then, again and again, where the warden's node is, and
 //! perhaps that the node's end is in good order. The secret comes so, and stands nowhere where others could read it.
 
-use super::join::{Talk, Tried, dial, unexpected};
+use super::join::{Talk, Tried, dial, named, unexpected};
 use herd_core::limits::{
     JOIN_HOPS_MAX, OBITUARY_AGAIN_MAX_MS, OBITUARY_AGAIN_MS, OBITUARY_ASK_MS, OBITUARY_LINE_MAX_BYTES,
 };
@@ -103,7 +103,7 @@ impl Charge {
         let mut at = address.to_owned();
         for _ in 0..JOIN_HOPS_MAX {
             match self.exchange(&at, nonces.next(), until()) {
-                Err(Tried::Elsewhere(to)) => at = to,
+                Err(Tried::Elsewhere(to)) => at = named(&to).0.to_owned(),
                 done => return done,
             }
         }

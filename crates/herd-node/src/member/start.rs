@@ -1,24 +1,27 @@
 //! How a node comes into its herd: it begins one, goes on with the one in its directory, or joins one.
 
+use super::errand::{Queue, Runner};
 use super::join::{Entered, JoinError, enter as dial, others, patience};
 use super::leave::Leaving;
 use super::mail::Mailbox;
+use super::way::{Way, take_up, way};
 use super::{Member, Post, StartWitness, Tell};
+use crate::control::Home;
 use crate::control::etcd::Address;
 use crate::lease::Leases;
 use crate::link::{Hub, Membership};
-use crate::warden::{BeginError, Drawn, Newcomer, Options, Outlets, Running, begin};
+use crate::warden::{BeginError, Drawn, Errands, Newcomer, Options, Outlets, Running, begin};
 use herd_core::collection::Spec;
 use herd_core::key::HashKey;
 use herd_core::place::{Life, Map, MapError, NodeId};
-use herd_core::warden::{Joined, Refusal};
+use herd_core::warden::{Joined, MoveId, Refusal};
 use herd_core::wire::Secret;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
@@ -33,6 +36,8 @@ pub struct Entry {
     pub lasts: bool,
     /// The etcd in which its herd's control store is, if it is a herd's first node; `None`: it is in that directory.
     pub etcd: Option<Address>,
+    /// An etcd whose version may read what is no longer so is taken, too, where the control store went to one.
+    pub forced: bool,
     /// Where others reach it; empty: where it listens.
     pub advertise: Vec<String>,
     /// The name of its machine, by which others reach it where it listens on all addresses.
@@ -93,7 +98,7 @@ impl StartError {
         match self {
             StartError::Begin(BeginError::Etcd(_) | BeginError::Held(_)) => false,
             StartError::Machine(_) | StartError::Begin(_) | StartError::Join(JoinError::Itself(_)) => true,
-            StartError::Join(JoinError::Unreachable(_) | JoinError::Broken(_)) => false,
+            StartError::Join(JoinError::Unreachable(_) | JoinError::Broken(_) | JoinError::Begins(_)) => false,
             StartError::Join(JoinError::Refused(text)) => text.ends_with(&evicts),
         }
     }
@@ -115,9 +120,6 @@ pub(crate) struct InHerd {
     pub(crate) founded: Founded,
     pub(crate) map: Arc<Map>,
     pub(crate) held: bool,
-    pub(crate) warden: Option<Running>,
-    /// Its directory, which is its own as long as this is there.
-    pub(crate) newcomer: Option<Newcomer>,
 }
 
 /// What a node is known by.
@@ -131,40 +133,60 @@ pub(crate) struct Own<'a> {
 
 /// Brings a node into its herd.
 pub(crate) fn enter(entry: &Entry, me: &Own<'_>) -> Result<InHerd, StartError> {
-    let (drawn, nonces) = (Drawn::new()?, Drawn::new()?);
-    let mailbox = Arc::new(Mailbox::default());
-    let (options, leases) = (options(entry, me), Leases::of_machine());
-    if entry.join.is_empty() {
-        let (pushes, tells) = (mailbox.clone(), mailbox.clone());
-        let outlets = Outlets {
-            leases: leases.clone(),
-            push: Box::new(move |map, held| pushes.change(|mail| mail.pushed = Some((map, held)))),
-            tell: Box::new(move |line| tells.tell(line.to_owned())),
-        };
-        let begun = begin(options, &drawn, outlets)?;
-        let versions_ms = if begun.first_version == 0 { 0 } else { me.unix_ms };
-        let known = Known { joined: &begun.joined, map: begun.map.clone(), versions_ms, mailbox, leases };
-        let warden = begun.joined.node;
-        let (member, founded) = known.member(entry, nonces.process, Some(begun.warden.handle().clone()), warden)?;
-        return Ok(InHerd {
-            member,
-            founded,
-            map: begun.map,
-            held: begun.held,
-            warden: Some(begun.warden),
-            newcomer: None,
-        });
+    let options = options(entry, me);
+    match way(entry, options.clone())? {
+        Way::Begin(options) => begins(entry, *options, me),
+        Way::Join { nodes, moved } => match joins(entry, &options, me, &nodes, moved) {
+            // The herd's control store is here: it came before this node ended.
+            Err(StartError::Join(JoinError::Begins(id))) => {
+                take_up(&options, id)?;
+                begins(entry, Options { etcd: None, ..options }, me)
+            }
+            joined => joined,
+        },
     }
+}
+
+/// With a warden of its own.
+fn begins(entry: &Entry, options: Options, me: &Own<'_>) -> Result<InHerd, StartError> {
+    let (drawn, nonces) = (Drawn::new()?, Drawn::new()?);
+    let (mailbox, leases, runner) = (Arc::new(Mailbox::default()), Leases::of_machine(), Arc::<Runner>::default());
+    let (pushes, tells) = (mailbox.clone(), mailbox.clone());
+    let outlets = Outlets {
+        leases: leases.clone(),
+        push: Box::new(move |map, held| pushes.change(|mail| mail.pushed = Some((map, held)))),
+        tell: Box::new(move |line| tells.tell(line.to_owned())),
+        errands: entry.secret.map(|_| runner.clone() as Arc<dyn Errands>),
+    };
+    let begun = begin(options, &drawn, outlets)?;
+    let versions_ms = if begun.first_version == 0 { 0 } else { me.unix_ms };
+    let (joined, map) = (&begun.joined, begun.map.clone());
+    let known = Known { joined, map, versions_ms, mailbox, leases, runner, home: begun.warden.home() };
+    let (member, founded) = known.member(entry, nonces.process, Some(begun.warden), begun.joined.node)?;
+    Ok(InHerd { member, founded, map: begun.map, held: begun.held })
+}
+
+/// As one of a herd whose warden is elsewhere.
+fn joins(
+    entry: &Entry,
+    options: &Options,
+    me: &Own<'_>,
+    nodes: &[String],
+    moved: Option<MoveId>,
+) -> Result<InHerd, StartError> {
+    let (drawn, nonces) = (Drawn::new()?, Drawn::new()?);
     let secret = entry.secret.ok_or_else(|| JoinError::Refused(NO_SECRET.into())).map_err(StartError::Join)?;
     let until = patience();
-    let nodes = others(&entry.join, me.listens, &options.addresses, until).map_err(StartError::Join)?;
-    let newcomer = Newcomer::new(&options, &drawn)?;
+    let nodes = others(nodes, me.listens, &options.addresses, until).map_err(StartError::Join)?;
+    let mut newcomer = Newcomer::new(options, &drawn)?;
+    newcomer.join.moved = moved;
     let (newcomer, Entered { joined, map, warden }) = admitted(&nodes, newcomer, secret, nonces.herd, until)?;
     newcomer.joined(joined.herd).map_err(BeginError::Place)?;
-    let map = Arc::new(map);
-    let known = Known { joined: &joined, map: map.clone(), versions_ms: 0, mailbox, leases };
+    let (map, mailbox, leases) = (Arc::new(map), Arc::default(), Leases::of_machine());
+    let (runner, home) = (Arc::default(), newcomer.into_home());
+    let known = Known { joined: &joined, map: map.clone(), versions_ms: 0, mailbox, leases, runner, home };
     let (member, founded) = known.member(entry, nonces.process, None, warden)?;
-    Ok(InHerd { member, founded, map, held: false, warden: None, newcomer: Some(newcomer) })
+    Ok(InHerd { member, founded, map, held: false })
 }
 
 /// Asks to be let in. Of a node that is surely refused nothing stays; one that may be in is the same the next time.
@@ -175,7 +197,7 @@ fn admitted(
     random: [u8; 16],
     until: Instant,
 ) -> Result<(Newcomer, Entered), StartError> {
-    match dial(nodes, &newcomer.join, secret, random, until) {
+    match dial(nodes, &newcomer.join, &newcomer.coming(), secret, random, until) {
         Ok(entered) => Ok((newcomer, entered)),
         Err(error) => {
             if matches!(error, JoinError::Refused(_)) {
@@ -216,6 +238,8 @@ struct Known<'a> {
     versions_ms: u64,
     mailbox: Arc<Mailbox>,
     leases: Arc<Leases>,
+    runner: Arc<Runner>,
+    home: Option<Home>,
 }
 
 impl Known<'_> {
@@ -223,7 +247,7 @@ impl Known<'_> {
         self,
         entry: &Entry,
         random: [u8; 16],
-        handle: Option<crate::warden::Handle>,
+        running: Option<Running>,
         warden: NodeId,
     ) -> Result<(Arc<Member>, Founded), StartError> {
         let Joined { herd, hash_key, node, incarnation } = self.joined.clone();
@@ -234,7 +258,14 @@ impl Known<'_> {
         let member = Arc::new(Member {
             herd,
             life: Life { node, incarnation },
-            warden: handle,
+            handle: Mutex::new(running.as_ref().map(|running| running.handle().clone())),
+            running: Mutex::new(running),
+            gone: Mutex::default(),
+            home: Mutex::new(self.home),
+            errands: Queue::default(),
+            runner: self.runner.clone(),
+            leases: self.leases.clone(),
+            holds: AtomicBool::new(false),
             warden_node: AtomicU32::new(NonZeroU32::get(warden.0)),
             mailbox: self.mailbox.clone(),
             hub: OnceLock::new(),
@@ -243,6 +274,7 @@ impl Known<'_> {
             leave: Leaving::default(),
             outcast: OnceLock::new(),
         });
+        self.runner.of(&member);
         if let Some(secret) = entry.secret {
             let post = Post { mailbox: self.mailbox, member: OnceLock::new() };
             post.member.set(Arc::downgrade(&member)).ok();

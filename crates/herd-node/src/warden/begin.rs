@@ -8,7 +8,7 @@
 //! * With etcd the herd in it goes on, or begins there. The directory says who the node is, and of which herd: so no
 //!   herd is begun in it by a start without etcd. Another node's warden may be in office: then the node does not start.
 
-use super::drive::{Later, Outlets, Remote, Running};
+use super::drive::{Footing, Later, Outlets, Remote, Running};
 use super::newcomer::placeless;
 use crate::control::etcd::{Address, Etcd, Halt};
 use crate::control::{Home, OpenError, Record};
@@ -16,8 +16,9 @@ use herd_core::control::{Control, ControlError, Table};
 use herd_core::entry::{Version, first_epoch, first_version};
 use herd_core::key::CollectionId;
 use herd_core::limits::{OFFICE_PATIENCE_MS, WARDEN_START_MS};
-use herd_core::place::{HerdId, Map};
-use herd_core::warden::{Answer, Ask, Birth, Config, Hex, Identity, Join, Joined, Refusal, Warden};
+use herd_core::place::{HerdId, Map, Node};
+use herd_core::warden::moving::Standing;
+use herd_core::warden::{Answer, Ask, Birth, Config, Hex, Identity, Join, Joined, Refusal};
 use herd_core::wire::{LINK_PROTOCOL, LINK_PROTOCOL_LEAST};
 use std::fmt;
 use std::io::{self, Read};
@@ -142,7 +143,7 @@ impl fmt::Display for BeginError {
                 write!(f, "{}: the control store of a herd is there: {todo}", path.display())
             }
             BeginError::Embedded(path) => {
-                let todo = "leave --control out, or give the node another --data: a herd can't be moved yet";
+                let todo = "leave --control out, or give the node another --data; `herd control migrate` moves it";
                 write!(f, "{}: the map of a herd is here, and not in etcd: {todo}", path.display())
             }
             BeginError::Etcd(error) => error.fmt(f),
@@ -196,16 +197,19 @@ pub fn begin(options: Options, drawn: &Drawn, outlets: Outlets) -> Result<Begun,
     let claim = claim(&options)?;
     let used = |home: &Home| options.lasts || Home::is_used(home.path());
     let lasts = options.etcd.is_some() || claim.as_ref().is_some_and(used);
+    let own = claim.as_ref().map(Home::again).transpose()?;
     let Ground { store, record, later, remote, is_new } = match &options.etcd {
         Some(address) => in_etcd(claim, address, &options, drawn)?,
         None => ground(claim, lasts, &options, drawn)?,
     };
     let first_version = if lasts { 0 } else { first_version(options.unix_ms) };
     let join = Join { herd: record.herd, ..join(&options, record.identity, drawn.process) };
-    let warden = Warden::new(config(&options, &join, drawn, lasts));
+    let config = config(&options, &join, drawn, lasts);
     let home = remote.as_ref().and_then(|remote| remote.home.as_ref()).map(Home::again).transpose()?;
     let patience_ms = if remote.is_some() { OFFICE_PATIENCE_MS } else { 0 };
-    let running = Running::start(warden, store, later, remote, outlets).map_err(BeginError::Thread)?;
+    let (etcd, name) = (options.etcd.clone(), options.name.clone());
+    let footing = Footing { store, later, remote, etcd, home: own, name };
+    let running = Running::start(config, footing, outlets).map_err(BeginError::Thread)?;
     // The map was pushed before the join was answered.
     let joined = first_join(&running, join, Duration::from_millis(patience_ms));
     let begun = joined.and_then(|joined| Ok((joined, running.handle().map().ok_or(BeginError::Silent)?)));
@@ -225,6 +229,28 @@ pub fn begin(options: Options, drawn: &Drawn, outlets: Outlets) -> Result<Begun,
             Err(error)
         }
     }
+}
+
+/// Goes on as warden with a control store that came to this node's directory by a move. The node is in its map.
+pub(crate) fn go_on(
+    home: &Home,
+    store: Box<dyn Control + Send>,
+    node: &Node,
+    process: [u8; 16],
+    outlets: Outlets,
+) -> Result<Running, BeginError> {
+    let name = candidate(&node.addresses, process);
+    let config = Config { name, protocol: LINK_PROTOCOL.into(), lasts: true, birth: None };
+    let (home, name) = (Some(home.again()?), node.name.clone());
+    let footing = Footing { store, later: None, remote: None, etcd: None, home, name };
+    Running::start(config, footing, outlets).map_err(BeginError::Thread)
+}
+
+/// The name of a candidate: where it is, and which process it is.
+fn candidate(addresses: &[String], process: [u8; 16]) -> String {
+    let address = addresses.iter().flat_map(|address| address.chars()).filter(char::is_ascii_graphic);
+    let address: String = address.take(ADDRESS_CHARS).collect();
+    format!("{address} {}", String::from(Hex(process)))
 }
 
 /// An error if the herd keeps other copies than were asked for: it was made with those.
@@ -266,7 +292,9 @@ fn ground(claim: Option<Home>, lasts: bool, options: &Options, drawn: &Drawn) ->
         return Ok(Ground { store: Box::new(Table::default()), record: new, later, remote: None, is_new: false });
     };
     let known = home.record()?;
-    if let Some(herd) = known.and_then(|record| record.herd) {
+    // Beside the control store of a herd that it joined, which came here by a move, all is as it should be.
+    let is_open = matches!(home.standing()?, Standing::Open { .. });
+    if let Some(herd) = known.and_then(|record| record.herd).filter(|_| !is_open) {
         return Err(BeginError::Elsewhere(home.path().to_path_buf(), herd));
     }
     if known.is_none() {
@@ -279,7 +307,9 @@ fn ground(claim: Option<Home>, lasts: bool, options: &Options, drawn: &Drawn) ->
 
 /// Of a herd whose control store is in etcd: the directory says only who the node is, and of which herd.
 fn in_etcd(home: Option<Home>, address: &Address, options: &Options, drawn: &Drawn) -> Result<Ground, BeginError> {
-    if let Some(home) = home.as_ref().filter(|home| home.has_store()) {
+    if let Some(home) = home.as_ref().filter(|home| home.has_store())
+        && !matches!(home.standing()?, Standing::Moved(_))
+    {
         return Err(BeginError::Embedded(home.path().to_path_buf()));
     }
     let known = home.as_ref().map(Home::record).transpose()?.flatten();
@@ -313,6 +343,7 @@ pub(super) fn join(options: &Options, identity: Identity, process: [u8; 16]) -> 
         rack: options.rack.clone(),
         memory_bytes: options.memory_bytes,
         evict: options.evict,
+        moved: None,
     }
 }
 
@@ -326,9 +357,7 @@ fn config(options: &Options, join: &Join, drawn: &Drawn, lasts: bool) -> Config 
         evict: options.evict,
         copies: options.copies,
     };
-    let address = join.addresses.iter().flat_map(|address| address.chars()).filter(char::is_ascii_graphic);
-    let address: String = address.take(ADDRESS_CHARS).collect();
-    let name = format!("{address} {}", String::from(Hex(join.process)));
+    let name = candidate(&join.addresses, join.process);
     // Whose herd is elsewhere begins none.
     Config { name, protocol: join.protocol, lasts, birth: join.herd.is_none().then_some(birth) }
 }

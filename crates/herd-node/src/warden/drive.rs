@@ -1,14 +1,16 @@
 //! The warden's thread: time, requests and the store's answers to the warden, its orders carried out in their order.
 
 use super::inbox::{Handle, Inbox};
+use super::shift::{Errands, Wish};
+use crate::control::etcd::Address;
 use crate::control::etcd::Halt;
 use crate::control::{Home, Record};
 use crate::lease::Leases;
 use herd_core::control::{Control, ControlError, Outcome, Snapshot};
 use herd_core::limits::{WARDEN_STOP_MS, WARDEN_TICK_MS};
-use herd_core::place::Map;
-use herd_core::warden::{Ask, Call, Join, Order, Refusal, Reply, Ticket, Warden};
-use std::collections::VecDeque;
+use herd_core::place::{Map, NodeId};
+use herd_core::warden::{Ask, Call, Config, Join, MoveId, Order, Refusal, Reply, Ticket, Warden};
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,6 +25,21 @@ pub struct Outlets {
     pub push: Box<dyn FnMut(Arc<Map>, bool) + Send>,
     /// A line for the log: what does not work, and what to do.
     pub tell: Box<dyn FnMut(&str) + Send>,
+    /// Has other nodes do something with the control store; `None`: there are no links.
+    pub errands: Option<Arc<dyn Errands>>,
+}
+
+/// What a warden stands on.
+pub(super) struct Footing {
+    pub(super) store: Box<dyn Control + Send>,
+    pub(super) later: Option<Later>,
+    pub(super) remote: Option<Remote>,
+    /// The etcd in which the store is, if it is in one.
+    pub(super) etcd: Option<Address>,
+    /// The node's directory, if it has any.
+    pub(super) home: Option<Home>,
+    /// The node's name.
+    pub(super) name: String,
 }
 
 /// A store in memory, and where one that lasts goes when a second node comes.
@@ -41,30 +58,58 @@ pub(super) struct Remote {
     pub(super) halt: Halt,
 }
 
+#[cfg(test)]
+impl Footing {
+    /// Of that store, and nothing else.
+    pub(super) fn over(store: Box<dyn Control + Send>) -> Self {
+        Self { store, later: None, remote: None, etcd: None, home: None, name: "node-1".into() }
+    }
+}
+
 /// A warden at work. Dropped, it ends by itself; [`stop`](Self::stop) waits for that.
 pub struct Running {
     handle: Handle,
     thread: Option<JoinHandle<()>>,
+    /// Its node's directory, if it has any.
+    home: Option<Home>,
 }
 
 impl Running {
-    pub(super) fn start(
-        warden: Warden,
-        store: Box<dyn Control + Send>,
-        later: Option<Later>,
-        remote: Option<Remote>,
-        outlets: Outlets,
-    ) -> io::Result<Self> {
+    pub(super) fn start(config: Config, footing: Footing, outlets: Outlets) -> io::Result<Self> {
+        let Footing { store, later, remote, etcd, home, name } = footing;
+        let own = home.as_ref().and_then(|home| home.again().ok());
         let inbox = Arc::new(Inbox::new(remote.as_ref().map(|remote| remote.halt.clone()).unwrap_or_default()));
-        let (start, trouble, is_unheard) = (Instant::now(), None, false);
-        let driver = Driver { inbox: inbox.clone(), warden, store, later, remote, outlets, start, trouble, is_unheard };
+        let driver = Driver {
+            inbox: inbox.clone(),
+            warden: Warden::new(config.clone()),
+            config,
+            store,
+            later,
+            remote,
+            etcd,
+            home,
+            name,
+            outlets,
+            start: Instant::now(),
+            trouble: None,
+            is_unheard: false,
+            linked: BTreeSet::new(),
+            wishes: Vec::new(),
+            is_gone: false,
+            gone_to: None,
+        };
         let thread = std::thread::Builder::new().name("warden".into()).spawn(move || driver.run())?;
-        Ok(Self { handle: Handle(inbox), thread: Some(thread) })
+        Ok(Self { handle: Handle(inbox), thread: Some(thread), home: own })
     }
 
     /// To ask it.
     pub fn handle(&self) -> &Handle {
         &self.handle
+    }
+
+    /// Its node's directory, for another part of the node.
+    pub(crate) fn home(&self) -> Option<Home> {
+        self.home.as_ref().and_then(|home| home.again().ok())
     }
 
     /// Ends it; all that waits is answered when this returns, which is within a second. An error: the disk of the store
@@ -90,13 +135,25 @@ impl Drop for Running {
 /// Who waits for no answer: the inbox's tickets begin above it.
 const NOBODY: Ticket = 0;
 
-struct Driver {
-    inbox: Arc<Inbox>,
-    warden: Warden,
-    store: Box<dyn Control + Send>,
-    later: Option<Later>,
-    remote: Option<Remote>,
-    outlets: Outlets,
+pub(super) struct Driver {
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) warden: Warden,
+    /// What the warden was made with.
+    pub(super) config: Config,
+    pub(super) store: Box<dyn Control + Send>,
+    pub(super) later: Option<Later>,
+    pub(super) remote: Option<Remote>,
+    pub(super) etcd: Option<Address>,
+    pub(super) home: Option<Home>,
+    pub(super) name: String,
+    pub(super) outlets: Outlets,
+    /// The nodes that have links here.
+    pub(super) linked: BTreeSet<NodeId>,
+    /// What is asked about the store and can't be done yet.
+    pub(super) wishes: Vec<Wish>,
+    /// The store is another node's, which may not have begun with it yet.
+    pub(super) is_gone: bool,
+    pub(super) gone_to: Option<(NodeId, MoveId)>,
     start: Instant,
     /// What was told last, while it lasts, and whether that was that the store does not answer.
     trouble: Option<String>,
@@ -107,7 +164,10 @@ impl Driver {
     fn run(mut self) {
         self.tick();
         while let Some(work) = self.inbox.wait(Duration::from_millis(WARDEN_TICK_MS)) {
-            work.linked.into_iter().for_each(|linked| self.warden.links(linked));
+            if let Some(linked) = work.linked {
+                self.linked.clone_from(&linked);
+                self.warden.links(linked);
+            }
             self.tick();
             let told = work.haves.into_iter();
             let mut orders: Vec<Order> = told
@@ -118,10 +178,20 @@ impl Driver {
                 orders.extend(self.warden.ask(NOBODY, Ask::Wants(wants)));
             }
             for (ticket, ask) in work.asks {
+                if let Ask::Control(ask) = ask {
+                    self.wishes.push(Wish::new(ticket, ask));
+                    continue;
+                }
                 self.prepare(&ask);
                 orders.extend(self.warden.ask(ticket, ask));
             }
             self.carry_out(orders);
+            if !self.grant_wishes() {
+                break;
+            }
+        }
+        if self.is_gone {
+            return self.end_elsewhere();
         }
         let orders = self.warden.stop();
         self.carry_out(orders);
@@ -137,11 +207,21 @@ impl Driver {
         inbox.end();
     }
 
-    fn now_ms(&self) -> u64 {
+    /// The store is another node's: what waits is asked there, and that one is told until it goes on.
+    fn end_elsewhere(mut self) {
+        self.inbox.close();
+        self.inbox.answer_all(&Refusal::NotWarden(None));
+        self.see_through();
+        let inbox = self.inbox.clone();
+        drop(self);
+        inbox.end();
+    }
+
+    pub(super) fn now_ms(&self) -> u64 {
         self.start.elapsed().as_millis() as u64
     }
 
-    fn tick(&mut self) {
+    pub(super) fn tick(&mut self) {
         self.judge();
         let orders = self.warden.tick(self.now_ms());
         self.carry_out(orders);
@@ -158,7 +238,7 @@ impl Driver {
         self.warden.beats(silent, beating);
     }
 
-    fn carry_out(&mut self, orders: Vec<Order>) {
+    pub(super) fn carry_out(&mut self, orders: Vec<Order>) {
         let mut orders = VecDeque::from(orders);
         while let Some(order) = orders.pop_front() {
             match order {
@@ -196,7 +276,7 @@ impl Driver {
     }
 
     /// Makes a call. What it tells of the office counts from before it was asked.
-    fn ask_store(&mut self, call: &Call) -> Result<Reply, ControlError> {
+    pub(super) fn ask_store(&mut self, call: &Call) -> Result<Reply, ControlError> {
         let (now_ms, asked_ns) = (self.now_ms(), self.outlets.leases.now_ns());
         let reply = call.run(&mut *self.store, now_ms);
         let answered_ns = self.outlets.leases.now_ns();
@@ -229,6 +309,7 @@ impl Driver {
         match all.and_then(|all| at.settle(&all)) {
             Ok(store) => {
                 self.store = store;
+                self.home = self.home.take().or_else(|| Home::open(&at.place).ok());
                 self.warden.lasts();
             }
             Err(text) => {

@@ -30,6 +30,7 @@ impl Handle {
         let mut state = self.0.lock();
         if let Ask::Wants(wants) = &ask
             && !state.stopping
+            && !state.is_closed
         {
             state.want(wants);
             drop(state);
@@ -37,7 +38,7 @@ impl Handle {
             return reply(Ok(Answer::Noted));
         }
         let busy = (state.replies.len() >= WARDEN_ASKS_MAX).then_some(Refusal::Busy);
-        let refusal = if state.stopping { Some(Refusal::NotWarden(None)) } else { busy };
+        let refusal = if state.stopping || state.is_closed { Some(Refusal::NotWarden(None)) } else { busy };
         if let Some(refusal) = refusal {
             drop(state);
             return reply(Err(refusal));
@@ -104,6 +105,8 @@ struct State {
     tickets: Ticket,
     map: Option<(Arc<Map>, bool)>,
     stopping: bool,
+    /// The warden is elsewhere.
+    is_closed: bool,
     ended: bool,
 }
 
@@ -133,6 +136,11 @@ impl Inbox {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells a call that is under way to end once the node is to stop.
+    pub(super) fn halt(&self) -> Halt {
+        self.halt.clone()
     }
 
     /// What has come, or nothing after a tick; `None`: it is to stop.
@@ -177,6 +185,11 @@ impl Inbox {
         self.lock().stopping = true;
         self.halt.set();
         self.changed.notify_all();
+    }
+
+    /// Nothing more is taken: the warden is elsewhere. The thread may go on.
+    pub(super) fn close(&self) {
+        self.lock().is_closed = true;
     }
 
     /// The thread has ended.

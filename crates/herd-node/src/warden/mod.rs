@@ -5,6 +5,7 @@
 //!   comes of that ([`Begun`]) is all that the node's store of objects and its loops need.
 //! * [`Newcomer`]: a node that was told to join.
 //! * [`Handle`]: how the loops ask. A request is answered once: by the warden, or, when the node stops, by that.
+//! * `shift.rs`: the control store as a whole, shown and moved.
 //! * [`Running`]: the thread. What it does may block on the disk; nothing else of the node ever does for it.
 //!
 //! A store that does not work is told of once, and requests are refused with the reason; the thread goes on trying. The
@@ -16,10 +17,14 @@ mod begin;
 mod drive;
 mod inbox;
 mod newcomer;
+mod shift;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use begin::go_on;
 pub use begin::{BeginError, Begun, Drawn, Options, begin};
 pub use drive::{Outlets, Running};
 pub use inbox::Handle;
 pub use newcomer::Newcomer;
+pub use shift::Errands;
+pub(crate) use shift::keep;

@@ -4,7 +4,8 @@ use super::begin::{BeginError, Drawn, Options, join};
 use crate::control::{Home, OpenError, Record};
 use herd_core::key::{CollectionId, HashKey, ObjectId};
 use herd_core::place::HerdId;
-use herd_core::warden::{Identity, Join};
+use herd_core::warden::moving::Standing;
+use herd_core::warden::{Identity, Join, MoveId};
 
 /// A node on its way into a herd.
 pub struct Newcomer {
@@ -32,6 +33,16 @@ impl Newcomer {
         Ok(Self { join, home, is_new })
     }
 
+    /// Its directory, for as long as the node runs.
+    pub(crate) fn into_home(self) -> Option<Home> {
+        self.home
+    }
+
+    /// The moves whose copies of a control store are in its directory.
+    pub(crate) fn coming(&self) -> Vec<MoveId> {
+        self.home.as_ref().map_or(Vec::new(), Home::coming)
+    }
+
     /// The herd did not let it in, so nobody knows who it is: what was written of that goes.
     pub fn refused(self) {
         self.home.filter(|_| self.is_new).into_iter().for_each(Home::forget);
@@ -47,7 +58,8 @@ impl Newcomer {
 /// Who the node of a directory is, and whether it is somebody new, as it was nobody's yet. That is written before the
 /// herd is asked: a node that ends before it hears the answer may be in, and must be the same one the next time.
 fn known(home: &Home, drawn: &Drawn) -> Result<(Record, bool), BeginError> {
-    if home.has_store() {
+    // One that was moved is no store any more.
+    if home.has_store() && !matches!(home.standing()?, Standing::Moved(_)) {
         return Err(BeginError::Warden(home.path().to_path_buf()));
     }
     match home.record()? {

@@ -4,6 +4,7 @@ mod begins;
 mod disks;
 mod etcd;
 mod leases;
+mod shift;
 mod work;
 
 use super::{BeginError, Begun, Drawn, Options, Outlets, begin};
@@ -48,6 +49,7 @@ impl Watched {
             leases: self.leases.clone(),
             push: Box::new(move |map, held| pushed.lock().expect("as above").push((map, held))),
             tell: Box::new(move |line| told.lock().expect("as above").push(line.into())),
+            errands: None,
         }
     }
 
@@ -113,6 +115,7 @@ fn join(number: u8) -> Ask {
         rack,
         memory_bytes,
         evict: false,
+        moved: None,
     })
 }
 

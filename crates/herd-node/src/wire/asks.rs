@@ -64,6 +64,11 @@ fn answer(cx: &mut Context, request: &Header, said: Said, out: &mut Output<'_>) 
             let collection = cx.shared.store.collection_by_id(id).ok_or_else(late)?;
             answer_done(cx, (&collection, b""), request, Ok(0), out);
         }
+        Answer::Control(json) => {
+            let mut reply = Header::reply_to(request, Status::Ok);
+            reply.length = json.len() as u64;
+            super::write_frame(reply, &Fields::default(), json.as_bytes(), out);
+        }
         _ if request.has(FLAG_QUIET) => {}
         _ => {
             let mut reply = Header::reply_to(request, Status::Ok);

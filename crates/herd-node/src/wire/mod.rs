@@ -234,7 +234,9 @@ impl Session {
             Some(Verb::Put | Verb::Remove | Verb::Execute) if self.peer.is_some() => {
                 self.handed(cx, header, fields, Given::Small(frame.body()?, None), out)
             }
-            Some(Verb::Execute) if header.collection == CollectionId::SYSTEM.0 => self.of_herd(cx, header, fields, out),
+            Some(Verb::Execute) if header.collection == CollectionId::SYSTEM.0 => {
+                self.of_herd(cx, header, fields, frame.body()?, out)
+            }
             Some(Verb::Put) => self.put_small(cx, frame, fields, out),
             Some(Verb::Remove) => self.remove(cx, header, fields, out),
             Some(Verb::Create) => self.create(cx, header, fields, out),

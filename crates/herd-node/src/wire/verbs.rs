@@ -375,19 +375,24 @@ impl Session {
         Ok(())
     }
 
-    /// What is asked of the herd about a node, by its name.
+    /// What is asked of the herd about a node, by its name, or about its control store.
     pub(super) fn of_herd(
         &mut self,
         cx: &mut Context,
         header: &Header,
         fields: &Fields<'_>,
+        body: &[u8],
         out: &mut Output<'_>,
     ) -> Result<(), Error> {
+        if fields.method == Some("control") {
+            let bad = |_| Error::new(ErrorKind::BadRequest, "what is asked of the control store can't be read");
+            return self.ask_warden(cx, header, Ask::Control(serde_json::from_slice(body).map_err(bad)?), out);
+        }
         let name = String::from_utf8_lossy(name(fields)?).into_owned();
         let stays = match fields.method {
             Some("drain") => false,
             Some("stay") => true,
-            _ => return Err(Error::new(ErrorKind::NotInVersion, "the system collection has: drain, stay")),
+            _ => return Err(Error::new(ErrorKind::NotInVersion, "the system collection has: drain, stay, control")),
         };
         self.ask_warden(cx, header, Ask::Drain { name, stays }, out)
     }

@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Takes the etcd that there is, however old.
-const FORCE: (&str, &str) = ("HERD_ETCD_FORCE", "1");
+pub(crate) const FORCE: (&str, &str) = ("HERD_ETCD_FORCE", "1");
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// An etcd of one member, whose process ends with this.
-struct Etcd {
+pub(crate) struct Etcd {
     directory: TempDir,
     ports: (u16, u16),
     child: Child,
 }
 
 impl Etcd {
-    fn start() -> Option<Self> {
+    pub(crate) fn start() -> Option<Self> {
         let known = Command::new("etcd").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
         if !known.is_ok_and(|status| status.success()) {
             println!("passed over: there is no etcd on the PATH");
@@ -34,7 +34,7 @@ impl Etcd {
         Some(etcd)
     }
 
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("etcd://127.0.0.1:{}", self.ports.0)
     }
 

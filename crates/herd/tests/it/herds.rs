@@ -638,6 +638,7 @@ fn a_node_of_an_older_protocol_is_told_so() {
         rack: String::new(),
         memory_bytes: 64 << 20,
         evict: false,
+        moved: None,
     };
     let mut out = Vec::new();
     Joining::new(&join, [4; 16], Secret([0; 16])).expect("short").hello(&mut out);

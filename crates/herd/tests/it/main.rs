@@ -1,6 +1,7 @@
 //! The real binary over real sockets: command line, HTTP, memcached, limits.
 
 mod cli;
+mod control;
 mod cp;
 mod ends;
 mod etcd;

@@ -29,6 +29,11 @@ impl Node {
         Self::run(herd().args(["node", "--listen", addr, "--log", "error"]).args(args))
     }
 
+    /// A node with all of its words.
+    pub(crate) fn again(words: &[&str], env: &[(&str, &str)]) -> Self {
+        Self::run(herd().args(["node", "--log", "error"]).args(words).envs(env.iter().copied()))
+    }
+
     /// A node that logs into a file, behind what is there.
     pub(crate) fn with_log(args: &[&str], log: &Path) -> Self {
         let file = OpenOptions::new().create(true).append(true).open(log).expect("a file");

@@ -33,6 +33,7 @@ fn join() -> Join {
         rack: String::new(),
         memory_bytes: 0x0102_0304_0506_0708,
         evict: false,
+        moved: None,
     }
 }
 
@@ -57,6 +58,7 @@ fn random_join(chance: &mut Chance) -> Join {
         rack: text(chance, 3),
         memory_bytes: chance.next(),
         evict: chance.below(2) == 1,
+        moved: (chance.below(2) == 1).then(|| crate::warden::MoveId(bytes(chance))),
     }
 }
 

@@ -48,6 +48,11 @@ impl Address {
         Self { forced, ..self }
     }
 
+    /// `HOST:PORT` of its members, as they were written.
+    pub fn endpoints(&self) -> &[String] {
+        &self.endpoints
+    }
+
     /// What all keys of the store begin with.
     pub(super) fn prefix(&self) -> String {
         format!("herd/{}/", self.name)

@@ -18,6 +18,7 @@
 //! Callers: how a herd begins (`warden/begin.rs`), and its warden's thread.
 
 mod address;
+mod fill;
 mod history;
 mod http;
 mod members;
@@ -63,16 +64,19 @@ impl Etcd {
     pub(crate) fn open(address: &Address, halt: Halt) -> Result<Self, ControlError> {
         let all = Until::within(ETCD_START_MS, &halt);
         loop {
-            let members = Members::new(address, halt.clone()).and_then(|mut members| {
-                let until = members.within(ETCD_CALL_MS);
-                members.check(&until).map(|()| members)
-            });
-            match members {
-                Ok(members) => return Ok(Self { members, prefix: address.prefix(), held: None }),
+            match Self::open_at_once(address, halt.clone()) {
                 Err(ControlError::Unreachable(_)) if !all.is_over() => std::thread::sleep(START_AGAIN),
-                Err(error) => return Err(error),
+                opened => return opened,
             }
         }
+    }
+
+    /// As [`Etcd::open`], of one that is there already: it is asked once.
+    pub(crate) fn open_at_once(address: &Address, halt: Halt) -> Result<Self, ControlError> {
+        let mut members = Members::new(address, halt)?;
+        let until = members.within(ETCD_CALL_MS);
+        members.check(&until)?;
+        Ok(Self { members, prefix: address.prefix(), held: None })
     }
 
     /// Waits until it reads, for as long as a node that starts waits for etcd: one whose members have just been started

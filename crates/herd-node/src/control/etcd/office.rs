@@ -70,6 +70,16 @@ pub(super) struct Seen {
 }
 
 impl Seen {
+    /// Whether somebody is in office.
+    pub(super) fn is_held(&self) -> bool {
+        self.office_revision > 0
+    }
+
+    /// Revision of the latest term; 0: there was none.
+    pub(super) fn revision(&self) -> Revision {
+        self.term_revision
+    }
+
     fn office(&self) -> Office {
         let holder = self.name.clone().filter(|_| self.office_revision > 0);
         Office { term: self.term, holder }

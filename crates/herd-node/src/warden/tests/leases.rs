@@ -3,13 +3,13 @@
 use super::*;
 use crate::control::etcd::tests::server::Real;
 use crate::control::etcd::{Address, Etcd, Halt};
-use crate::warden::drive::Running;
+use crate::warden::drive::{Footing, Running};
 use herd_core::control::{
     Changes, Control, ControlError, Office, Outcome, Page, Range, Revision, Snapshot, Table, Txn,
 };
 use herd_core::limits::{LEASE_MS, OFFICE_SURE_MS};
 use herd_core::place::{HerdId, NodeState};
-use herd_core::warden::{Birth, Config, Warden};
+use herd_core::warden::{Birth, Config};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{JoinHandle, sleep};
 use tempfile::TempDir;
@@ -197,10 +197,10 @@ fn a_store_that_answers_too_late_to_grant_by_grants_nothing() {
     let store = Slow { table: Table::default(), takes_ms: takes_ms.clone() };
     let birth =
         Birth { herd: HerdId([1; 16]), hash_key: [7; 16], epoch: 1, protocol_min: 1, evict: false, copies: None };
-    let warden = Warden::new(Config { name: "a".into(), protocol: 1, lasts: true, birth: Some(birth) });
+    let config = Config { name: "a".into(), protocol: 1, lasts: true, birth: Some(birth) };
     let outlets = Watched::default().outlets();
     let beats = Beats::of(&outlets.leases);
-    let running = Running::start(warden, Box::new(store), None, None, outlets).expect("a thread");
+    let running = Running::start(config, Footing::over(Box::new(store)), outlets).expect("a thread");
     let (reply, answers) = sync_channel(2);
     for number in [1, 2] {
         let reply = reply.clone();

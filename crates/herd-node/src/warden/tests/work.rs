@@ -1,7 +1,7 @@
 //! What is asked of a warden at work, and how it ends.
 
 use super::*;
-use crate::warden::drive::Running;
+use crate::warden::drive::{Footing, Running};
 use herd_core::collection::Spec;
 use herd_core::control::{
     Changes, Control, ControlError, Office, Outcome, Page, Range, Revision, Snapshot, Table, Txn,
@@ -9,7 +9,7 @@ use herd_core::control::{
 use herd_core::limits::{WARDEN_ASKS_MAX, WARDEN_STOP_MS};
 use herd_core::place::{GroupId, HerdId, Life, NodeState};
 use herd_core::replica::Want;
-use herd_core::warden::{Birth, Config, Warden};
+use herd_core::warden::{Birth, Config};
 use std::sync::mpsc::{Sender, channel};
 use tempfile::TempDir;
 
@@ -167,7 +167,7 @@ fn hung() -> (Running, Sender<()>) {
     let ((came, comes), (go, goes)) = (channel(), channel());
     let store = Gate { table: Table::default(), came, go: Arc::new(Mutex::new(goes)) };
     let outlets = Watched::default().outlets();
-    let running = Running::start(Warden::new(config), Box::new(store), None, None, outlets).expect("a thread");
+    let running = Running::start(config, Footing::over(Box::new(store)), outlets).expect("a thread");
     comes.recv_timeout(PATIENCE).expect("it begins the herd");
     (running, go)
 }

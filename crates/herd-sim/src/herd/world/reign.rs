@@ -487,5 +487,6 @@ fn join(at: usize, process: [u8; 16]) -> Join {
         rack: String::new(),
         memory_bytes: 1 << 30,
         evict: false,
+        moved: None,
     }
 }

@@ -1,0 +1,115 @@
+//! Which way a node comes into its herd: by what it was told, and by what is in its directory. What it was told may be
+//! of a time when the herd's control store was elsewhere; what is in the directory holds.
+//!
+//! | in the directory | told nothing, or an etcd | told to join |
+//! |---|---|---|
+//! | nothing | begins, or goes on in etcd | joins |
+//! | a control store | goes on with it | goes on with it, if it came by a move |
+//! | one that was moved to a node | joins, by the nodes that it knew | joins, by these too |
+//! | one that was moved to etcd | goes on in that | joins, or, if nobody is there, as beside |
+
+use super::StartError;
+use super::start::Entry;
+use crate::control::etcd::{Address, Etcd, Halt};
+use crate::control::{Home, OpenError};
+use crate::warden::{BeginError, Options};
+use herd_core::control::Control;
+use herd_core::place::HerdId;
+use herd_core::warden::moving::{Standing, standing};
+use herd_core::warden::{Mark, MoveId};
+
+/// See the module.
+pub(super) enum Way {
+    /// With a warden of its own.
+    Begin(Box<Options>),
+    /// By one of these nodes.
+    Join {
+        nodes: Vec<String>,
+        /// The control store that was here went to the first of them, which is to begin with it.
+        moved: Option<MoveId>,
+    },
+}
+
+/// Of a node with these options.
+pub(super) fn way(entry: &Entry, options: Options) -> Result<Way, StartError> {
+    let plain = |options: Options| match entry.join.is_empty() {
+        true => Way::Begin(Box::new(options)),
+        false => Way::Join { nodes: entry.join.clone(), moved: None },
+    };
+    // What is wrong with the directory is told by what takes it.
+    let used = options.place.as_deref().filter(|place| Home::is_used(place)).map(Home::open);
+    let Some(Ok(home)) = used else { return Ok(plain(options)) };
+    let herd = home.record().map_err(BeginError::Place)?.and_then(|record| record.herd);
+    let known = herd.map_or(Vec::new(), |herd| home.known(herd));
+    match home.standing().map_err(BeginError::Place)? {
+        Standing::Open { .. } if herd.is_some() => Ok(Way::Begin(Box::new(Options { etcd: None, ..options }))),
+        Standing::Moved(mark) => of_moved(entry, options, &home, mark),
+        Standing::Empty if !entry.join.is_empty() => Ok(Way::Join { nodes: joined(&entry.join, &known), moved: None }),
+        Standing::Empty if options.etcd.is_some() => of_etcd(entry, options, &home),
+        _ => Ok(plain(options)),
+    }
+}
+
+/// The control store that was in its directory went elsewhere.
+fn of_moved(entry: &Entry, options: Options, home: &Home, mark: Mark) -> Result<Way, StartError> {
+    let Some(text) = &mark.etcd else {
+        let nodes = joined(&joined(&mark.addresses, &entry.join), &home.known(mark.herd));
+        keep_herd(home, mark.herd)?;
+        return Ok(Way::Join { nodes, moved: Some(mark.id) });
+    };
+    let bad = |text| BeginError::Place(OpenError::Damaged(format!("{}: {text}", home.path().display())));
+    let address = Address::parse(text).map_err(bad)?.forced(entry.forced);
+    let mut etcd = Etcd::open(&address, Halt::default()).and_then(|mut etcd| etcd.wait().map(|()| etcd));
+    let standing = etcd.as_mut().map_err(|error| BeginError::Etcd(error.clone())).and_then(|etcd| {
+        // That may have been done, and the store may have gone on since.
+        etcd.begin(mark.id).ok();
+        etcd.snapshot().map_err(BeginError::Etcd)
+    })?;
+    keep_herd(home, mark.herd)?;
+    match self::standing(&standing.entries) {
+        Ok(Standing::Moved(next)) => by_mark(entry, home, next),
+        _ if entry.join.is_empty() => Ok(Way::Begin(Box::new(Options { etcd: Some(address), ..options }))),
+        _ => Ok(Way::Join { nodes: joined(&entry.join, &home.known(mark.herd)), moved: None }),
+    }
+}
+
+/// The control store that it was told is in etcd may have gone elsewhere.
+fn of_etcd(entry: &Entry, options: Options, home: &Home) -> Result<Way, StartError> {
+    let begin = |options| Ok(Way::Begin(Box::new(options)));
+    let Some(address) = &options.etcd else { return begin(options) };
+    // That etcd does not answer is told by who begins in it.
+    let opened = Etcd::open(address, Halt::default()).and_then(|mut etcd| etcd.wait().map(|()| etcd));
+    let entries = opened.and_then(|mut etcd| etcd.snapshot()).map(|all| all.entries).unwrap_or_default();
+    let Ok(Standing::Moved(mark)) = standing(&entries) else { return begin(options) };
+    if home.coming().contains(&mark.id) {
+        home.again().and_then(|home| home.begin(mark.id)).map(drop).map_err(BeginError::Place)?;
+        keep_herd(home, mark.herd)?;
+        return begin(Options { etcd: None, ..options });
+    }
+    by_mark(entry, home, mark)
+}
+
+fn by_mark(entry: &Entry, home: &Home, mark: Mark) -> Result<Way, StartError> {
+    let nodes = joined(&joined(&mark.addresses, &entry.join), &home.known(mark.herd));
+    Ok(Way::Join { nodes, moved: Some(mark.id) })
+}
+
+/// The first ones, and those others that are not among them.
+fn joined(first: &[String], more: &[String]) -> Vec<String> {
+    let more = more.iter().filter(|text| !first.contains(text));
+    first.iter().chain(more).cloned().collect()
+}
+
+/// The node belongs to that herd, and not to one whose control store is beside it any more.
+fn keep_herd(home: &Home, herd: HerdId) -> Result<(), StartError> {
+    let record = home.record().map_err(BeginError::Place)?.filter(|record| record.herd != Some(herd));
+    let kept = record.map(|record| home.keep(&crate::control::Record { herd: Some(herd), ..record }));
+    Ok(kept.unwrap_or(Ok(())).map_err(BeginError::Place)?)
+}
+
+/// The copy of that move becomes the control store of this node, which was told so by who moved it.
+pub(super) fn take_up(options: &Options, id: MoveId) -> Result<(), StartError> {
+    let Some(place) = options.place.as_deref() else { return Ok(()) };
+    let begun = Home::open(place).and_then(|home| home.begin(id)).map(drop);
+    Ok(begun.map_err(BeginError::Place)?)
+}

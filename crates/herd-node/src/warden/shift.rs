@@ -1,0 +1,379 @@
+//! What the warden's thread does with the control store as a whole: shows it, moves it to another node, and between a
+//! node's directory and etcd (`herd_core::warden::moving` says what a move is).
+//!
+//! Nothing else is done meanwhile: what is asked waits, and what was granted is not granted again. Each step has an
+//! end. Before the mark any failure leaves all as it was; from the mark on the copy is begun, however often that takes.
+
+use super::drive::{Driver, Remote};
+use super::inbox::Inbox;
+use crate::control::Home;
+use crate::control::etcd::{Address, Etcd};
+use herd_core::control::{Control, ControlError, Range, Snapshot};
+use herd_core::limits::{MOVE_AGAIN_MS, MOVE_BEGIN_MS, MOVE_CALM_MS, MOVE_PREPARE_MS};
+use herd_core::place::{Map, Node, NodeId, NodeState};
+use herd_core::warden::moving::copy;
+use herd_core::warden::{Answer, Call, Config, ControlAsk, Hex, Mark, MoveId, Ticket, Warden};
+use herd_core::wire::Errand;
+use herd_core::{Error, ErrorKind};
+use serde_json::json;
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Has other nodes do something with a control store.
+pub trait Errands: Send + Sync {
+    /// Has a node do it, within that time, and until `is_cut` says that it is not waited for any more. An error: it was
+    /// not done, or that is not known.
+    fn run(&self, to: NodeId, errand: Errand, within: Duration, is_cut: &dyn Fn() -> bool) -> Result<(), String>;
+
+    /// This node's warden goes on at that node, at that address, by that move.
+    fn moved(&self, to: NodeId, address: &str, id: MoveId);
+}
+
+/// A request about the store, until nothing is under way in it.
+pub(super) struct Wish {
+    ticket: Ticket,
+    ask: ControlAsk,
+    until: Instant,
+}
+
+impl Wish {
+    pub(super) fn new(ticket: Ticket, ask: ControlAsk) -> Self {
+        Self { ticket, ask, until: Instant::now() + Duration::from_millis(MOVE_CALM_MS) }
+    }
+}
+
+/// Where the store goes.
+enum Target {
+    /// To another node's directory.
+    Node(NodeId),
+    /// From etcd to this node's directory.
+    Here,
+    /// To an etcd.
+    Etcd(Address),
+}
+
+/// A copy that is kept where it is to go.
+enum Prepared {
+    Node(NodeId),
+    Here,
+    Etcd(Box<Etcd>, Address),
+}
+
+fn refuse(text: impl Into<String>) -> Error {
+    Error::new(ErrorKind::NotAllowed, text)
+}
+
+fn unreachable(text: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Unreachable, text)
+}
+
+impl Driver {
+    /// Does what was asked about the store, if it can be done now. Whether this is to go on: its store may have gone.
+    pub(super) fn grant_wishes(&mut self) -> bool {
+        let wishes = std::mem::take(&mut self.wishes);
+        for wish in wishes {
+            let ticket = wish.ticket;
+            match self.grant(&wish) {
+                Ok(Some(json)) => self.inbox.answer(ticket, Ok(Answer::Control(json))),
+                Ok(None) => self.wishes.push(wish),
+                Err(error) => self.inbox.answer(ticket, Err(error.into())),
+            }
+            if self.is_gone {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// `None`: something is under way still.
+    fn grant(&mut self, wish: &Wish) -> Result<Option<String>, Error> {
+        let Some(map) = self.warden.map().cloned() else {
+            let late = Instant::now() >= wish.until;
+            return if late { Err(unreachable("the herd has no warden at the moment: try again")) } else { Ok(None) };
+        };
+        let targets = match &wish.ask {
+            ControlAsk::Show => return self.show(&map).map(Some),
+            ControlAsk::Move { node } if self.etcd.is_none() => self.nodes_for(&map, node.as_deref())?,
+            ControlAsk::Move { .. } => {
+                let todo = "`herd control migrate embedded --at NODE` puts it into a node's directory";
+                return Err(refuse(format!("the control store is in etcd, and no node has it: {todo}")));
+            }
+            ControlAsk::Embed { node } if self.etcd.is_some() => match node.as_deref() {
+                None => vec![Target::Here],
+                Some(name) if name == self.name => vec![Target::Here],
+                Some(name) => self.nodes_for(&map, Some(name))?,
+            },
+            ControlAsk::Embed { node: None } => Vec::new(),
+            ControlAsk::Embed { node } => self.nodes_for(&map, node.as_deref())?,
+            ControlAsk::ToEtcd { etcd, forced } => self.etcd_for(etcd, *forced)?,
+        };
+        if targets.is_empty() {
+            // It is there.
+            return self.show(&map).map(Some);
+        }
+        if self.later.is_some() {
+            let todo = "start the node with --data, or with --control etcd://";
+            return Err(refuse(format!("this herd of one node keeps its map in memory alone: {todo}")));
+        }
+        if self.warden.marking(&self.mark(&map, &targets[0], MoveId([0; 16]))).is_none() {
+            let text = "changes of the herd are under way and do not end: `herd status` shows them; try again";
+            return if Instant::now() >= wish.until { Err(Error::new(ErrorKind::Busy, text)) } else { Ok(None) };
+        }
+        self.go_to(&map, targets).map(Some)
+    }
+
+    /// The nodes that may take the store; empty: it is at the one that was named.
+    fn nodes_for(&self, map: &Map, name: Option<&str>) -> Result<Vec<Target>, Error> {
+        let is_there = |node: &Node| node.state == NodeState::Up && self.linked.contains(&node.id);
+        let Some(name) = name else {
+            let mut others: Vec<&Node> =
+                map.nodes.iter().filter(|node| node.name != self.name && is_there(node)).collect();
+            others.sort_by_key(|node| std::cmp::Reverse(node.memory_bytes));
+            let targets: Vec<Target> = others.iter().map(|node| Target::Node(node.id)).collect();
+            let none = || unreachable("no other node is there that could have the control store: see that one runs");
+            return if targets.is_empty() { Err(none()) } else { Ok(targets) };
+        };
+        if name == self.name {
+            return Ok(Vec::new());
+        }
+        let shown = name.escape_debug();
+        let text = format!("no node '{shown}': `herd nodes` shows all");
+        let node = map.nodes.iter().find(|node| node.name == name).ok_or(Error::new(ErrorKind::NotFound, text))?;
+        match node.state {
+            NodeState::Draining => Err(refuse(format!("node '{shown}' drains: name one that stays"))),
+            _ if !is_there(node) => Err(unreachable(format!("node '{shown}' can't be reached: see that it runs"))),
+            _ => Ok(vec![Target::Node(node.id)]),
+        }
+    }
+
+    fn etcd_for(&self, text: &str, forced: bool) -> Result<Vec<Target>, Error> {
+        let address = Address::parse(text).map_err(|text| Error::new(ErrorKind::BadRequest, text))?.forced(forced);
+        match &self.etcd {
+            Some(there) if there.to_string() == address.to_string() => Ok(Vec::new()),
+            Some(there) => {
+                let todo = "migrate it to 'embedded' first";
+                Err(refuse(format!("the control store is in {there}, and from etcd to etcd it does not go: {todo}")))
+            }
+            None => Ok(vec![Target::Etcd(address)]),
+        }
+    }
+
+    fn own<'m>(&self, map: &'m Map) -> Option<&'m Node> {
+        map.nodes.iter().find(|node| node.name == self.name)
+    }
+
+    fn mark(&self, map: &Map, target: &Target, id: MoveId) -> Mark {
+        let (node, etcd) = match target {
+            Target::Node(id) => (map.node(*id), None),
+            Target::Here => (self.own(map), None),
+            Target::Etcd(address) => (self.own(map), Some(address.to_string())),
+        };
+        let (name, addresses) = node.map(|node| (node.name.clone(), node.addresses.clone())).unwrap_or_default();
+        Mark { id, herd: map.herd, term: map.term, node: name, addresses, etcd }
+    }
+
+    /// Moves it to the first of these that takes it.
+    fn go_to(&mut self, map: &Map, targets: Vec<Target>) -> Result<String, Error> {
+        let id = MoveId(random().map_err(|error| unreachable(format!("no chance is to be had: {error}")))?);
+        let all = self.store.snapshot().map_err(|error| unreachable(error.to_string()))?;
+        let copy = copy(&all, id);
+        let mut last = unreachable("no node takes it");
+        for target in targets {
+            let mark = self.mark(map, &target, id);
+            match self.prepare_at(target, id, &copy, map) {
+                Ok(prepared) => return self.commit(prepared, mark),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn prepare_at(&mut self, target: Target, id: MoveId, copy: &Snapshot, map: &Map) -> Result<Prepared, Error> {
+        match target {
+            Target::Node(node) => {
+                let bytes = herd_core::control::file::whole(copy).into();
+                self.errand(node, Errand::Prepare(id, bytes), MOVE_PREPARE_MS).map_err(unreachable)?;
+                Ok(Prepared::Node(node))
+            }
+            Target::Here => {
+                let none = || refuse("this node has no directory that it can write to: name another one with --at");
+                let home = self.home.as_ref().ok_or_else(none)?;
+                home.prepare(id, copy).map_err(|error| refuse(error.to_string()))?;
+                Ok(Prepared::Here)
+            }
+            Target::Etcd(address) => {
+                let opened = Etcd::open_at_once(&address, self.inbox.halt());
+                let mut etcd = opened.map_err(told)?;
+                etcd.prepare(id, map.herd, copy).map_err(told)?;
+                Ok(Prepared::Etcd(Box::new(etcd), address))
+            }
+        }
+    }
+
+    /// Marks the store; from then on it is another's, and that one is begun.
+    fn commit(&mut self, prepared: Prepared, mark: Mark) -> Result<String, Error> {
+        let busy = || Error::new(ErrorKind::Busy, "the herd has just changed: try again");
+        let txn = self.warden.marking(&mark).ok_or_else(busy)?;
+        let reply = self.store.txn(&txn);
+        let why = reply.as_ref().err().map(ControlError::to_string);
+        let orders = self.warden.marked(reply, mark.clone(), self.now_ms());
+        self.carry_out(orders);
+        if self.warden.moved().is_none() {
+            let text = why.unwrap_or_else(|| "the herd has changed meanwhile".into());
+            return Err(unreachable(format!("the control store was not moved: {text}")));
+        }
+        self.follow(prepared, &mark)
+    }
+
+    /// Begins with the copy.
+    fn follow(&mut self, prepared: Prepared, mark: &Mark) -> Result<String, Error> {
+        self.resign();
+        match prepared {
+            Prepared::Node(node) => self.hand_over(node, mark),
+            Prepared::Here => {
+                let inbox = self.inbox.clone();
+                let store = again(&inbox, || {
+                    let home = self.home.as_ref().ok_or_else(|| String::from("no directory"))?;
+                    home.again().and_then(|home| home.begin(mark.id)).map_err(|error| error.to_string())
+                });
+                self.go_on(store, None)
+            }
+            Prepared::Etcd(mut etcd, address) => {
+                let inbox = self.inbox.clone();
+                let begun = again(&inbox, || etcd.begin(mark.id).map_err(|error| error.to_string()));
+                let store = begun.map(|()| etcd as Box<dyn Control + Send>);
+                self.go_on(store, Some(address))
+            }
+        }
+    }
+
+    /// Another node's warden goes on; this one has ended when this returns.
+    fn hand_over(&mut self, node: NodeId, mark: &Mark) -> Result<String, Error> {
+        let Some(errands) = self.outlets.errands.clone() else { return Err(unreachable("there are no links")) };
+        errands.moved(node, mark.addresses.first().map_or("", String::as_str), mark.id);
+        self.is_gone = true;
+        self.gone_to = Some((node, mark.id));
+        let begins = self.errand(node, Errand::Begin(mark.id), MOVE_BEGIN_MS);
+        match begins {
+            Ok(()) => {
+                self.gone_to = None;
+                Ok(json!({"backend": "embedded", "node": mark.node}).to_string())
+            }
+            Err(why) => {
+                let text = format!(
+                    "the control store is node '{}' s now, which does not say yet that it goes on ({why}): it is told \
+                     again until it does, and `herd control show` tells when",
+                    mark.node
+                );
+                Err(Error::new(ErrorKind::OutcomeUnknown, text))
+            }
+        }
+    }
+
+    /// Tells the node that has the store now to begin, until it has or this node stops.
+    pub(super) fn see_through(&mut self) {
+        while let Some((node, id)) = self.gone_to
+            && !self.inbox.is_stopping()
+        {
+            if self.errand(node, Errand::Begin(id), MOVE_BEGIN_MS).is_ok() {
+                self.gone_to = None;
+            } else {
+                std::thread::sleep(Duration::from_millis(MOVE_AGAIN_MS));
+            }
+        }
+    }
+
+    fn errand(&self, to: NodeId, errand: Errand, within_ms: u64) -> Result<(), String> {
+        let errands = self.outlets.errands.as_ref().ok_or("this node has no links to others: it has no HERD_SECRET")?;
+        errands.run(to, errand, Duration::from_millis(within_ms), &|| self.inbox.is_stopping())
+    }
+
+    /// The office in the old store is left: nothing is granted by it any more.
+    fn resign(&mut self) {
+        let call = Call::Campaign { name: self.config.name.clone(), lease_ms: 0 };
+        self.ask_store(&call).ok();
+    }
+
+    /// The warden goes on here over another store; `None`: the node is to stop.
+    fn go_on(&mut self, store: Option<Box<dyn Control + Send>>, etcd: Option<Address>) -> Result<String, Error> {
+        let Some(store) = store else { return Err(unreachable("the node is stopping")) };
+        self.config =
+            candidate(&self.config).map_err(|error| unreachable(format!("no chance is to be had: {error}")))?;
+        self.store = store;
+        self.remote = etcd
+            .as_ref()
+            .map(|_| Remote { home: self.home.as_ref().and_then(|home| home.again().ok()), halt: self.inbox.halt() });
+        self.etcd = etcd;
+        self.warden = Warden::new(self.config.clone());
+        self.warden.links(self.linked.clone());
+        self.tick();
+        let map = self.warden.map().cloned().ok_or_else(|| {
+            let text = "the control store was moved, and does not answer yet: `herd control show` tells when";
+            Error::new(ErrorKind::OutcomeUnknown, text)
+        })?;
+        self.show(&map)
+    }
+
+    /// What there is to know of the store.
+    fn show(&mut self, map: &Map) -> Result<String, Error> {
+        let page = self.store.range(&Range { prefix: "herd".into(), ..Range::default() });
+        let revision = page.map_err(|error| unreachable(error.to_string()))?.revision;
+        let place = self.home.as_ref().filter(|_| self.later.is_none()).map(|home| home.path().display().to_string());
+        let backend = match (&self.etcd, &self.later) {
+            (Some(_), _) => "etcd",
+            (None, Some(_)) => "memory",
+            (None, None) => "embedded",
+        };
+        Ok(json!({
+            "backend": backend,
+            "node": self.name,
+            "term": map.term,
+            "revision": revision,
+            "epoch": map.epoch,
+            "map_revision": map.revision,
+            "nodes": map.nodes.len(),
+            "path": place.filter(|_| self.etcd.is_none()),
+            "etcd": self.etcd.as_ref().map(ToString::to_string),
+            "members": self.etcd.as_ref().map(Address::endpoints),
+        })
+        .to_string())
+    }
+}
+
+/// A refusal of etcd's is one of what was asked; that it does not answer is none.
+fn told(error: ControlError) -> Error {
+    match error {
+        ControlError::Invalid(text) => refuse(text),
+        error => unreachable(error.to_string()),
+    }
+}
+
+/// Does it until it is done; `None`: the node is to stop.
+fn again<T>(inbox: &Arc<Inbox>, mut attempt: impl FnMut() -> Result<T, String>) -> Option<T> {
+    while !inbox.is_stopping() {
+        if let Ok(done) = attempt() {
+            return Some(done);
+        }
+        std::thread::sleep(Duration::from_millis(MOVE_AGAIN_MS));
+    }
+    None
+}
+
+/// The same as a candidate that nobody was before.
+fn candidate(config: &Config) -> io::Result<Config> {
+    let address = config.name.split(' ').next().unwrap_or_default();
+    let name = format!("{address} {}", String::from(Hex(random()?)));
+    Ok(Config { name, lasts: true, birth: None, ..config.clone() })
+}
+
+fn random() -> io::Result<[u8; 16]> {
+    let mut bytes = [0; 16];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes).map(|()| bytes)
+}
+
+/// A control store that comes to this node's directory by a move.
+pub(crate) fn keep(home: &Home, id: MoveId, bytes: &[u8]) -> Result<(), String> {
+    let (table, _) = herd_core::control::file::read(bytes).map_err(|error| error.to_string())?;
+    home.prepare(id, &table.all()).map_err(|error| error.to_string())
+}
