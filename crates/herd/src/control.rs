@@ -77,17 +77,17 @@ fn moves(herd: &HerdArgs, ask: &ControlAsk) -> Outcome {
     Ok(())
 }
 
-/// Has the control store leave a node, if it has the warden and its store is one that can; whether it did.
-pub(crate) fn leaves(herd: &HerdArgs, name: &str) -> Result<bool, Failure> {
+/// Has the control store leave a node, if it has the warden and its store is one that can.
+pub(crate) fn leaves(herd: &HerdArgs, name: &str) -> Outcome {
     let before = about(herd)?;
     if before["node"] != name || before["backend"] != "embedded" {
-        return Ok(false);
+        return Ok(());
     }
     client(herd)?.control(&ControlAsk::Move { node: None })?;
     let after = wait(herd)?;
     let (node, term) = (word(&after, "node"), &after["term"]);
     out::tell(format!("herd: drain: {name} had the herd's map: {node} keeps it from now on, in term {term}"));
-    Ok(true)
+    Ok(())
 }
 
 /// Until all nodes that answer name the warden's node, and have its map; what the warden says of its store then.

@@ -22,8 +22,9 @@ pub(crate) fn run(args: &DrainArgs) -> Outcome {
     let name = &args.drained;
     let node = node_of(&gather(&args.herd)?, name)
         .ok_or_else(|| Failure::new(NOT_SO, format!("drain: no node '{name}': `herd nodes` shows all")))?;
-    if !args.cancel && leaves(&args.herd, name)? {
-        // Who drains gives away what it keeps; the map it has given away already.
+    // Who drains gives away what it keeps, and the herd's map before that.
+    if !args.cancel {
+        leaves(&args.herd, name)?;
     }
     client(&args.herd)?.drain(name, args.cancel)?;
     if args.cancel {

@@ -8,6 +8,7 @@ use super::embedded::{Opening, Store};
 use super::{Home, OpenError};
 use herd_core::control::suite::{Place, run};
 use herd_core::control::{Control, ControlError, Outcome, Range, Txn, Write};
+use herd_core::warden::MoveId;
 use std::cell::RefCell;
 use std::fs;
 use std::io;
@@ -72,6 +73,43 @@ fn chance(seed: u64) -> impl FnMut(u64) -> u64 {
 #[test]
 fn the_embedded_store_keeps_every_promise() {
     run(&mut Real::new(), &mut chance(1));
+}
+
+/// A store that goes to another directory whenever its process would begin anew.
+struct Moving(Real, u8);
+
+impl Place for Moving {
+    type Store = dyn Control + Send;
+
+    fn fresh(&mut self) {
+        *self = Self(Real::new(), 0);
+    }
+
+    fn store(&mut self) -> &mut Self::Store {
+        self.0.store()
+    }
+
+    fn restart(&mut self) {
+        let all = self.0.store().snapshot().expect("a snapshot");
+        self.1 += 1;
+        let (id, directory) = (MoveId([self.1; 16]), TempDir::new().expect("a directory"));
+        Home::open(directory.path()).expect("an empty place").prepare(id, &all).expect("it has room");
+        let store = Home::open(directory.path()).expect("it is there").begin(id).expect("it is there");
+        self.0 = Real { directory, store: Some(store), now_ms: self.0.now_ms };
+    }
+
+    fn pass_ms(&mut self, ms: u64) {
+        self.0.pass_ms(ms);
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.0.now_ms()
+    }
+}
+
+#[test]
+fn a_store_that_moves_keeps_every_promise() {
+    run(&mut Moving(Real::new(), 0), &mut chance(2));
 }
 
 fn put(key: &str, value: impl AsRef<[u8]>) -> Txn {

@@ -287,6 +287,7 @@ impl Known<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::join::named;
     use super::*;
     use crate::tests::away::{herd, life};
     use herd_core::wire::{
@@ -303,6 +304,8 @@ mod tests {
     /// What a member of a herd says to a node that has proved who it is.
     enum Says {
         Goodbye(LinkErrorKind),
+        /// That the warden is at an address, to which it went by a move.
+        Moved(String),
         /// One that gives no reason.
         Ends,
         Closes,
@@ -338,6 +341,7 @@ mod tests {
         admitting.proved(&proof.fields().expect("fields")).expect("it knows the secret");
         match says {
             Says::Goodbye(kind) => LinkError::new(*kind, "because").goodbye(&mut out),
+            Says::Moved(text) => LinkError::new(LinkErrorKind::AskWarden, text.clone()).goodbye(&mut out),
             Says::Ends => {
                 encode_frame(&mut out, Header::new(Kind::Goodbye), &Default::default(), b"").expect("it fits")
             }
@@ -387,6 +391,20 @@ mod tests {
 
     fn is_known(place: &Path) -> bool {
         place.join("node").exists()
+    }
+
+    #[test]
+    fn a_node_with_the_copy_of_a_move_begins_if_that_very_move_is_named_and_no_other() {
+        let place = TempDir::new().expect("a directory");
+        let (id, other) = (MoveId([7; 16]), MoveId([8; 16]));
+        Home::open(place.path()).and_then(|home| home.prepare(id, &Default::default())).expect("it has room");
+        let says = |id: MoveId| Says::Moved(format!("127.0.0.1:1 {}", id.text()));
+        // Of another one it asks where it is named, in vain, and then here again.
+        match joins(place.path(), vec![says(other), says(id)]) {
+            Err(JoinError::Begins(begins)) => assert_eq!(begins, id),
+            other => panic!("{:?}", other.map(|_| ())),
+        }
+        assert_eq!(named("host:1"), ("host:1", None));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! | nothing | begins, or goes on in etcd | joins |
 //! | a control store | goes on with it | goes on with it, if it came by a move |
 //! | one that was moved to a node | joins, by the nodes that it knew | joins, by these too |
-//! | one that was moved to etcd | goes on in that | joins, or, if nobody is there, as beside |
+//! | one that was moved to etcd | goes on in that, or where it went from there | joins, unless the warden was here |
 
 use super::StartError;
 use super::start::Entry;
@@ -41,7 +41,9 @@ pub(super) fn way(entry: &Entry, options: Options) -> Result<Way, StartError> {
     let Some(Ok(home)) = used else { return Ok(plain(options)) };
     let herd = home.record().map_err(BeginError::Place)?.and_then(|record| record.herd);
     let known = herd.map_or(Vec::new(), |herd| home.known(herd));
-    match home.standing().map_err(BeginError::Place)? {
+    // What can't be believed is told by what opens it.
+    let Ok(standing) = home.standing() else { return Ok(plain(options)) };
+    match standing {
         Standing::Open { .. } if herd.is_some() => Ok(Way::Begin(Box::new(Options { etcd: None, ..options }))),
         Standing::Moved(mark) => of_moved(entry, options, &home, mark),
         Standing::Empty if !entry.join.is_empty() => Ok(Way::Join { nodes: joined(&entry.join, &known), moved: None }),
@@ -66,9 +68,10 @@ fn of_moved(entry: &Entry, options: Options, home: &Home, mark: Mark) -> Result<
         etcd.snapshot().map_err(BeginError::Etcd)
     })?;
     keep_herd(home, mark.herd)?;
+    let is_its = mark.node == options.name || entry.join.is_empty();
     match self::standing(&standing.entries) {
-        Ok(Standing::Moved(next)) => by_mark(entry, home, next),
-        _ if entry.join.is_empty() => Ok(Way::Begin(Box::new(Options { etcd: Some(address), ..options }))),
+        Ok(Standing::Moved(next)) => by_mark(entry, options, home, next),
+        _ if is_its => Ok(Way::Begin(Box::new(Options { etcd: Some(address), ..options }))),
         _ => Ok(Way::Join { nodes: joined(&entry.join, &home.known(mark.herd)), moved: None }),
     }
 }
@@ -77,19 +80,22 @@ fn of_moved(entry: &Entry, options: Options, home: &Home, mark: Mark) -> Result<
 fn of_etcd(entry: &Entry, options: Options, home: &Home) -> Result<Way, StartError> {
     let begin = |options| Ok(Way::Begin(Box::new(options)));
     let Some(address) = &options.etcd else { return begin(options) };
-    // That etcd does not answer is told by who begins in it.
-    let opened = Etcd::open(address, Halt::default()).and_then(|mut etcd| etcd.wait().map(|()| etcd));
-    let entries = opened.and_then(|mut etcd| etcd.snapshot()).map(|all| all.entries).unwrap_or_default();
-    let Ok(Standing::Moved(mark)) = standing(&entries) else { return begin(options) };
+    let mut etcd = Etcd::open(address, Halt::default()).map_err(BeginError::Etcd)?;
+    let entries = etcd.wait().and_then(|()| etcd.snapshot()).map_err(BeginError::Etcd)?.entries;
+    match standing(&entries) {
+        Ok(Standing::Moved(mark)) => by_mark(entry, options, home, mark),
+        // What is wrong with it is told by who begins in it.
+        _ => begin(options),
+    }
+}
+
+/// The control store that was in an etcd went to a node's directory, perhaps to this one.
+fn by_mark(entry: &Entry, options: Options, home: &Home, mark: Mark) -> Result<Way, StartError> {
     if home.coming().contains(&mark.id) {
         home.again().and_then(|home| home.begin(mark.id)).map(drop).map_err(BeginError::Place)?;
         keep_herd(home, mark.herd)?;
-        return begin(Options { etcd: None, ..options });
+        return Ok(Way::Begin(Box::new(Options { etcd: None, ..options })));
     }
-    by_mark(entry, home, mark)
-}
-
-fn by_mark(entry: &Entry, home: &Home, mark: Mark) -> Result<Way, StartError> {
     let nodes = joined(&joined(&mark.addresses, &entry.join), &home.known(mark.herd));
     Ok(Way::Join { nodes, moved: Some(mark.id) })
 }

@@ -293,8 +293,9 @@ fn ground(claim: Option<Home>, lasts: bool, options: &Options, drawn: &Drawn) ->
     };
     let known = home.record()?;
     // Beside the control store of a herd that it joined, which came here by a move, all is as it should be.
-    let is_open = matches!(home.standing()?, Standing::Open { .. });
-    if let Some(herd) = known.and_then(|record| record.herd).filter(|_| !is_open) {
+    if let Some(herd) = known.and_then(|record| record.herd)
+        && !matches!(home.standing()?, Standing::Open { .. })
+    {
         return Err(BeginError::Elsewhere(home.path().to_path_buf(), herd));
     }
     if known.is_none() {

@@ -35,7 +35,7 @@ const PAGES: [&str; 8] = [
 const HERD: &str = "docs/guide/herd.md";
 
 /// Lines of `sh` blocks, each with what runs it instead.
-const ELSEWHERE: [(&str, &str); 7] = [
+const ELSEWHERE: [(&str, &str); 9] = [
     ("make run", "the tour, in xtask/src/tests_all.rs"),
     ("make test", "continuous integration"),
     ("export PATH=\"$PWD/target/release:$PATH\"", "fn check, with the program under test"),
@@ -43,6 +43,8 @@ const ELSEWHERE: [(&str, &str); 7] = [
     ("python3 -m venv venv", "fn make_venv"),
     ("venv/bin/pip install -r docs/guide/requirements.txt", "fn make_venv"),
     ("venv/bin/python script.py", "fn run_script"),
+    ("herd control migrate etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379", "control.rs"),
+    ("herd control migrate embedded", "control.rs"),
 ];
 
 /// First words that make of a text in backquotes a command, which must then stand in a block too.
