@@ -1,13 +1,15 @@
 //! herd-lab: measures Herd beside its peers on one machine, through the doors that users have.
 //!
 //! `bench` runs the lines of the first milestone; the other subcommands are the processes it starts, pinned away from
-//! each other. No Herd crate is linked: only released binaries are run.
+//! each other. Only released binaries are run; of Herd's crates the
+//! client library alone is linked, as its users do ([`caller`]).
 
 mod ask;
 mod awake;
 mod bench;
 mod bulk;
 mod bulkrun;
+mod caller;
 mod churn;
 mod client;
 mod crowd;
@@ -15,6 +17,7 @@ mod differ;
 mod engine;
 mod error;
 mod etcd;
+mod failover;
 #[cfg(test)]
 mod fake;
 mod faults;
@@ -78,6 +81,10 @@ enum Command {
     #[command(after_help = "Examples:\n  herd-lab faults --herd target/release/herd --seed 1\n  \
                             herd-lab faults --herd target/release/herd --short")]
     Faults(faults::Options),
+    /// Measures how long writes stay away when nodes fall, and whether anything fails while nodes are restarted.
+    #[command(after_help = "Examples:\n  herd-lab failover --herd target/release/herd\n  \
+                            herd-lab failover --herd target/release/herd --lines kill,stop --rounds 10")]
+    Failover(failover::Options),
     /// Says which runs of `faults` in the ledger still hold: those whose code has not changed since.
     Evidence(faults::ledger::Options),
     /// Measures whether pretend networks do what they say: round trips, rates, losses, cuts, firewalls, clean-up.
@@ -203,6 +210,9 @@ fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Faults(options) => {
             return Ok(if faults::run(&options)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+        Command::Failover(options) => {
+            return Ok(if failover::run(&options)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Command::Evidence(options) => {
             return Ok(if faults::ledger::run(&options)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });

@@ -34,8 +34,8 @@ const OFFICE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(100);
 /// Cables of the nodes.
 pub(crate) const RATE: Rate = Rate::GBIT_1;
-/// Memory of a node.
-const MEMORY: &str = "256m";
+/// Memory of a node, where nothing else is asked for.
+pub(crate) const MEMORY: &str = "256m";
 
 /// Hosts for nodes and clients.
 pub(crate) struct Hosts {
@@ -54,6 +54,8 @@ pub(crate) struct Shape {
     pub(crate) room: usize,
     /// Copies of each object, if the herd is told.
     pub(crate) replicas: Option<u8>,
+    /// Memory of a node.
+    pub(crate) memory: &'static str,
     /// Memory of the last of the first nodes, if it has less than the others.
     pub(crate) small: Option<&'static str>,
     /// The etcd that keeps its map, if it does not itself; with hosts, it has the one behind those of the nodes.
@@ -75,15 +77,15 @@ pub(crate) struct Herd {
 
 impl Hosts {
     /// A switch with the clients' host and one for each node. The caller is inside the lab's own namespaces.
-    fn build(nodes: usize) -> Result<Self> {
-        let (plan, clients, nodes): (Plan, _, _) = presets::farm(nodes, RATE);
+    pub(crate) fn build(nodes: usize, rate: Rate) -> Result<Self> {
+        let (plan, clients, nodes): (Plan, _, _) = presets::farm(nodes, rate);
         Ok(Self { net: plan.build()?, clients, nodes })
     }
 
     /// Hosts inside namespaces of our own, so that nothing outlives this run; where they cannot be had, none: then
     /// everything is on loopback, and ends with this process too. Called first, while there is one thread.
     pub(crate) fn own(nodes: usize) -> Result<Option<Self>> {
-        match sandbox::enter(false).and_then(|()| Self::build(nodes)) {
+        match sandbox::enter(false).and_then(|()| Self::build(nodes, RATE)) {
             Err(error) if error.is_lacking() => {
                 println!("SKIPPED links that are cut, slow or broken: {error}");
                 Ok(None)
@@ -201,8 +203,8 @@ impl Herd {
     }
 
     fn node_command(&self, number: usize) -> Result<Command> {
-        let Shape { nodes, small, replicas, .. } = &self.shape;
-        let memory = small.filter(|_| number + 1 == *nodes).unwrap_or(MEMORY);
+        let Shape { nodes, memory, small, replicas, .. } = &self.shape;
+        let memory = small.filter(|_| number + 1 == *nodes).unwrap_or(memory);
         let place = self.places[number].to_string();
         let mut command = self.command(number);
         command.args(["node", "--listen", &place, "--threads", "2", "--memory", memory, "--plain"]);

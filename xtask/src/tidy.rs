@@ -29,7 +29,7 @@ const EDGES: [(&str, &[&str]); 10] = [
     ("crates/herd", &["herd-core", "herd-client", "herd-node"]),
     ("crates/herd-sim", &["herd-core", "herd-net", "herd-client", "herd-node"]),
     ("fuzz", &["herd-core", "herd-net", "herd-node"]),
-    ("lab", &[]),
+    ("lab", &["herd-client"]),
     ("xtask", &[]),
 ];
 

@@ -17,7 +17,7 @@ use crate::sys;
 use crate::values::Random;
 
 /// Clients that write, each its own registers; every second one by memcached's protocol.
-pub(super) const WRITERS: usize = 6;
+pub(crate) const WRITERS: usize = 6;
 /// Clients that read those of all.
 const READERS: usize = 2;
 /// Registers of a writer.
@@ -35,49 +35,49 @@ const DESCRIBED: usize = 20;
 
 /// A write that has no answer yet.
 #[derive(Clone, Debug)]
-pub(super) struct Flight {
-    pub(super) name: String,
-    pub(super) sent_ns: u64,
+pub(crate) struct Flight {
+    pub(crate) name: String,
+    pub(crate) sent_ns: u64,
 }
 
 /// A write that has ended.
 #[derive(Clone, Debug)]
-pub(super) struct Landed {
-    pub(super) flight: Flight,
-    pub(super) ended_ns: u64,
-    pub(super) end: End,
+pub(crate) struct Landed {
+    pub(crate) flight: Flight,
+    pub(crate) ended_ns: u64,
+    pub(crate) end: End,
 }
 
 /// What is known.
 #[derive(Default)]
-pub(super) struct Board {
+pub(crate) struct Board {
     registers: Vec<Register>,
     /// Of each writer the registers that it writes.
     own: Vec<Vec<usize>>,
     /// Of each writer.
-    pub(super) flights: Vec<Option<Flight>>,
+    pub(crate) flights: Vec<Option<Flight>>,
     /// Of this round.
-    pub(super) landed: Vec<Landed>,
-    pub(super) acknowledged: u64,
-    pub(super) refused: u64,
-    pub(super) unknown: u64,
-    pub(super) reads: u64,
-    pub(super) stale: u64,
-    pub(super) lost: u64,
+    pub(crate) landed: Vec<Landed>,
+    pub(crate) acknowledged: u64,
+    pub(crate) refused: u64,
+    pub(crate) unknown: u64,
+    pub(crate) reads: u64,
+    pub(crate) stale: u64,
+    pub(crate) lost: u64,
     /// What was wrong, the first ones.
-    pub(super) wrongs: Vec<String>,
+    pub(crate) wrongs: Vec<String>,
 }
 
 /// The registers and who uses them.
-pub(super) struct Field {
+pub(crate) struct Field {
     prefix: String,
     board: Mutex<Board>,
-    pub(super) over: AtomicBool,
+    pub(crate) over: AtomicBool,
 }
 
 impl Field {
     /// Registers whose names begin so.
-    pub(super) fn new(prefix: String) -> Self {
+    pub(crate) fn new(prefix: String) -> Self {
         let field = Self { prefix, board: Mutex::default(), over: AtomicBool::new(false) };
         let mut board = field.board();
         for _ in 0..WRITERS {
@@ -89,7 +89,7 @@ impl Field {
         field
     }
 
-    pub(super) fn board(&self) -> MutexGuard<'_, Board> {
+    pub(crate) fn board(&self) -> MutexGuard<'_, Board> {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -101,12 +101,12 @@ impl Field {
     }
 
     /// A register of one's own, for whoever disturbs.
-    pub(super) fn own(&self) -> usize {
+    pub(crate) fn own(&self) -> usize {
         self.add(&mut self.board())
     }
 
     /// Puts new registers in place of those that nothing may be written to any more.
-    pub(super) fn renew(&self, registers: &mut [usize]) {
+    pub(crate) fn renew(&self, registers: &mut [usize]) {
         let mut board = self.board();
         for register in registers {
             if board.registers[*register].is_closed() {
@@ -116,7 +116,7 @@ impl Field {
     }
 
     /// Writes each of these once, all at the same time, through one node. Called where the clients are.
-    pub(super) fn write_at_once(&self, registers: &[usize], node: SocketAddr) -> Result<()> {
+    pub(crate) fn write_at_once(&self, registers: &[usize], node: SocketAddr) -> Result<()> {
         thread::scope(|scope| {
             for &register in registers {
                 scope.spawn(move || {
@@ -130,12 +130,12 @@ impl Field {
     }
 
     /// What a register is called.
-    pub(super) fn name(&self, register: usize) -> String {
+    pub(crate) fn name(&self, register: usize) -> String {
         self.board().registers[register].name.clone()
     }
 
     /// All clients, until it is over. Called where the clients are.
-    pub(super) fn run(&self, nodes: &[SocketAddr], seed: u64) {
+    pub(crate) fn run(&self, nodes: &[SocketAddr], seed: u64) {
         self.over.store(false, Ordering::Relaxed);
         thread::scope(|scope| {
             for writer in 0..WRITERS {
@@ -167,7 +167,7 @@ impl Field {
     }
 
     /// One write of a register, which is on the board while it has no answer.
-    pub(super) fn write(&self, register: usize, door: &mut Door, writer: Option<usize>) -> End {
+    pub(crate) fn write(&self, register: usize, door: &mut Door, writer: Option<usize>) -> End {
         let mut board = self.board();
         let it = &mut board.registers[register];
         let Some(number) = it.begin() else { return End::Unknown };
@@ -223,7 +223,7 @@ impl Field {
 
     /// One read, judged: whether it had an answer, and that was right. `last`: everything has ended and is healed, so
     /// that what is not there is lost.
-    pub(super) fn read(&self, register: usize, node: SocketAddr, door: &mut Door, last: bool) -> Option<bool> {
+    pub(crate) fn read(&self, register: usize, node: SocketAddr, door: &mut Door, last: bool) -> Option<bool> {
         let (name, must) = {
             let board = self.board();
             (board.registers[register].name.clone(), board.registers[register].floor())
@@ -243,7 +243,7 @@ impl Field {
 
     /// Reads all registers, those nothing is written to any more included, once all is well again: how many. Called
     /// where the clients are.
-    pub(super) fn read_all(&self, nodes: &[SocketAddr], seed: u64) -> Result<usize> {
+    pub(crate) fn read_all(&self, nodes: &[SocketAddr], seed: u64) -> Result<usize> {
         let registers = self.board().registers.len();
         let mut doors = Doors::new(Kind::Wire, nodes, seed);
         let until = sys::monotonic_ns() + LAST_PATIENCE.as_nanos() as u64;
@@ -268,12 +268,12 @@ impl Field {
 
 impl Board {
     /// What a read of a register that is asked now must tell at least.
-    pub(super) fn floor(&self, register: usize) -> u64 {
+    pub(crate) fn floor(&self, register: usize) -> u64 {
         self.registers[register].floor()
     }
 
     /// Something that was read is wrong.
-    pub(super) fn found(&mut self, what: String, is_lost: bool) {
+    pub(crate) fn found(&mut self, what: String, is_lost: bool) {
         *if is_lost { &mut self.lost } else { &mut self.stale } += 1;
         if self.wrongs.len() < DESCRIBED {
             println!("WRONG {what}");
@@ -287,7 +287,7 @@ fn request(op: Op, name: String, value: String) -> Request {
 }
 
 /// One get of an object, by its name.
-pub(super) fn get(name: String) -> Request {
+pub(crate) fn get(name: String) -> Request {
     request(Op::Get, name, String::new())
 }
 

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::error::{Context, Result};
 use crate::faults::redis::Found;
@@ -37,7 +39,7 @@ pub(crate) struct Options {
 
 /// One run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Line {
+pub(crate) struct Line<C = Tally> {
     command: String,
     /// Of which the binary was built, as it says itself.
     commit: String,
@@ -49,24 +51,24 @@ pub(super) struct Line {
     /// What was wrong, or too little.
     why: Vec<String>,
     seconds: u64,
-    counts: Tally,
+    counts: C,
     /// A Redis Cluster under a short form of the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     beside: Option<Found>,
 }
 
-impl Line {
+impl<C: Serialize> Line<C> {
     /// Of a run of that binary, without its result.
-    pub(super) fn new(command: &str, binary: &Path, seed: u64, tally: &Tally) -> Self {
+    pub(crate) fn new(command: &str, binary: &Path, seeds: Vec<u64>, seconds: u64, counts: C) -> Self {
         Self {
             command: command.to_owned(),
             commit: commit_of(&version(binary)).to_owned(),
             binary: sha256(binary),
-            seeds: vec![seed],
+            seeds,
             result: String::new(),
             why: Vec::new(),
-            seconds: tally.seconds,
-            counts: tally.clone(),
+            seconds,
+            counts,
             beside: None,
         }
     }
@@ -76,7 +78,7 @@ impl Line {
         self
     }
 
-    pub(super) fn finish(mut self, verdict: &Verdict) -> Self {
+    pub(crate) fn finish(mut self, verdict: &Verdict) -> Self {
         verdict.word().clone_into(&mut self.result);
         self.why = match verdict {
             Verdict::Passed => Vec::new(),
@@ -86,7 +88,7 @@ impl Line {
     }
 
     /// Adds it to a ledger.
-    pub(super) fn append(&self, path: &Path) -> Result<()> {
+    pub(crate) fn append(&self, path: &Path) -> Result<()> {
         if let Some(dir) = path.parent() {
             fs::create_dir_all(dir).during(|| format!("create {}", dir.display()))?;
         }
@@ -131,11 +133,14 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let path = options.ledger.display();
     let text = fs::read_to_string(&options.ledger).during(|| format!("read {path}"))?;
     let mut any = false;
-    for line in parse(&text)? {
+    for line in parse::<Value>(&text)? {
         let holds = line.holds();
         any |= holds == Holds::Still && line.result == "passed";
         let Line { result, commit, seconds, counts, command, .. } = &line;
-        println!("{}: {result}, {} faults in {seconds} s, {commit}: {command}", holds.word(), counts.counted());
+        // Another command's counts are of another kind.
+        let tally = serde_json::from_value::<Tally>(counts.clone());
+        let faults = tally.map_or_else(|_| String::new(), |tally| format!("{} faults in ", tally.counted()));
+        println!("{}: {result}, {faults}{seconds} s, {commit}: {command}", holds.word());
     }
     if options.check && !any {
         println!("FAIL: no run in {path} that passed is of the code that is here");
@@ -143,7 +148,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(any || !options.check)
 }
 
-fn parse(text: &str) -> Result<Vec<Line>> {
+fn parse<C: DeserializeOwned>(text: &str) -> Result<Vec<Line<C>>> {
     text.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
 }
 
@@ -168,14 +173,14 @@ mod tests {
     fn lines_are_read_as_they_were_written() {
         let mut tally = Tally { seconds: 9, ..Tally::default() };
         tally.faults.insert(Kind::Outlast, 2);
-        let line = Line::new("herd-lab faults", Path::new("/nowhere/herd"), 7, &tally);
+        let line = Line::new("herd-lab faults", Path::new("/nowhere/herd"), vec![7], tally.seconds, tally.clone());
         let line = line.finish(&Verdict::Void(vec!["too few".into()]));
         assert_eq!((&*line.commit, &*line.binary, &*line.result), ("unknown", "unknown", "void"));
         let path = std::env::temp_dir().join(format!("herd-lab-ledger-{}", std::process::id()));
         line.append(&path).and_then(|()| line.append(&path)).expect("a place to write");
         let text = fs::read_to_string(&path).expect("it is there");
         fs::remove_file(&path).expect("it is ours");
-        assert_eq!(parse(&text).expect("lines"), [line.clone(), line.clone()]);
+        assert_eq!(parse::<Tally>(&text).expect("lines"), [line.clone(), line.clone()]);
         assert!(text.contains(r#""faults":{"outlast":2}"#));
         assert_eq!(line.holds(), Holds::NotKnown);
     }

@@ -10,18 +10,18 @@
 //! to the ledger (`ledger`).
 
 mod body;
-mod field;
+pub(crate) mod field;
 mod fill;
 pub(crate) mod ledger;
-mod outlast;
-mod redis;
-mod register;
+pub(crate) mod outlast;
+pub(crate) mod redis;
+pub(crate) mod register;
 mod round;
 mod schedule;
-mod seen;
+pub(crate) mod seen;
 mod state;
 mod strike;
-mod tally;
+pub(crate) mod tally;
 
 use std::collections::VecDeque;
 use std::fs;
@@ -37,7 +37,7 @@ use crate::faults::schedule::LIFE;
 use crate::faults::state::State;
 use crate::faults::tally::Verdict;
 use crate::histories::judge::Judge;
-use crate::nodes::{Herd, Hosts, Shape};
+use crate::nodes::{Herd, Hosts, MEMORY, Shape};
 
 /// Options of `faults`.
 #[derive(Args, Clone, Debug)]
@@ -257,7 +257,8 @@ impl Run<'_> {
         fs::create_dir_all(&dir).during(|| format!("create {}", dir.display()))?;
         let nodes = usize::from(self.options.nodes);
         let (program, etcd) = (self.options.herd.clone(), self.options.etcd.clone());
-        let shape = Shape { program, nodes, room: nodes + 1, replicas: Some(3), small: Some(fill::MEMORY), etcd, dir };
+        let (memory, small) = (MEMORY, Some(fill::MEMORY));
+        let shape = Shape { program, nodes, room: nodes + 1, replicas: Some(3), memory, small, etcd, dir };
         let herd = Herd::start(shape, self.hosts.take())?;
         let prefix = format!("{}.{step}.", self.options.seed());
         let field = Field::new(prefix.clone());
@@ -293,7 +294,8 @@ impl Run<'_> {
         }
         self.state.write(self.dir)?;
         if !self.options.short {
-            let line = ledger::Line::new(&self.options.command(), &self.options.herd, self.options.seed(), tally);
+            let (command, seeds) = (self.options.command(), vec![self.options.seed()]);
+            let line = ledger::Line::new(&command, &self.options.herd, seeds, tally.seconds, tally.clone());
             line.beside(beside).finish(&verdict).append(&self.options.ledger)?;
             println!("a line was added to {}", self.options.ledger.display());
         }

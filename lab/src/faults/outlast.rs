@@ -32,20 +32,20 @@ const LED: usize = 2;
 const KEPT: usize = 1;
 
 /// What is done, and to whom.
-pub(super) struct Stopped<'a> {
-    pub(super) herd: &'a Herd,
-    pub(super) field: &'a Field,
-    pub(super) map: &'a Map,
-    pub(super) victim: usize,
-    pub(super) witness: usize,
-    pub(super) time: Duration,
+pub(crate) struct Stopped<'a> {
+    pub(crate) herd: &'a Herd,
+    pub(crate) field: &'a Field,
+    pub(crate) map: &'a Map,
+    pub(crate) victim: usize,
+    pub(crate) witness: usize,
+    pub(crate) time: Duration,
 }
 
 /// What was seen.
-pub(super) struct Seen {
-    pub(super) struck_ns: u64,
+pub(crate) struct Seen {
+    pub(crate) struck_ns: u64,
     /// A register was written elsewhere with a get of it in the victim's socket, and the pause outlasted a lease.
-    pub(super) was_written: bool,
+    pub(crate) was_written: bool,
 }
 
 /// A register, and the connections by which it is asked for.
@@ -58,7 +58,7 @@ struct Gate {
 
 impl Stopped<'_> {
     /// Stops the victim at the moment that `aim` gives, for its time, and judges what it says then.
-    pub(super) fn run(&self, registers: &[usize], aim: impl FnOnce() -> u64) -> Result<Seen> {
+    pub(crate) fn run(&self, registers: &[usize], aim: impl FnOnce() -> u64) -> Result<Seen> {
         let gates = self.herd.on_clients(|| self.gates(registers))?;
         let pid = self.herd.pid(self.victim);
         let goes_on_ns = AtomicU64::new(u64::MAX);

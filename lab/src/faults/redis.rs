@@ -43,10 +43,12 @@ const NODE_TIMEOUT_MS: &str = "2000";
 const WELL: Duration = Duration::from_secs(30);
 /// Redirections that a request follows.
 const REDIRECTIONS: usize = 8;
+/// A client whose server does not serve rests so long.
+const AWAY: Duration = Duration::from_millis(200);
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Found {
+pub(crate) struct Found {
     peer: String,
     stops: u64,
     kills: u64,
@@ -79,7 +81,7 @@ struct Board {
 }
 
 /// Runs all of it, on loopback.
-pub(super) fn run(program: &Path, seed: u64) -> Result<Found> {
+pub(crate) fn run(program: &Path, seed: u64) -> Result<Found> {
     let path = if program.is_file() { Some(program.to_owned()) } else { find_program(&program.to_string_lossy()) };
     let path = path.ok_or_else(|| Error::lacking(format!("no {} (Debian: redis-server)", program.display())))?;
     let cluster = Cluster::start(&Program::new(Kind::RedisMember, path))?;
@@ -136,6 +138,10 @@ impl Cluster {
             }
         }
         Ok(())
+    }
+
+    fn client(&self, seed: u64) -> Client {
+        Client::new(self.servers.iter().map(|server| server.addr).collect(), MASTERS, PATIENCE, seed)
     }
 
     fn board(&self) -> MutexGuard<'_, Board> {
@@ -203,7 +209,7 @@ impl Cluster {
     }
 
     fn write_on(&self, writer: usize, seed: u64) {
-        let mut client = Client::new(self, seed.wrapping_add(writer as u64));
+        let mut client = self.client(seed.wrapping_add(writer as u64));
         let own = |round: u64, place: u64| format!("redis-{writer}-{round}-{place}");
         let mut rounds = [0; EACH];
         let add = |name: String| {
@@ -222,7 +228,7 @@ impl Cluster {
         }
     }
 
-    fn write(&self, register: usize, client: &mut Client<'_>) -> End {
+    fn write(&self, register: usize, client: &mut Client) -> End {
         let mut board = self.board();
         let it = &mut board.registers[register];
         let Some(number) = it.begin() else { return End::Unknown };
@@ -238,7 +244,7 @@ impl Cluster {
 
     /// Objects whose latest acknowledged write is gone.
     fn lost(&self) -> Result<u64> {
-        let mut client = Client::new(self, 1);
+        let mut client = self.client(1);
         let mut board = self.board();
         let mut lost = 0;
         for register in &mut board.registers {
@@ -257,60 +263,83 @@ fn is_running(pid: i32) -> bool {
 }
 
 /// A client that goes where slots have moved.
-struct Client<'a> {
-    cluster: &'a Cluster,
+pub(crate) struct Client {
+    servers: Vec<SocketAddr>,
+    /// Of these the slots were dealt to the first ones.
+    masters: usize,
+    patience: Duration,
     random: Random,
     /// Where a slot was last; by the masters of the beginning until then.
     moved: HashMap<usize, SocketAddr>,
     streams: HashMap<SocketAddr, BufReader<TcpStream>>,
 }
 
-impl<'a> Client<'a> {
-    fn new(cluster: &'a Cluster, seed: u64) -> Self {
+impl Client {
+    /// Of these servers, of which the first ones are masters; no answer is waited for longer than `patience`.
+    pub(crate) fn new(servers: Vec<SocketAddr>, masters: usize, patience: Duration, seed: u64) -> Self {
         let random = Random::new(seed);
-        Self { cluster, random, moved: Default::default(), streams: Default::default() }
+        Self { servers, masters, patience, random, moved: Default::default(), streams: Default::default() }
+    }
+
+    /// Another one of the same servers.
+    pub(crate) fn renewed(&self) -> Self {
+        Self { moved: self.moved.clone(), ..Self::new(self.servers.clone(), self.masters, self.patience, 2) }
     }
 
     /// Asks whoever has the slot; the reply's text. What may have been done is not asked again.
-    fn ask(&mut self, name: &str, words: &[&str]) -> Result<String> {
+    pub(crate) fn ask(&mut self, name: &str, words: &[&str]) -> Result<String> {
         let slot = redis_slot(name);
+        // A key that is just moving is asked for where it goes to, once.
+        let mut asking = None;
         for _ in 0..REDIRECTIONS {
-            let first = self.cluster.servers[slot * MASTERS / REDIS_SLOTS].addr;
-            let addr = *self.moved.get(&slot).unwrap_or(&first);
+            let first = self.servers[slot * self.masters / REDIS_SLOTS];
+            let addr = asking.unwrap_or_else(|| *self.moved.get(&slot).unwrap_or(&first));
+            let is_asking = asking.take().is_some();
             let told = match self.stream(addr) {
+                Ok(stream) if is_asking => exchange(stream, &["ASKING"]).and_then(|_| exchange(stream, words)),
                 Ok(stream) => exchange(stream, words),
                 // Nothing was asked.
                 Err(_) => {
-                    let any = self.random.below(self.cluster.servers.len() as u64) as usize;
-                    self.moved.insert(slot, self.cluster.servers[any].addr);
-                    thread::sleep(Duration::from_millis(200));
+                    self.ask_any(slot);
+                    thread::sleep(AWAY);
                     continue;
                 }
             };
             if told.is_err() {
                 self.streams.remove(&addr);
-                let any = self.random.below(self.cluster.servers.len() as u64) as usize;
-                self.moved.insert(slot, self.cluster.servers[any].addr);
+                self.ask_any(slot);
             }
             let told = told?;
-            let Some(to) = told.strip_prefix("-MOVED ").and_then(|rest| rest.rsplit(' ').next()?.parse().ok()) else {
-                if told.starts_with("-CLUSTERDOWN") {
-                    thread::sleep(Duration::from_millis(200));
-                    continue;
-                }
+            if let Some(to) = redirected(&told, "-MOVED ") {
+                self.moved.insert(slot, to);
+            } else if let Some(to) = redirected(&told, "-ASK ") {
+                asking = Some(to);
+            } else if told.starts_with("-CLUSTERDOWN") || told.starts_with("-TRYAGAIN") {
+                thread::sleep(AWAY);
+            } else {
                 return Ok(told);
-            };
-            self.moved.insert(slot, to);
+            }
         }
         Err(Error::new(format!("slot {slot} of the Redis Cluster is nowhere")))
+    }
+
+    /// From now on any server is asked for that slot, and tells where it is.
+    fn ask_any(&mut self, slot: usize) {
+        let any = self.random.below(self.servers.len() as u64) as usize;
+        self.moved.insert(slot, self.servers[any]);
     }
 
     fn stream(&mut self, addr: SocketAddr) -> Result<&mut BufReader<TcpStream>> {
         match self.streams.entry(addr) {
             Entry::Occupied(there) => Ok(there.into_mut()),
-            Entry::Vacant(place) => Ok(place.insert(BufReader::new(sys::connect_blocking(addr, PATIENCE)?))),
+            Entry::Vacant(place) => Ok(place.insert(BufReader::new(sys::connect_blocking(addr, self.patience)?))),
         }
     }
+}
+
+/// Where a redirection of that kind leads.
+fn redirected(told: &str, kind: &str) -> Option<SocketAddr> {
+    told.strip_prefix(kind)?.rsplit(' ').next()?.parse().ok()
 }
 
 /// One command and its reply: a line without its sign if it is `+`, or a text; empty if there is none.

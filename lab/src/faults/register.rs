@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 /// How a write ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(crate) enum End {
     Acknowledged,
     /// The client was told that nothing was done.
     Refused,
@@ -22,7 +22,7 @@ pub(super) enum End {
 
 /// What is wrong with a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wrong {
+pub(crate) enum Wrong {
     /// It tells less than it must.
     Old { must: u64, told: u64 },
     /// It tells what nobody has written.
@@ -33,8 +33,8 @@ pub(super) enum Wrong {
 
 /// What is known of a register.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Register {
-    pub(super) name: String,
+pub(crate) struct Register {
+    pub(crate) name: String,
     tried: u64,
     /// The latest number that was acknowledged or read; 0: none.
     floor: u64,
@@ -46,12 +46,12 @@ pub(super) struct Register {
 }
 
 impl Register {
-    pub(super) fn new(name: String) -> Self {
+    pub(crate) fn new(name: String) -> Self {
         Self { name, ..Self::default() }
     }
 
     /// The number of the write that begins now; none if there may be no more.
-    pub(super) fn begin(&mut self) -> Option<u64> {
+    pub(crate) fn begin(&mut self) -> Option<u64> {
         if self.is_closed {
             return None;
         }
@@ -60,7 +60,7 @@ impl Register {
     }
 
     /// The write of that number has ended.
-    pub(super) fn end(&mut self, number: u64, end: End) {
+    pub(crate) fn end(&mut self, number: u64, end: End) {
         match end {
             End::Acknowledged => self.floor = self.floor.max(number),
             End::Refused => drop(self.refused.insert(number)),
@@ -72,17 +72,17 @@ impl Register {
         }
     }
 
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.is_closed
     }
 
     /// What a read that is asked now must tell at least.
-    pub(super) fn floor(&self) -> u64 {
+    pub(crate) fn floor(&self) -> u64 {
         self.floor
     }
 
     /// Judges a read that was asked when the floor was `must`; 0: there is no such object.
-    pub(super) fn read(&mut self, must: u64, told: u64) -> Result<(), Wrong> {
+    pub(crate) fn read(&mut self, must: u64, told: u64) -> Result<(), Wrong> {
         if told > self.tried {
             return Err(Wrong::Invented(told));
         }
@@ -100,12 +100,12 @@ impl Register {
     }
 
     /// The value of that number.
-    pub(super) fn value(&self, number: u64) -> String {
+    pub(crate) fn value(&self, number: u64) -> String {
         value(&self.name, number)
     }
 
     /// The number of a value that was read; none if it is no whole value of this register.
-    pub(super) fn number(&self, value: &str) -> Option<u64> {
+    pub(crate) fn number(&self, value: &str) -> Option<u64> {
         let number = value.split_once(' ')?.0.parse().ok()?;
         (value == self.value(number)).then_some(number)
     }

@@ -11,7 +11,7 @@ use crate::values::Random;
 /// What befalls a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// `kill -9`, and a start anew later.
     Kill,
     /// The same while another member of its groups is stopped for a moment, so that writes are pending at it.
@@ -38,7 +38,7 @@ pub(super) enum Kind {
 
 /// What befalls a herd while copies move, because a node has come or drains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Within {
+pub(crate) enum Within {
     Nothing,
     /// `kill -9` of the node that comes or drains, and a start anew.
     KillMoving,
@@ -52,16 +52,16 @@ pub(super) enum Within {
 
 /// One fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Step {
-    pub(super) kind: Kind,
+pub(crate) struct Step {
+    pub(crate) kind: Kind,
     /// Decides which node, of those there are.
-    pub(super) draw: u64,
+    pub(crate) draw: u64,
     /// How long it is dead, stopped or cut off.
-    pub(super) time_ms: u64,
+    pub(crate) time_ms: u64,
     /// Of a node that comes or drains.
-    pub(super) within: Within,
+    pub(crate) within: Within,
     /// Whether replicas are made to refuse writes before it.
-    pub(super) fills: bool,
+    pub(crate) fills: bool,
 }
 
 /// How often each kind is in a block, and how long it takes.
@@ -76,11 +76,11 @@ const SHARES: [(Kind, usize, (u64, u64)); 8] = [
     (Kind::EtcdKill, 1, (300, 5_000)),
 ];
 /// Steps of a block.
-pub(super) const BLOCK: usize = 14;
+pub(crate) const BLOCK: usize = 14;
 /// Replicas are made to refuse before each so many steps.
 const FILLS: usize = 4;
 /// A herd lives for so many steps; then another one is begun, with nothing in it.
-pub(super) const LIFE: usize = 40;
+pub(crate) const LIFE: usize = 40;
 /// At these steps of a herd's life another node comes, and at these one drains; at a later one a node is dead for so
 /// long that another gets copies of what it kept.
 const JOINS_AT: [usize; 3] = [3, 15, 31];
@@ -93,14 +93,14 @@ const WITHIN: [Within; 5] =
 
 /// What a herd has that can be disturbed, beside its nodes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Has {
+pub(crate) struct Has {
     /// Links that can be cut.
-    pub(super) links: bool,
-    pub(super) etcd: bool,
+    pub(crate) links: bool,
+    pub(crate) etcd: bool,
 }
 
 /// Step `number` of a seed, of a herd that has these.
-pub(super) fn step(seed: u64, number: usize, has: Has) -> Step {
+pub(crate) fn step(seed: u64, number: usize, has: Has) -> Step {
     let (block, place) = (number / BLOCK, number % BLOCK);
     let mut random = Random::new(seed.wrapping_mul(0x9e37_79b9).wrapping_add(block as u64));
     let mut order: Vec<(Kind, (u64, u64))> = Vec::new();

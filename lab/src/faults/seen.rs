@@ -15,7 +15,7 @@ use crate::sys;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Copies that a node had no room for.
-pub(super) const REFUSED: &str = "herd_refused_copies_total";
+pub(crate) const REFUSED: &str = "herd_refused_copies_total";
 /// Groups that a node came to decide for with writes pending.
 const TAKE_OVERS: &str = "herd_take_overs_pending_total";
 const EPOCH: &str = "herd_map_epoch";
@@ -23,35 +23,35 @@ const PENDING: &str = "herd_group_pending_writes";
 const PREPARED: &str = "herd_group_prepared_writes";
 
 /// The map that a node goes by.
-pub(super) fn map(herd: &Herd, node: usize) -> Result<Map> {
+pub(crate) fn map(herd: &Herd, node: usize) -> Result<Map> {
     let addr = herd.place(node);
     let map = herd.on_clients(|| Asker::open_within(addr, PATIENCE)?.map())?;
     map.ok_or_else(|| Error::new(format!("{addr} has no map")))
 }
 
 /// A node's metrics.
-pub(super) fn metrics(herd: &Herd, node: usize) -> Result<String> {
+pub(crate) fn metrics(herd: &Herd, node: usize) -> Result<String> {
     let addr = herd.place(node);
     herd.on_clients(|| ask::page_within(addr, "/metrics", PATIENCE))
 }
 
 /// The value of a metric without labels.
-pub(super) fn value(metrics: &str, name: &str) -> Option<u64> {
+pub(crate) fn value(metrics: &str, name: &str) -> Option<u64> {
     metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
 /// The map's epoch by a node's metrics.
-pub(super) fn epoch(metrics: &str) -> Option<u64> {
+pub(crate) fn epoch(metrics: &str) -> Option<u64> {
     value(metrics, EPOCH)
 }
 
 /// The groups that a node leads in which writes wait for other members.
-pub(super) fn pending(metrics: &str) -> Vec<Group> {
+pub(crate) fn pending(metrics: &str) -> Vec<Group> {
     groups(metrics, PENDING)
 }
 
 /// The groups of which writes are prepared at a node, and neither committed nor dropped.
-pub(super) fn prepared(metrics: &str) -> Vec<Group> {
+pub(crate) fn prepared(metrics: &str) -> Vec<Group> {
     groups(metrics, PREPARED)
 }
 
@@ -67,13 +67,13 @@ fn groups(metrics: &str, gauge: &str) -> Vec<Group> {
 }
 
 /// How often nodes other than this one took over with writes pending, since they started.
-pub(super) fn take_overs(herd: &Herd, but: usize) -> Result<u64> {
+pub(crate) fn take_overs(herd: &Herd, but: usize) -> Result<u64> {
     let others = herd.numbers().into_iter().filter(|&number| number != but);
     others.map(|number| Ok(value(&metrics(herd, number)?, TAKE_OVERS).unwrap_or(0))).sum()
 }
 
 /// The node of the warden, as another node tells.
-pub(super) fn warden(herd: &Herd, node: usize) -> Result<usize> {
+pub(crate) fn warden(herd: &Herd, node: usize) -> Result<usize> {
     let status = herd.status(node)?;
     let name = status["warden"].as_str().unwrap_or_default();
     let found = herd.numbers().into_iter().find(|&number| name_of(number) == name);
@@ -81,7 +81,7 @@ pub(super) fn warden(herd: &Herd, node: usize) -> Result<usize> {
 }
 
 /// Stops a process, and waits until each of its threads stands still.
-pub(super) fn stop(pid: i32) -> Result<()> {
+pub(crate) fn stop(pid: i32) -> Result<()> {
     sys::signal(pid, libc::SIGSTOP)?;
     let begun = Instant::now();
     while !stands_still(pid)? {

@@ -12,7 +12,7 @@ use crate::faults::schedule::Kind;
 /// A situation that a run must have seen often enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Branch {
+pub(crate) enum Branch {
     /// A node was killed with writes pending at it.
     PendingAtVictim,
     /// A node was stopped for longer than a lease, with a get in its socket, and that object was written elsewhere.
@@ -26,7 +26,7 @@ pub(super) enum Branch {
 }
 
 impl Branch {
-    pub(super) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 5] = [
         Self::PendingAtVictim,
         Self::GetInSocket,
         Self::RefusedPrepare,
@@ -44,37 +44,37 @@ const HISTORIES: u64 = 100;
 
 /// All that was counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Tally {
+pub(crate) struct Tally {
     /// That hit a node with a write under way.
-    pub(super) faults: BTreeMap<Kind, u64>,
+    pub(crate) faults: BTreeMap<Kind, u64>,
     /// Of all, those that held up small writes too.
-    pub(super) held: u64,
+    pub(crate) held: u64,
     /// Of all, those that struck while copies moved from node to node.
     #[serde(default)]
-    pub(super) moving: u64,
+    pub(crate) moving: u64,
     /// That hit no write.
-    pub(super) missed: u64,
-    pub(super) branches: BTreeMap<Branch, u64>,
+    pub(crate) missed: u64,
+    pub(crate) branches: BTreeMap<Branch, u64>,
     /// Writes of registers.
-    pub(super) acknowledged: u64,
-    pub(super) refused: u64,
-    pub(super) unknown: u64,
+    pub(crate) acknowledged: u64,
+    pub(crate) refused: u64,
+    pub(crate) unknown: u64,
     /// Reads of registers that were judged.
-    pub(super) reads: u64,
-    pub(super) lost: u64,
-    pub(super) stale: u64,
-    pub(super) histories: u64,
-    pub(super) operations: u64,
-    pub(super) illegal: u64,
-    pub(super) undecided: u64,
-    pub(super) compared: u64,
-    pub(super) problems: Vec<String>,
-    pub(super) seconds: u64,
+    pub(crate) reads: u64,
+    pub(crate) lost: u64,
+    pub(crate) stale: u64,
+    pub(crate) histories: u64,
+    pub(crate) operations: u64,
+    pub(crate) illegal: u64,
+    pub(crate) undecided: u64,
+    pub(crate) compared: u64,
+    pub(crate) problems: Vec<String>,
+    pub(crate) seconds: u64,
 }
 
 /// What is to be thought of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     Passed,
     Void(Vec<String>),
     Failed(Vec<String>),
@@ -82,11 +82,11 @@ pub(super) enum Verdict {
 
 impl Tally {
     /// Faults that count.
-    pub(super) fn counted(&self) -> u64 {
+    pub(crate) fn counted(&self) -> u64 {
         self.faults.values().sum()
     }
 
-    pub(super) fn note(&mut self, branch: Branch) {
+    pub(crate) fn note(&mut self, branch: Branch) {
         *self.branches.entry(branch).or_default() += 1;
     }
 
@@ -95,7 +95,7 @@ impl Tally {
     }
 
     /// What was wrong.
-    pub(super) fn wrongs(&self) -> Vec<String> {
+    pub(crate) fn wrongs(&self) -> Vec<String> {
         let counts =
             [("acknowledged writes lost", self.lost), ("stale reads", self.stale), ("illegal histories", self.illegal)];
         let counts = counts.iter().filter(|(_, count)| *count > 0).map(|(what, count)| format!("{count} {what}"));
@@ -103,7 +103,7 @@ impl Tally {
     }
 
     /// What was seen too seldom for a run of so many wanted faults.
-    pub(super) fn lacks(&self, wanted: u64) -> Vec<String> {
+    pub(crate) fn lacks(&self, wanted: u64) -> Vec<String> {
         let needed = (NEEDED * wanted / FAULTS).max(1);
         let few = Branch::ALL.into_iter().filter(|branch| self.seen(*branch) < needed);
         let mut lacks: Vec<String> =
@@ -122,7 +122,7 @@ impl Tally {
         lacks
     }
 
-    pub(super) fn verdict(&self, wanted: u64) -> Verdict {
+    pub(crate) fn verdict(&self, wanted: u64) -> Verdict {
         match (self.wrongs(), self.lacks(wanted)) {
             (wrongs, _) if !wrongs.is_empty() => Verdict::Failed(wrongs),
             (_, lacks) if !lacks.is_empty() => Verdict::Void(lacks),
@@ -132,7 +132,7 @@ impl Tally {
 }
 
 impl Verdict {
-    pub(super) fn word(&self) -> &'static str {
+    pub(crate) fn word(&self) -> &'static str {
         match self {
             Self::Passed => "passed",
             Self::Void(_) => "void",

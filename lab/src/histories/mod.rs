@@ -27,7 +27,7 @@ use crate::histories::judge::{Judge, Word};
 use crate::histories::nemesis::Fault;
 use crate::histories::record::{Outcome, Record};
 use crate::histories::work::Plan;
-use crate::nodes::{Herd, Hosts, Shape};
+use crate::nodes::{Herd, Hosts, MEMORY, Shape};
 
 /// Options of `histories`.
 #[derive(Args, Clone, Debug)]
@@ -74,7 +74,7 @@ impl Options {
     fn shape(&self, dir: &Path) -> Shape {
         let nodes = usize::from(self.nodes);
         let (program, dir) = (self.herd.clone(), dir.to_owned());
-        Shape { program, nodes, room: nodes, replicas: self.replicas, small: None, etcd: None, dir }
+        Shape { program, nodes, room: nodes, replicas: self.replicas, memory: MEMORY, small: None, etcd: None, dir }
     }
 }
 
