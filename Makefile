@@ -6,6 +6,7 @@
 #   make figures  measure and draw the papers' figures again on pretend networks (ROUNDS=3, FULL=1: every cell)
 #   make histories  have clients ask real nodes that stop and lose their links, and judge each answer (HISTORIES=100 NODES=3)
 #   make faults   kill, stop and cut off nodes with writes under way, and look for what was acknowledged (FAULTS=200 SEED=1 ETCD=path)
+#   make failover  measure how long writes stay away when nodes fall, and what fails (ROUNDS=30 IDLE_MINUTES=10)
 #   make check    measure whether the lab's pretend networks do what they say
 #   make fuzz     fuzz every parser and session (FUZZ_SECONDS=600 of CPU each, FUZZ_JOBS=1 at once)
 #   make bugs     plant bugs, one at a time, and have the simulator find each
@@ -18,6 +19,7 @@ PORT ?= 7700
 ROUNDS ?= 7
 LINES ?= c,d,e,f,g
 FUZZ_SECONDS ?= 600
+IDLE_MINUTES ?= 10
 SCHEDULES ?= 100000
 FUZZ_JOBS ?= 1
 HISTORIES ?= 100
@@ -29,7 +31,7 @@ HERD := target/release/herd
 TARGETS := aarch64-unknown-linux-gnu aarch64-apple-darwin x86_64-unknown-freebsd
 PORTABLE := -p herd-core -p herd-store -p herd-net -p herd-client --features herd-client/async
 
-.PHONY: help run test bench figures histories faults check fuzz bugs shuttle lint install build
+.PHONY: help run test bench figures histories faults failover check fuzz bugs shuttle lint install build
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -55,7 +57,7 @@ bench: build
 figures: build
 	@scripts/need memcached=memcached redis-server=redis-server nginx-light=nginx iproute2=ip nftables=nft \
 	    iperf3=iperf3 librsvg2-bin=rsvg-convert
-	@for figure in hoc-throughput hoc-speedup hoc-mixed adhoc-spread adhoc-array; do target/release/herd-lab figure $$figure --herd $(HERD) \
+	@for figure in hoc-throughput hoc-speedup hoc-mixed adhoc-spread adhoc-array herd-elastic; do target/release/herd-lab figure $$figure --herd $(HERD) \
 	    --rounds $(if $(filter file,$(origin ROUNDS)),3,$(ROUNDS)) $(if $(FULL),--full) || exit 1; done
 
 histories: build
@@ -67,6 +69,11 @@ faults: build
 	@scripts/need golang-go=go iproute2=ip nftables=nft redis-server=redis-server
 	cd lab/histories && go build -mod=readonly -buildvcs=false -trimpath -o ../../target/release/herd-histories .
 	target/release/herd-lab faults --herd $(HERD) --faults $(FAULTS) --seed $(SEED) --beside $(if $(ETCD),--etcd $(ETCD))
+
+failover: build
+	@scripts/need iproute2=ip nftables=nft
+	target/release/herd-lab failover --herd $(HERD) --rounds $(if $(filter file,$(origin ROUNDS)),30,$(ROUNDS)) \
+	    --idle-minutes $(IDLE_MINUTES)
 
 check: build
 	@scripts/need iproute2=ip nftables=nft iperf3=iperf3

@@ -22,6 +22,7 @@ mod failover;
 mod fake;
 mod faults;
 mod figure;
+mod foreground;
 mod hist;
 mod histories;
 mod holder;

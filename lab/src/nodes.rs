@@ -30,6 +30,8 @@ const TOGETHER: Duration = Duration::from_secs(10);
 pub(crate) const WHOLE_AGAIN: Duration = Duration::from_secs(20);
 /// A warden has its office again within this, when its etcd serves.
 const OFFICE: Duration = Duration::from_secs(30);
+/// A node that is told to end has ended within this.
+const ENDED: Duration = Duration::from_secs(10);
 /// Between two looks at a herd that is to be whole.
 const LOOK: Duration = Duration::from_millis(100);
 /// Cables of the nodes.
@@ -198,7 +200,7 @@ impl Herd {
     }
 
     /// A node's own directory.
-    fn data(&self, number: usize) -> PathBuf {
+    pub(crate) fn data(&self, number: usize) -> PathBuf {
         self.shape.dir.join(format!("node-{}", number + 1))
     }
 
@@ -261,6 +263,21 @@ impl Herd {
         let Some(node) = node.as_mut() else { return Ok(()) };
         sys::signal(node.pid(), libc::SIGKILL)?;
         while node.alive() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Has a node end in good order, and waits until it has.
+    pub(crate) fn end_node(&self, number: usize) -> Result<()> {
+        let mut node = lock(&self.nodes[number]);
+        let Some(node) = node.as_mut() else { return Ok(()) };
+        sys::signal(node.pid(), libc::SIGTERM)?;
+        let begun = Instant::now();
+        while node.alive() {
+            if begun.elapsed() > ENDED {
+                return Err(Error::new(format!("{} has not ended {ENDED:?} after SIGTERM", name_of(number))));
+            }
             thread::sleep(Duration::from_millis(1));
         }
         Ok(())

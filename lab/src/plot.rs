@@ -2,6 +2,7 @@
 //! written here, and as PNG of it where `rsvg-convert` is installed.
 
 pub(crate) mod curves;
+pub(crate) mod times;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,6 +11,7 @@ use std::process::{Command, Stdio};
 
 use crate::error::{Context, Result};
 use crate::plot::curves::Curves;
+use crate::plot::times::Times;
 
 const WIDTH: f64 = 940.0;
 const LEFT: f64 = 190.0;
@@ -61,6 +63,8 @@ pub(crate) enum Chart {
     },
     /// Several curves over a variable.
     Curves(Curves),
+    /// Panels over the same seconds.
+    Times(Times),
 }
 
 /// Writes `STEM-NAME.svg`, and `.png` when it can; returns why there is no PNG.
@@ -86,6 +90,7 @@ fn to_svg(chart: &Chart) -> String {
         Chart::Bars { title, unit, groups } => bars_svg(title, unit, groups),
         Chart::Line { title, unit, values, limit } => line_svg(title, unit, values, *limit),
         Chart::Curves(chart) => curves::to_svg(chart),
+        Chart::Times(chart) => times::to_svg(chart),
     }
 }
 

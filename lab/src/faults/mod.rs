@@ -20,7 +20,7 @@ mod round;
 mod schedule;
 pub(crate) mod seen;
 mod state;
-mod strike;
+pub(crate) mod strike;
 pub(crate) mod tally;
 
 use std::collections::VecDeque;

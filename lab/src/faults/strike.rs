@@ -524,7 +524,7 @@ fn rest(time: Duration) -> Result<()> {
 }
 
 /// Waits for a command, which must end well.
-fn ends_well(command: &mut Child, patience: Duration) -> Result<()> {
+pub(crate) fn ends_well(command: &mut Child, patience: Duration) -> Result<()> {
     let begun = Instant::now();
     loop {
         match command.try_wait()? {
@@ -549,7 +549,7 @@ fn wait_for(flag: &AtomicBool) {
 }
 
 /// The members of an object's group.
-pub(super) fn members(map: &Map, name: &str) -> Vec<SocketAddr> {
+pub(crate) fn members(map: &Map, name: &str) -> Vec<SocketAddr> {
     map.group_by_name(DEFAULT_COLLECTION, name.as_bytes()).map(|group| map.members(group)).unwrap_or_default()
 }
 

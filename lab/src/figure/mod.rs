@@ -4,6 +4,7 @@
 //! of its own: [`Figure::take`] builds, starts, loads and reads, for all of them alike. A run in which the processor
 //! was busier than the figure allows measured the processor, not the link: it is said, and its bars are not judged.
 
+mod elastic;
 mod mixed;
 mod peers;
 mod speedup;
@@ -46,6 +47,9 @@ pub(crate) enum Name {
     /// An array of 16 KB objects over one to eight nodes on 100 Mbit/s, read and written by 8 clients [AdHoc, Fig. 4].
     #[value(name = "adhoc-array")]
     Array,
+    /// A herd of three on 200 Mbit/s under load: a fourth node joins, one drains, one is killed and comes back empty.
+    #[value(name = "herd-elastic")]
+    Elastic,
     /// Every peer that is here, alike: small gets over 1 Gbit/s, as fast as replies come.
     Peers,
 }
@@ -74,9 +78,18 @@ pub(crate) struct Options {
     /// One cell, one round, short windows: whether it runs at all. Part of `make test`.
     #[arg(long, conflicts_with = "full")]
     pub(crate) short: bool,
+    /// Bytes of all objects, in MiB (herd-elastic).
+    #[arg(long, default_value_t = 1_024, value_parser = sizes)]
+    pub(crate) size: usize,
     /// Where JSON lines and plots go.
     #[arg(long, default_value = "lab/results")]
     pub(crate) out: PathBuf,
+}
+
+/// A size in MiB that a herd of three can hold here.
+fn sizes(text: &str) -> std::result::Result<usize, String> {
+    let size = text.parse().ok().filter(|size| (1..=1_024).contains(size));
+    size.ok_or_else(|| "from 1 to 1024".to_owned())
 }
 
 /// Who serves and who asks in a run, on which network.
@@ -116,6 +129,7 @@ pub(crate) fn run(mut options: Options) -> Result<()> {
         Name::Spread => spread::spread(&mut figure)?,
         Name::Array => spread::array(&mut figure)?,
         Name::Mixed => mixed::run(&mut figure)?,
+        Name::Elastic => elastic::run(&mut figure)?,
         Name::Peers => peers::run(&mut figure)?,
     }
     figure.report.print_verdicts(LINE);
