@@ -41,9 +41,10 @@ impl Run<'_> {
             herd.wait_whole(0, WHOLE)?;
             puts += puts_in_socket(herd, &field, victim, witness)?;
             herd.wait_whole(0, WHOLE)?;
-            println!("  paused node {}: {} wrong so far", victim + 1, wrong(&field));
+            let (stale, lost) = wrong(&field);
+            println!("  paused node {}: {stale} old values and {lost} missing puts so far", victim + 1);
         }
-        let (stale, lost) = (field.board().stale, field.board().lost);
+        let (stale, lost) = wrong(&field);
         let what = "pauses beyond the lease with a get in the socket, its object written elsewhere: old values told";
         let rows = vec![
             Row::failures(LINE, what, gets, stale),
@@ -54,9 +55,10 @@ impl Run<'_> {
     }
 }
 
-fn wrong(field: &Field) -> u64 {
+/// Old values that were told, and acknowledged puts that are missing.
+fn wrong(field: &Field) -> (u64, u64) {
     let board = field.board();
-    board.stale + board.lost
+    (board.stale, board.lost)
 }
 
 /// Whether a get lay in the socket while its object was written elsewhere; what it told is judged on the board.
