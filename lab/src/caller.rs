@@ -58,6 +58,13 @@ impl Caller {
         }
     }
 
+    /// Gives up the connection of a client that knows one node only; the next request makes another.
+    pub(crate) fn hang_up(&mut self) {
+        if let Self::Memcached { door, .. } = self {
+            *door = None;
+        }
+    }
+
     /// Where a client asks that knows one node only.
     pub(crate) fn node(&self) -> Option<SocketAddr> {
         match self {

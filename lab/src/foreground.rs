@@ -65,6 +65,8 @@ struct Board {
 #[derive(Default)]
 struct Gate {
     away: Option<SocketAddr>,
+    /// All that ever were away, in order: connections to them from before are no more.
+    left: Vec<SocketAddr>,
     busy: Vec<SocketAddr>,
 }
 
@@ -179,6 +181,7 @@ impl Foreground {
     }
 
     fn ask_on(&self, mut callers: Vec<Caller>, share: f64, schedule: &Mutex<(f64, Random)>, mut random: Random) {
+        let mut heard = 0;
         loop {
             let due_ns = {
                 let mut schedule = lock(schedule);
@@ -195,7 +198,7 @@ impl Foreground {
             if self.is_over() {
                 return;
             }
-            let caller = self.enter(&callers, &mut random);
+            let caller = self.enter(&mut callers, &mut heard, &mut random);
             let asked = self.ask(&mut callers[caller], &mut random);
             self.leave(&callers[caller]);
             let mut board = lock(&self.board);
@@ -210,9 +213,14 @@ impl Foreground {
         }
     }
 
-    /// Which of the callers is asked: any whose node is not away.
-    fn enter(&self, callers: &[Caller], random: &mut Random) -> usize {
+    /// Which of the callers is asked: any whose node is not away. A connection to a node that was away since this
+    /// thread last `heard` of such is given up.
+    fn enter(&self, callers: &mut [Caller], heard: &mut usize, random: &mut Random) -> usize {
         let mut gate = lock(&self.gate);
+        for left in &gate.left[*heard..] {
+            callers.iter_mut().filter(|caller| caller.node() == Some(*left)).for_each(Caller::hang_up);
+        }
+        *heard = gate.left.len();
         let there: Vec<usize> =
             (0..callers.len()).filter(|caller| gate.away.is_none() || callers[*caller].node() != gate.away).collect();
         let caller = there.get(random.below(there.len().max(1) as u64) as usize).copied().unwrap_or(0);
@@ -228,7 +236,10 @@ impl Foreground {
 
     /// From now on nobody asks that node who knows nodes by their addresses; returns when nobody does any more.
     pub(crate) fn leave_alone(&self, node: Option<SocketAddr>, patience: Duration) -> Result<()> {
-        lock(&self.gate).away = node;
+        let mut gate = lock(&self.gate);
+        gate.away = node;
+        gate.left.extend(node);
+        drop(gate);
         let begun = Instant::now();
         while node.is_some_and(|node| lock(&self.gate).busy.contains(&node)) {
             if begun.elapsed() > patience {
@@ -330,10 +341,10 @@ mod tests {
     fn a_node_that_is_away_is_not_asked() {
         let foreground = Foreground::new(1, 1_000, 1.0);
         let nodes: [SocketAddr; 2] = ["10.0.0.1:1", "10.0.0.2:1"].map(|node| node.parse().expect("an address"));
-        let callers = nodes.map(|node| Caller::memcached(node, LOOK));
-        let mut random = Random::new(1);
+        let mut callers = nodes.map(|node| Caller::memcached(node, LOOK));
+        let (mut random, mut heard) = (Random::new(1), 0);
         foreground.leave_alone(Some(nodes[0]), LOOK).expect("nobody asks it");
-        assert!((0..50).all(|_| foreground.enter(&callers, &mut random) == 1));
+        assert!((0..50).all(|_| foreground.enter(&mut callers, &mut heard, &mut random) == 1));
         assert!(foreground.leave_alone(Some(nodes[1]), LOOK).is_err(), "it is being asked");
         (0..50).for_each(|_| foreground.leave(&callers[1]));
         foreground.leave_alone(Some(nodes[1]), LOOK).expect("nobody asks it any more");

@@ -25,7 +25,7 @@ use crate::failover::strike::Way;
 use crate::failover::table::{HEAD, Row};
 use crate::faults::ledger;
 use crate::faults::tally::Verdict;
-use crate::nodes::{Herd, Hosts, MEMORY, RATE, Shape};
+use crate::nodes::{Herd, Hosts, MEMORY, Shape};
 
 /// A line of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -141,16 +141,20 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     fresh(&dir)?;
     println!("{}, files in {}", options.command(), dir.display());
     let mut run = Run { options: &options, dir, rows: Vec::new(), herd: None, hosts };
-    let measured = options.lines.iter().try_for_each(|line| {
+    let mut broken = Vec::new();
+    for line in &options.lines {
         println!("{}", line.word());
-        run.measure(*line).map_err(|error| error.within(&line.word()))
-    });
+        if let Err(error) = run.measure(*line) {
+            println!("  FAILED: {error}");
+            broken.push(error.within(&line.word()).to_string());
+        }
+    }
     println!("\n{HEAD}");
     run.rows.iter().for_each(|row| println!("{row}"));
     // A machine that tests run on may be busy: there times are told only.
     let is_judged = |row: &&Row| !options.short || row.failures_count || row.count == 0;
     let mut short: Vec<String> = run.rows.iter().filter(is_judged).filter_map(Row::shortfall).collect();
-    short.extend(measured.err().map(|error| error.to_string()));
+    short.append(&mut broken);
     let verdict = if short.is_empty() { Verdict::Passed } else { Verdict::Failed(short) };
     println!("{verdict}");
     if !options.short {
@@ -181,7 +185,10 @@ impl Run<'_> {
         if self.herd.is_none() {
             let dir = self.dir.join("five");
             let herd = Herd::start(self.shape(NODES, COPIES, MEMORY, dir)?, self.hosts.take())?;
-            herd.on_clients(|| probe::begin(herd.place(0)))?;
+            herd.on_clients(|| {
+                probe::put_first(herd.place(0))?;
+                probe::make_caches(herd.place(0))
+            })?;
             herd.wait_whole(0, WHOLE)?;
             self.herd = Some(herd);
         }
@@ -198,17 +205,6 @@ impl Run<'_> {
     /// Whether this is on a network of its own, where cables can be pulled.
     fn has_links(&self) -> bool {
         self.hosts.is_some() || self.herd.as_ref().is_some_and(|herd| herd.hosts.is_some())
-    }
-
-    /// The herd of five ends; its hosts are built anew for another one.
-    fn end_herd(&mut self, nodes: usize) -> Result<()> {
-        let had_links = self.has_links();
-        self.hosts = self.herd.take().and_then(Herd::end).or_else(|| self.hosts.take());
-        if had_links && self.hosts.as_ref().is_some_and(|hosts| hosts.nodes.len() != nodes) {
-            self.hosts = None;
-            self.hosts = Some(Hosts::build(nodes, RATE)?);
-        }
-        Ok(())
     }
 }
 

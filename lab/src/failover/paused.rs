@@ -2,7 +2,7 @@
 //! has been replaced elsewhere (`faults::outlast`), nor acknowledge a put that others then do not have.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::failover::table::Row;
@@ -12,6 +12,7 @@ use crate::faults::outlast::Stopped;
 use crate::faults::seen;
 use crate::faults::strike::members;
 use crate::histories::door::{Door, Kind};
+use crate::map::Map;
 use crate::nodes::Herd;
 use crate::sys;
 
@@ -22,6 +23,8 @@ const BEYOND: Duration = Duration::from_millis(2_000);
 const REGISTERS: usize = 64;
 /// Puts that lie in the stopped node's sockets.
 const PUTS: usize = 4;
+/// A node that leads so many groups leads its share again, or nearly.
+const LED: usize = 4;
 /// What lies there is answered within this after the node goes on.
 const PATIENCE: Duration = Duration::from_secs(14);
 /// A put is in the socket so long after it was sent.
@@ -69,11 +72,26 @@ fn gets_in_socket(herd: &Herd, field: &Field, victim: usize, witness: usize) -> 
     Ok(stopped.run(&registers, sys::monotonic_ns)?.was_written)
 }
 
+/// Waits until a node that was disturbed leads its share again: the map.
+pub(super) fn await_lead(herd: &Herd, victim: usize, witness: usize) -> Result<Map> {
+    let (at, begun) = (herd.place(victim), Instant::now());
+    loop {
+        let map = seen::map(herd, witness)?;
+        if map.groups().filter(|group| group.0 == 0 && map.members(*group).first() == Some(&at)).count() >= LED {
+            return Ok(map);
+        }
+        if begun.elapsed() > WHOLE {
+            return Err(Error::new(format!("node {} does not lead its share again after {WHOLE:?}", victim + 1)));
+        }
+        thread::sleep(SENT);
+    }
+}
+
 /// Puts that lie in the socket of a node that leads their groups, until others have gone on without it; then each is
 /// read elsewhere: what was acknowledged must be there. How many there were.
 fn puts_in_socket(herd: &Herd, field: &Field, victim: usize, witness: usize) -> Result<usize> {
-    let map = seen::map(herd, witness)?;
     let at = herd.place(victim);
+    let map = await_lead(herd, victim, witness)?;
     let leads = |register: &usize| members(&map, &field.name(*register)).first() == Some(&at);
     let registers: Vec<usize> = (0..REGISTERS).map(|_| field.own()).filter(leads).take(PUTS).collect();
     let doors = herd.on_clients(|| {

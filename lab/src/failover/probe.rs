@@ -141,9 +141,13 @@ pub(super) struct Probes {
     over: AtomicBool,
 }
 
-/// Makes the collection of caches, and the herd's first object: then its groups are dealt.
-pub(super) fn begin(node: SocketAddr) -> Result<()> {
-    Caller::own(&[node], PATIENCE)?.put("first", "object").map_err(|failed| Error::new(failed.why))?;
+/// The herd's first object: then its groups are dealt. Called where the clients are.
+pub(super) fn put_first(node: SocketAddr) -> Result<()> {
+    Caller::own(&[node], PATIENCE)?.put("first", "object").map_err(|failed| Error::new(failed.why))
+}
+
+/// Makes the collection of caches. Called where the clients are.
+pub(super) fn make_caches(node: SocketAddr) -> Result<()> {
     Asker::open(node)?.create(CACHE, r#"{"class":"cache"}"#).map(drop)
 }
 

@@ -1,15 +1,16 @@
 //! Line map: how long until each of many real nodes has a new map, from before the command that changes it is started.
-//! The change is that a node drains, and then that it does not any more; the herd has its groups, and hardly an object.
+//! The change is that a node drains, and then that it does not any more; the herd has its groups, and hardly an object. The
+//! nodes are on loopback: so many hosts that all know each other have more neighbours than the kernel holds by default.
 
-use std::process::Child;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::ask;
 use crate::error::{Error, Result};
 use crate::failover::table::{Of, Row};
-use crate::failover::{NODES, Run, WHOLE, probe};
+use crate::failover::{Run, WHOLE, probe};
 use crate::faults::seen;
+use crate::faults::strike::ends_well;
 use crate::nodes::Herd;
 
 const LINE: &str = "map";
@@ -29,10 +30,8 @@ impl Run<'_> {
     /// Starts the nodes, changes the map in rounds, and makes the row.
     pub(super) fn reach(&mut self) -> Result<()> {
         let nodes = usize::from(self.options.processes);
-        self.end_herd(nodes)?;
-        let shape = self.shape(nodes, 1, MEMORY, self.dir.join("many"))?;
-        let herd = Herd::start(shape, self.hosts.take())?;
-        herd.on_clients(|| probe::begin(herd.place(0)))?;
+        let herd = Herd::start(self.shape(nodes, 1, MEMORY, self.dir.join("many"))?, None)?;
+        herd.on_clients(|| probe::put_first(herd.place(0)))?;
         herd.wait_whole(0, WHOLE)?;
         let mut times_ms = Vec::new();
         for round in 0..self.options.long_rounds() as usize {
@@ -43,8 +42,7 @@ impl Run<'_> {
         }
         let what = format!("a changed map is at {nodes} nodes");
         self.rows.push(Row::times(LINE, what, &times_ms, &[(Of::Max, BAR_MS)]));
-        self.herd = Some(herd);
-        self.end_herd(NODES)
+        Ok(())
     }
 }
 
@@ -56,22 +54,11 @@ fn change(herd: &Herd, victim: usize, cancels: bool) -> Result<f64> {
     let changed = await_newer(herd, before);
     let reached = changed.and_then(|()| await_everywhere(herd, before + 1));
     let took_ms = begun.elapsed().as_secs_f64() * 1e3;
-    end(&mut command)?;
+    // Its log says why there may be no new map.
+    ends_well(&mut command, WHOLE)?;
     reached?;
     println!("  map {} is everywhere after {took_ms:.0} ms", before + 1);
     Ok(took_ms)
-}
-
-/// The command has done what it was to do; that it waits for more is no matter.
-fn end(command: &mut Child) -> Result<()> {
-    let begun = Instant::now();
-    while command.try_wait()?.is_none() {
-        if begun.elapsed() > PATIENCE {
-            command.kill()?;
-        }
-        thread::sleep(LOOK);
-    }
-    Ok(())
 }
 
 /// The epoch of a node's map.

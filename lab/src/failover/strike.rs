@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::ask::Asker;
 use crate::error::{Error, Result};
+use crate::failover::paused::await_lead;
 use crate::failover::probe::{CACHE, PATIENCE, Probes};
 use crate::failover::table::{NEVER_MS, Of, Row};
 use crate::failover::{LEASE, Run, WHOLE};
@@ -126,7 +127,7 @@ impl Waits {
 /// One blow, until the herd is whole again; how many objects were lost.
 fn strike_once(herd: &Herd, way: Way, victim: usize, waits: &mut [Waits]) -> Result<u64> {
     let witness = if victim == 1 { 2 } else { 1 };
-    let map = seen::map(herd, 0)?;
+    let map = await_lead(herd, victim, 0)?;
     let [leads, backs] = roles(&map, herd, victim);
     let caches = if way == Way::Kill { caches(&map, herd, victim)? } else { (0, Vec::new()) };
     let groups = [&leads[..], &backs].concat();

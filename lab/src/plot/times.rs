@@ -83,20 +83,17 @@ impl Scale {
     }
 }
 
-/// Marks of one arm stand in rows of their own, so that their words do not run into each other.
+/// The row of each mark's words, from below: above those of all marks whose lines would run through them.
 fn rows(marks: &[Mark], x: impl Fn(f64) -> f64) -> Vec<usize> {
-    let mut ends: Vec<f64> = Vec::new();
-    let mut places = Vec::new();
-    for mark in marks {
-        let (from, width) = (x(mark.second), 6.4 * mark.label.chars().count() as f64 + 12.0);
-        let row = ends.iter().position(|end| *end <= from).unwrap_or(ends.len());
-        if row == ends.len() {
-            ends.push(0.0);
-        }
-        ends[row] = from + width;
-        places.push(row);
+    let mut order: Vec<usize> = (0..marks.len()).collect();
+    order.sort_by(|one, other| marks[*other].second.total_cmp(&marks[*one].second));
+    let mut rows = vec![0; marks.len()];
+    for (done, &mark) in order.iter().enumerate() {
+        let end = x(marks[mark].second) + 6.4 * marks[mark].label.chars().count() as f64 + 12.0;
+        let crossing = order[..done].iter().filter(|right| x(marks[**right].second) < end);
+        rows[mark] = crossing.map(|right| rows[*right] + 1).max().unwrap_or(0);
     }
-    places
+    rows
 }
 
 fn paint(arm: &str) -> &'static str {
@@ -107,7 +104,8 @@ fn paint(arm: &str) -> &'static str {
 pub(super) fn to_svg(chart: &Times) -> String {
     let seconds = chart.panels.iter().flat_map(|panel| &panel.series).map(|series| series.values.len()).max();
     let last = seconds.unwrap_or(1).max(2) as f64;
-    let right = WIDTH - 24.0;
+    // What is written at the last mark has room.
+    let right = WIDTH - 120.0;
     let x = |second: f64| LEFT + (right - LEFT) * second / last;
     let rows = rows(&chart.marks, x);
     let top = 64.0 + MARK_ROW * (rows.iter().max().map_or(0, |row| row + 1)) as f64;
@@ -210,7 +208,7 @@ mod tests {
 
     #[test]
     fn words_of_marks_do_not_run_into_each_other() {
-        assert_eq!(rows(&chart().marks, |second| second * 10.0), [0, 1, 0]);
+        assert_eq!(rows(&chart().marks, |second| second * 10.0), [1, 0, 0]);
     }
 
     #[test]

@@ -63,7 +63,7 @@ pub(super) fn run(figure: &mut Figure, rate_per_s: Option<f64>) -> Result<Story>
                 Ok(None)
             })?;
             keep(figure, &foreground, (REDIS_CLUSTER, "before"), &before, &[])?;
-            let mut marks = vec![(sys::monotonic_ns(), "Redis: a fourth master".to_owned())];
+            let mut marks = vec![(sys::monotonic_ns(), "Redis: 4th master".to_owned())];
             let join = stretch(figure, &foreground, || {
                 on_clients(&|| meet(&addresses, buses[0]))?;
                 let from_ns = sys::monotonic_ns();
