@@ -163,7 +163,7 @@ fn each_figure_can_be_measured() {
     // It is not there the first time.
     fs::remove_dir_all(&out).ok();
     let (herd, out) = (release.join("herd").display().to_string(), out.display().to_string());
-    for figure in ["hoc-throughput", "hoc-speedup", "hoc-mixed", "adhoc-array", "peers"] {
+    for figure in ["hoc-throughput", "hoc-speedup", "hoc-mixed", "adhoc-array", "herd-elastic", "peers"] {
         let output = lab(&["figure", figure, "--short", "--herd", &herd, "--out", &out]);
         let printed = text(&output.stdout) + &text(&output.stderr);
         assert!(output.status.success() && printed.contains("0 runs failed"), "{printed}");
@@ -173,7 +173,22 @@ fn each_figure_can_be_measured() {
         .map(|entry| entry.expect("readable").file_name().to_string_lossy().into_owned())
         .collect();
     let count = |ending: &str| files.iter().filter(|file| file.ends_with(ending)).count();
-    assert_eq!((count(".jsonl"), count(".svg")), (5, 7), "{files:?}");
+    assert_eq!((count(".jsonl"), count(".svg")), (6, 8), "{files:?}");
+}
+
+/// How long nodes that fall are missed is measured elsewhere; here each line must be measured, and nothing be wrong.
+#[test]
+fn nothing_is_wrong_when_nodes_fall() {
+    let _alone = alone();
+    let release = Path::new(LAB).parent().expect("a program is in a directory");
+    let path = |name: &str| release.join(name).display().to_string();
+    let output = lab(&["failover", "--short", "--herd", &path("herd"), "--out", &path("failover-short")]);
+    let printed = text(&output.stdout) + &text(&output.stderr);
+    assert!(output.status.success(), "{printed}");
+    for line in ["kill", "stop", "warden", "paused", "map", "idle", "rolling"] {
+        let is_row = |row: &str| row.split_whitespace().nth(1) == Some(line);
+        assert!(printed.lines().any(is_row), "no row of {line}:\n{printed}");
+    }
 }
 
 #[test]

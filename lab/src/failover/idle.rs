@@ -51,7 +51,7 @@ impl Run<'_> {
         }
         let minutes = time.as_secs_f64() / 60.0;
         let what = format!("looks at the control store of an idle herd in {minutes:.1} minutes that found it written");
-        self.rows.push(Row::failures(LINE, what, looks, changes));
+        self.rows.push(Row::wrongs(LINE, what, looks, changes));
         Ok(())
     }
 }

@@ -50,8 +50,8 @@ impl Run<'_> {
         let (stale, lost) = wrong(&field);
         let what = "pauses beyond the lease with a get in the socket, its object written elsewhere: old values told";
         let rows = vec![
-            Row::failures(LINE, what, gets, stale),
-            Row::failures(LINE, "puts in the socket: acknowledged, and others do not have them", puts, lost),
+            Row::wrongs(LINE, what, gets, stale),
+            Row::wrongs(LINE, "puts in the socket: acknowledged, and others do not have them", puts, lost),
         ];
         self.rows.extend(rows);
         Ok(())

@@ -1,8 +1,9 @@
 //! Who writes while nodes fall: for each group two clients, one of Herd's own and one of memcached's protocol at a node
 //! that is left alone, each with an object of that group, written again and again with rising numbers.
 //!
-//! **Writes are back** in a group, for a client, when a write that it began after the blow is acknowledged; what was
-//! under way at the blow does not count, since its reply may have been on the way. So what such a write is held up for
+//! **Writes are back** in a group, for a client, when a write that it began after the blow had fallen is
+//! acknowledged; time counts from before the blow. What was under way then does not count, since its reply may have
+//! been on the way. So what such a write is held up for
 //! counts in full. In the end each object is read, and must have what was acknowledged last.
 
 use std::net::SocketAddr;

@@ -50,7 +50,7 @@ impl Run<'_> {
             })?;
             let (count, failed, wrong) = foreground.counts();
             rows.push(Row::failures(LINE, format!("requests while all nodes are restarted, {kind}"), count, failed));
-            rows.push(Row::failures(LINE, format!("wrong replies meanwhile, {kind}"), count, wrong));
+            rows.push(Row::wrongs(LINE, format!("wrong replies meanwhile, {kind}"), count, wrong));
         }
         self.rows.extend(rows);
         Ok(())

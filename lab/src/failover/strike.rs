@@ -110,7 +110,7 @@ impl Run<'_> {
         }
         let mut rows: Vec<Row> = waits.iter().map(|waits| waits.row(way)).collect();
         let writers = waits.iter().map(|waits| waits.times_ms.len()).sum();
-        rows.push(Row::failures(way.word(), "acknowledged writes are there in the end", writers, lost));
+        rows.push(Row::wrongs(way.word(), "acknowledged writes are there in the end", writers, lost));
         self.rows.extend(rows);
         Ok(())
     }
@@ -133,7 +133,7 @@ fn strike_once(herd: &Herd, way: Way, victim: usize, waits: &mut [Waits]) -> Res
     let groups = [&leads[..], &backs].concat();
     let (nodes, plain) = (herd.addresses(), herd.place(witness));
     let probes = Probes::new(&map, &groups, (caches.0, &caches.1), &nodes, plain)?;
-    let (struck_ns, all_back) = thread::scope(|scope| {
+    let (struck_ns, felt_ns, all_back) = thread::scope(|scope| {
         let writing = scope.spawn(|| {
             herd.on_clients(|| {
                 probes.run();
@@ -153,13 +153,13 @@ fn strike_once(herd: &Herd, way: Way, victim: usize, waits: &mut [Waits]) -> Res
     };
     for waits in waits.iter_mut() {
         for probe in probes.all.iter().filter(|it| it.is_own == waits.is_own && role(&it.group) == waits.role) {
-            let back_ms = probe.back_ns(struck_ns).map_or(NEVER_MS, |back_ns| (back_ns - struck_ns) as f64 / 1e6);
+            let back_ms = probe.back_ns(felt_ns).map_or(NEVER_MS, |back_ns| (back_ns - struck_ns) as f64 / 1e6);
             waits.times_ms.push(back_ms);
             waits.failed += probe.told_since(struck_ns).iter().filter(|told| told.why.is_some()).count() as u64;
         }
     }
     let (_, failed) = probes.count(struck_ns, |_| true);
-    let slowest = probes.all.iter().filter_map(|probe| probe.back_ns(struck_ns)).max().unwrap_or(struck_ns);
+    let slowest = probes.all.iter().filter_map(|probe| probe.back_ns(felt_ns)).max().unwrap_or(struck_ns);
     let slowest_ms = (slowest - struck_ns) / 1_000_000;
     let all = if all_back { "all back" } else { "NOT all back" };
     println!("  {} of node {}: {all} after {slowest_ms} ms, {failed} requests failed", way.word(), victim + 1);
@@ -167,8 +167,8 @@ fn strike_once(herd: &Herd, way: Way, victim: usize, waits: &mut [Waits]) -> Res
     herd.on_clients(|| Ok(probes.look()))
 }
 
-/// The blow, and what undoes it when writes are back: when it fell, and whether all were back.
-fn blow(herd: &Herd, way: Way, victim: usize, probes: &Probes) -> Result<(u64, bool)> {
+/// The blow, and what undoes it when writes are back: when it began and when it had fallen, and whether all were back.
+fn blow(herd: &Herd, way: Way, victim: usize, probes: &Probes) -> Result<(u64, u64, bool)> {
     let begun = Instant::now();
     let struck_ns = sys::monotonic_ns();
     match way {
@@ -176,8 +176,8 @@ fn blow(herd: &Herd, way: Way, victim: usize, probes: &Probes) -> Result<(u64, b
         Way::Stop => seen::stop(herd.pid(victim))?,
         Way::Cut => plug(herd, victim, false)?,
     }
-    // The caches of a node that is killed may be away for longer; beyond the deadline nothing is measured.
-    let all_back = probes.await_back(struck_ns, PATIENCE + LEASE);
+    let felt_ns = sys::monotonic_ns();
+    let all_back = probes.await_back(felt_ns, PATIENCE + LEASE);
     if way != Way::Kill {
         thread::sleep(AWAY.saturating_sub(begun.elapsed()));
     }
@@ -186,7 +186,7 @@ fn blow(herd: &Herd, way: Way, victim: usize, probes: &Probes) -> Result<(u64, b
         Way::Stop => sys::signal(herd.pid(victim), libc::SIGCONT)?,
         Way::Cut => plug(herd, victim, true)?,
     }
-    Ok((struck_ns, all_back))
+    Ok((struck_ns, felt_ns, all_back))
 }
 
 fn plug(herd: &Herd, node: usize, plugged: bool) -> Result<()> {

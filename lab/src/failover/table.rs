@@ -21,6 +21,8 @@ pub(crate) struct Row {
     /// Requests that failed, or things that were wrong: any is one too many, where `failures_count`.
     pub(crate) failed: u64,
     pub(crate) failures_count: bool,
+    /// What failed was wrong, and not merely refused or late.
+    pub(crate) is_wrong: bool,
     /// What was held against what.
     pub(crate) bars: Vec<Bar>,
 }
@@ -62,13 +64,19 @@ impl Row {
             max_ms: max,
             failed: 0,
             failures_count: false,
+            is_wrong: false,
             bars: bars.iter().map(bar).collect(),
         }
     }
 
-    /// Requests, or looks, of which none may fail.
+    /// Requests of which none may fail.
     pub(crate) fn failures(line: &str, what: impl Into<String>, count: usize, failed: u64) -> Self {
         Self { count, failed, failures_count: true, ..Self::times(line, what, &[], &[]) }
+    }
+
+    /// Looks at what was told, or is there in the end, of which none may be wrong.
+    pub(crate) fn wrongs(line: &str, what: impl Into<String>, count: usize, wrong: u64) -> Self {
+        Self { is_wrong: true, ..Self::failures(line, what, count, wrong) }
     }
 
     /// Whether all bars are met, and something was measured.

@@ -52,7 +52,7 @@ impl Run<'_> {
             Row::failures(LINE, others, count, failed),
             back("Herd's client", own),
             back("memcached client of another node", plain),
-            Row::failures(LINE, "acknowledged writes are there in the end", own.len() + plain.len(), seen.lost),
+            Row::wrongs(LINE, "acknowledged writes are there in the end", own.len() + plain.len(), seen.lost),
         ];
         self.rows.extend(rows);
         Ok(())
