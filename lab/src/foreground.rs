@@ -36,6 +36,9 @@ pub(crate) struct Ended {
     pub(crate) due_ns: u64,
     pub(crate) ended_ns: u64,
     pub(crate) is_well: bool,
+    is_put: bool,
+    /// Of the client that asked: the number of its crew.
+    crew: usize,
 }
 
 /// Clients of one kind.
@@ -166,7 +169,7 @@ impl Foreground {
                     let schedule = schedule.clone();
                     let random = Random::new(seed * 1_000 + (number * 100 + thread) as u64);
                     let callers = crew.callers.iter().map(Caller::renewed).collect();
-                    scope.spawn(move || self.ask_on(callers, crew.share, &schedule, random));
+                    scope.spawn(move || self.ask_on(callers, (number, crew.share), &schedule, random));
                 }
             }
         });
@@ -180,7 +183,13 @@ impl Foreground {
         self.over.load(Ordering::Relaxed)
     }
 
-    fn ask_on(&self, mut callers: Vec<Caller>, share: f64, schedule: &Mutex<(f64, Random)>, mut random: Random) {
+    fn ask_on(
+        &self,
+        mut callers: Vec<Caller>,
+        (crew, share): (usize, f64),
+        schedule: &Mutex<(f64, Random)>,
+        mut random: Random,
+    ) {
         let mut heard = 0;
         loop {
             let due_ns = {
@@ -199,10 +208,16 @@ impl Foreground {
                 return;
             }
             let caller = self.enter(&mut callers, &mut heard, &mut random);
-            let asked = self.ask(&mut callers[caller], &mut random);
+            let is_put = random.below(PUT_EACH) == 0;
+            let asked = if is_put {
+                self.put(&mut callers[caller], &mut random)
+            } else {
+                self.get(&mut callers[caller], &mut random)
+            };
             self.leave(&callers[caller]);
             let mut board = lock(&self.board);
-            board.ended.push(Ended { due_ns, ended_ns: sys::monotonic_ns(), is_well: asked.is_ok() });
+            let ended_ns = sys::monotonic_ns();
+            board.ended.push(Ended { due_ns, ended_ns, is_well: asked.is_ok(), is_put, crew });
             if let Err((why, is_wrong)) = asked {
                 *if is_wrong { &mut board.wrong } else { &mut board.failed } += 1;
                 if board.why.len() < DESCRIBED {
@@ -250,11 +265,8 @@ impl Foreground {
         Ok(())
     }
 
-    /// One request: why it failed, and whether the reply was wrong.
-    fn ask(&self, caller: &mut Caller, random: &mut Random) -> Result<(), (String, bool)> {
-        if random.below(PUT_EACH) == 0 {
-            return self.put(caller, random);
-        }
+    /// One get: why it failed, and whether the reply was wrong.
+    fn get(&self, caller: &mut Caller, random: &mut Random) -> Result<(), (String, bool)> {
         let object = &self.objects[random.below(self.objects.len() as u64) as usize];
         let (name, must) = {
             let object = lock(object);
@@ -294,9 +306,18 @@ impl Foreground {
 
     /// The 99th percentile of what was due in that time, in milliseconds; none if nothing was.
     pub(crate) fn p99_ms(&self, from_ns: u64, to_ns: u64) -> Option<f64> {
+        self.p99_of_ms(from_ns, to_ns, |_| true)
+    }
+
+    /// The same of gets, or of puts, of one crew.
+    pub(crate) fn p99_kind_ms(&self, from_ns: u64, to_ns: u64, crew: usize, is_put: bool) -> Option<f64> {
+        self.p99_of_ms(from_ns, to_ns, |ended| ended.crew == crew && ended.is_put == is_put)
+    }
+
+    fn p99_of_ms(&self, from_ns: u64, to_ns: u64, counts: impl Fn(&Ended) -> bool) -> Option<f64> {
         let mut latencies = Latencies::new();
         let board = lock(&self.board);
-        let within = board.ended.iter().filter(|ended| (from_ns..to_ns).contains(&ended.due_ns));
+        let within = board.ended.iter().filter(|ended| (from_ns..to_ns).contains(&ended.due_ns) && counts(ended));
         within.for_each(|ended| latencies.record(ended.ended_ns - ended.due_ns));
         (latencies.count() > 0).then(|| latencies.percentile_us(99.0) / 1e3)
     }
@@ -329,7 +350,7 @@ mod tests {
     #[test]
     fn times_are_taken_of_what_was_due_then() {
         let foreground = Foreground::new(1, 1_000, 1.0);
-        let ended = |due_ns, ended_ns| Ended { due_ns, ended_ns, is_well: true };
+        let ended = |due_ns, ended_ns| Ended { due_ns, ended_ns, is_well: true, is_put: false, crew: 0 };
         lock(&foreground.board).ended = vec![ended(0, 5_000_000), ended(1_000_000_000, 1_200_000_000)];
         let p99 = foreground.p99_ms(0, 1_000_000_000).expect("one was due");
         assert!((p99 / 5.0 - 1.0).abs() < 0.01, "{p99}");

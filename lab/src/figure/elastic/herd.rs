@@ -48,6 +48,8 @@ struct Moved {
     seconds: f64,
     bytes: u64,
     idle: f64,
+    /// Of the bytes, those that had come when the command said that it was done.
+    told_bytes: u64,
 }
 
 /// Measures it all; the story under load, and the requests each second of it.
@@ -105,6 +107,7 @@ fn alone(figure: &mut Figure, herd: &Herd, bytes: f64) -> Result<()> {
         let values = [
             ("seconds", moved.seconds),
             ("MB moved", moved.bytes as f64 / 1e6),
+            ("MB moved when told", moved.told_bytes as f64 / 1e6),
             ("MB/s moved", mb_s),
             ("MB/s iperf3", line_mb_s.unwrap_or(f64::NAN)),
             ("idle", moved.idle),
@@ -138,12 +141,18 @@ fn moved(figure: &Figure, herd: &Herd, begin: impl FnOnce() -> Result<Option<std
     let mut command = begin()?;
     await_moves(herd, BEGINS)?;
     let (first_ns, before) = (sys::monotonic_ns(), Processor::now(figure.awake.pid())?);
-    let (last_ns, bytes) = await_still(herd)?;
     if let Some(command) = &mut command {
         ends_well(command, MOVED)?;
     }
+    let told = received(herd)?;
+    let (last_ns, bytes) = await_still(herd)?;
     let idle = Processor::now(figure.awake.pid())?.since(before).idle;
-    Ok(Moved { seconds: (last_ns - first_ns) as f64 / 1e9, bytes: bytes - received_before, idle })
+    Ok(Moved {
+        seconds: (last_ns - first_ns) as f64 / 1e9,
+        bytes: bytes - received_before,
+        idle,
+        told_bytes: told - received_before,
+    })
 }
 
 /// What the nodes' interfaces have received so far.
@@ -195,7 +204,7 @@ fn under_load(figure: &mut Figure, herd: &Herd, foreground: &Foreground) -> Resu
     gauge(herd, foreground)?;
     let begun_ns = sys::monotonic_ns();
     let mut marks = Vec::new();
-    let mut mark = |label: &str| marks.push((sys::monotonic_ns(), label.to_owned()));
+    let mut mark = |at_ns: u64, label: &str| marks.push((at_ns, label.to_owned()));
     let pause = quiet(figure);
     let links = (sent(herd)?, received(herd)?, Instant::now());
     let before = stretch(figure, foreground, || rest(pause))?;
@@ -203,7 +212,7 @@ fn under_load(figure: &mut Figure, herd: &Herd, foreground: &Foreground) -> Resu
     let share = bits(sent(herd)? - links.0).max(bits(received(herd)? - links.1)) / LINK.0 as f64;
     keep(figure, foreground, (ARM, "before"), &before, &[("share of links", share)])?;
 
-    mark("node 4 joins");
+    mark(sys::monotonic_ns(), "node 4 joins");
     let join = stretch(figure, foreground, || {
         herd.start_node(NEWCOMER)?;
         await_moves(herd, BEGINS)?;
@@ -211,21 +220,21 @@ fn under_load(figure: &mut Figure, herd: &Herd, foreground: &Foreground) -> Resu
         Ok(Some((from_ns, await_still(herd)?.0)))
     })?;
     keep(figure, foreground, (ARM, "join"), &join, &[])?;
-    mark("has its share");
+    mark(join.to_ns, "has its share");
     thread::sleep(pause / 2);
 
-    mark("node 2 drains");
+    mark(sys::monotonic_ns(), "node 2 drains");
     let drain = stretch(figure, foreground, || {
         let from_ns = sys::monotonic_ns();
         ends_well(&mut herd.drain(DRAINED, 0, false)?, MOVED)?;
         Ok(Some((from_ns, sys::monotonic_ns())))
     })?;
     keep(figure, foreground, (ARM, "drain"), &drain, &[])?;
-    mark("drained");
+    mark(drain.to_ns, "drained");
     herd.let_go(DRAINED, 0, FORGOTTEN)?;
     thread::sleep(pause / 2);
 
-    mark("node 4 killed");
+    mark(sys::monotonic_ns(), "node 4 killed");
     let back = stretch(figure, foreground, || {
         herd.kill(KILLED)?;
         thread::sleep(DEAD);
@@ -234,7 +243,7 @@ fn under_load(figure: &mut Figure, herd: &Herd, foreground: &Foreground) -> Resu
         Ok(None)
     })?;
     keep(figure, foreground, (ARM, "killed and back"), &back, &[])?;
-    mark("has its copies again");
+    mark(back.to_ns, "has its copies again");
     thread::sleep(pause / 2);
     Ok(Story { arm: ARM, begun_ns, marks, seconds: seconds(foreground, begun_ns) })
 }

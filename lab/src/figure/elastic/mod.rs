@@ -42,6 +42,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Threads of each kind of client.
 const THREADS: usize = 24;
 
+/// By the number of the crew: Herd's own client, or Redis's, and memcached's clients.
+const KINDS: [(usize, bool, &str); 4] = [
+    (0, false, "p99 ms of gets, own"),
+    (0, true, "p99 ms of puts, own"),
+    (1, false, "p99 ms of gets, memcached"),
+    (1, true, "p99 ms of puts, memcached"),
+];
+
 const MOVED_MAX: f64 = 1.05;
 const RATE_MIN: f64 = 0.7;
 const P99_MAX: f64 = 2.0;
@@ -171,6 +179,10 @@ fn keep(
     ]
     .into();
     values.extend(p99_ms.map(|p99_ms| ("p99 ms", p99_ms)));
+    for (crew, is_put, name) in KINDS {
+        let p99_ms = foreground.p99_kind_ms(stretch.from_ns, stretch.to_ns, crew, is_put);
+        values.extend(p99_ms.map(|p99_ms| (name, p99_ms)));
+    }
     values.extend(more.iter().copied());
     println!("  {arm}, {group}: {seconds:.1} s, {requests} requests, {failed} failed, {wrong} wrong, {values:.3?}");
     if stretch.shares.idle < IDLE_MIN {
