@@ -1,6 +1,6 @@
 //! Line map: how long until each of many real nodes has a new map, from before the command that changes it is started.
-//! The change is that a node drains, and then that it does not any more; the herd has its groups, and hardly an object. The
-//! nodes are on loopback: so many hosts that all know each other have more neighbours than the kernel holds by default.
+//! The change is that a node drains, and then that it does not any more; the herd has its groups, and hardly an object.
+//! The nodes are on loopback: so many hosts that all know each other have more neighbours than the kernel holds.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
-//! (herd-elastic) A herd of three nodes with two copies of each object, on links of 200 Mbit/s, grows and shrinks under
-//! load: a fourth node joins, another one drains, one is killed and comes back empty. Beside it a Redis Cluster of three
-//! masters gets a fourth one, and its share of the slots.
+//! (herd-elastic) A herd of three nodes with two copies of each object, on links of 200 Mbit/s, grows and shrinks
+//! under load: a fourth node joins, another one drains, one is killed and comes back empty. Beside it a Redis Cluster
+//! of three masters gets a fourth one, and its share of the slots.
 //!
 //! **Foreground** (`foreground`): one put to four gets of 64 KiB objects, half of them by Herd's own client, the other
 //! half by memcached's protocol at two nodes that stay. Its rate is set once, before anything befalls the herd, so that
@@ -8,9 +8,10 @@
 //! the same rate.
 //!
 //! **Bytes moved** are counted without a foreground, as the sum of what the interfaces of all nodes receive, headers
-//! and beats included, from the command until the last copy is there; what must move is `copies x bytes / N`. The **rate of moving**
-//! is what must move over the time from the first copy to the last, and stands beside iperf3 over the same link in the same run. Then node 4 is taken
-//! out again, and all is done once more under load: there failures and the 99th percentile are judged.
+//! and beats included, from the command until no copy has moved for 4 s: so what is moved once more afterwards, to
+//! even shares out, counts too. What must move is `copies x bytes / N`. The **rate of moving** is what must move over
+//! the time from the first copy to the last, and stands beside iperf3 over the same link in the same run. Then node 4
+//! is taken out again, and all is done once more under load: there failures and the 99th percentile are judged.
 
 mod herd;
 mod redis;
