@@ -2,8 +2,8 @@
 //! (PROTOCOL.md §1.14). The answer is put in a [`Slot`], and who waits for it is resumed; a session that is gone leaves
 //! its slot to nobody.
 //!
-//! Each request ends: by the answer, by the loss of its link, or by time. One to which it is answered that the warden is
-//! elsewhere was not done, and is asked again, of wherever it is by then: it may be on its way to another node.
+//! Each request ends: by the answer, by the loss of its link, or by time. One to which it is answered that the warden
+//! is elsewhere was not done, and is asked again, of wherever it is by then: it may be on its way to another node.
 
 use crate::context::Context;
 use crate::link::{NoLink, Note};

@@ -1,7 +1,7 @@
 //! Control stores that go from this node to another one, or come here (PROTOCOL.md §1.16).
 //!
-//! The warden's thread asks, by [`Runner`]; a loop sends it over its link and hands the answer back. What comes here the
-//! thread that takes maps does: it writes the copy to this node's directory, and starts the warden over it.
+//! The warden's thread asks, by [`Runner`]; a loop sends it over its link and hands the answer back. What comes here
+//! the thread that takes maps does: it writes the copy to this node's directory, and starts the warden over it.
 
 use super::{Member, Outlets};
 use crate::context::{Context, Shared};

@@ -114,8 +114,8 @@ impl Journal {
         drop(mem::replace(&mut self.stopped, stopped));
     }
 
-    /// Groups that have fewer copies than they should, while they get them back. What passes soon, as where a node hands
-    /// over and ends, is not told.
+    /// Groups that have fewer copies than they should, while they get them back. What passes soon, as where a node
+    /// hands over and ends, is not told.
     fn short(&mut self, map: &Map, now_ms: u64, lines: &mut Vec<String>) {
         if self.short.is_none() && self.whole == map.epoch {
             return;

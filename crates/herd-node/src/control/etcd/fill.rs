@@ -16,7 +16,7 @@ use serde_json::json;
 const BATCH_BYTES: usize = CONTROL_TXN_MAX_BYTES / 2;
 
 impl Etcd {
-    /// Puts the copy of that move here, as nobody's yet. Refused where there is a herd, this one too, or something else.
+    /// Puts the copy of that move here, as nobody's yet. Refused where there is a herd, this one too, or anything.
     pub(crate) fn prepare(&mut self, id: MoveId, herd: HerdId, copy: &Snapshot) -> Result<(), ControlError> {
         let invalid = |text: String| ControlError::Invalid(text);
         let until = self.members.within(ETCD_SNAPSHOT_MS);
