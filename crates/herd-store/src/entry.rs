@@ -456,7 +456,7 @@ impl<'s> Entry<'s> {
     /// Takes the object out, since its time is over.
     #[cold]
     pub(crate) fn expire(&mut self) {
-        if self.seat() != Seat::Alone && !(self.seat() == Seat::Held && has(Bug::BackupExpires)) {
+        if !self.seat().is_own() && !(self.seat() == Seat::Held && has(Bug::BackupExpires)) {
             self.is_due = true;
             return;
         }

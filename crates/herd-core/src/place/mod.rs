@@ -6,10 +6,12 @@
 //! * [`plan`]: from the nodes and the copies wanted to replica groups and slots.
 //! * `mend`: what becomes of groups as nodes come and go.
 //! * `moves`: members that go from node to node.
+//! * `caches`: groups of class `cache`, which are given from node to node, empty.
 //!
 //! One warden writes maps; every node and every client that routes reads them. A [`Map`] that exists has passed all
 //! checks, wherever its bytes came from; so nothing that is asked of it can fail.
 
+mod caches;
 pub mod code;
 mod error;
 pub mod map;

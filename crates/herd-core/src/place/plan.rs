@@ -76,8 +76,10 @@ impl Draft {
                 continue;
             }
             for number in 0..spread.groups.len() {
-                if is_lost(&spread.groups[number]) {
-                    spread.renew(number, there);
+                match spread.kind {
+                    _ if !is_lost(&spread.groups[number]) => {}
+                    Kind::Kept => spread.renew(number, there),
+                    Kind::Cache => spread.open_cache(number, there),
                 }
             }
         }

@@ -203,8 +203,6 @@ pub enum Refusal {
         /// Nodes that would be there without it.
         nodes: usize,
     },
-    /// The node of this name keeps what collections of class `cache` hold, which does not move.
-    KeepsCache(String),
     /// Of collections.
     Collection(Error),
     /// Somebody else is the warden: who, if known. Ask there.
@@ -267,10 +265,6 @@ impl fmt::Display for Refusal {
             Refusal::Map(error) => error.fmt(f),
             Refusal::NoNode(name) => write!(f, "no node '{}': `herd nodes` shows all", quote(name.as_bytes())),
             Refusal::OldLife => f.write_str("the herd goes by another process of this node: it was started anew since"),
-            Refusal::KeepsCache(name) => {
-                let what = "keeps objects of class 'cache', and to move these is not in this version";
-                write!(f, "node '{}' {what}", quote(name.as_bytes()))
-            }
             Refusal::NoRoomFor { name, copies, nodes } => {
                 let (name, are) = (quote(name.as_bytes()), if *nodes == 1 { "node is" } else { "nodes are" });
                 write!(f, "node '{name}' can't be drained: {copies} copies are kept, and {nodes} other {are} there: ")?;
@@ -329,7 +323,6 @@ impl Refusal {
             | Refusal::NoNode(_)
             | Refusal::OldLife
             | Refusal::NoRoomFor { .. }
-            | Refusal::KeepsCache(_)
             | Refusal::Collection(_) => true,
         }
     }
@@ -358,7 +351,6 @@ impl From<Refusal> for Error {
                 ErrorKind::Unreachable
             }
             Refusal::NoNode(_) => ErrorKind::NotFound,
-            Refusal::KeepsCache(_) => ErrorKind::NotInVersion,
             Refusal::NoNumber(_) | Refusal::TooManyNodes | Refusal::Map(_) => ErrorKind::Full,
             Refusal::OtherHerd { .. }
             | Refusal::OldProtocol { .. }

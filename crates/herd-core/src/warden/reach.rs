@@ -17,6 +17,8 @@ pub(super) struct Reach {
     /// Those that may be taken out, and those that beat, in these lives.
     silent: Vec<(NodeId, u64)>,
     beating: Vec<(NodeId, u64)>,
+    /// Of the silent ones those whose groups of class `cache` may be given to others.
+    cold: Vec<(NodeId, u64)>,
     /// Those that are silent, in these lives, and since when without a pause.
     silent_since: BTreeMap<(NodeId, u64), u64>,
     /// Those whose process has ended, and which of their lives it was; until they join again.
@@ -87,6 +89,12 @@ impl Reach {
         let leaving = self.leaving(map, now_ms);
         let is_back = |node: &Node| node.state == NodeState::Down && !leaving.contains(&node.id);
         (of(&self.silent, &|node| map.counts(node)), of(&self.beating, &is_back))
+    }
+
+    /// The nodes of the map that have groups of class `cache` which may be given to others.
+    pub(super) fn cold(&self, map: &Map) -> Vec<NodeId> {
+        let is = |(id, life): &&(NodeId, u64)| map.node(*id).is_some_and(|node| node.incarnation == *life);
+        self.cold.iter().filter(is).map(|(id, _)| *id).filter(|id| map.has_caches(*id)).collect()
     }
 
     /// Those that drained, keep nothing any more and have ended: as many as one write has room for. Who is silent may
@@ -180,6 +188,12 @@ impl Warden {
         let since = silent.iter().map(|life| (*life, since.get(life).copied().unwrap_or(self.now_ms)));
         self.reach.silent_since = since.collect();
         (self.reach.silent, self.reach.beating) = (silent, beating);
+    }
+
+    /// Of those that may be taken out, the ones whose groups of class `cache` may be given to others
+    /// ([`Grants::cold`](crate::lease::Grants::cold)): told with each of [`Warden::beats`].
+    pub fn cold(&mut self, cold: Vec<(NodeId, u64)>) {
+        self.reach.cold = cold;
     }
 
     /// The process of a node has ended. What is said of another life than its present one changes nothing.

@@ -192,10 +192,6 @@ impl State {
     /// An error if what the node keeps has nowhere to go.
     fn check_drain(&self, node: &Node) -> Result<(), Refusal> {
         let name = node.name.clone();
-        let is_cache = |id: &GroupId| self.map.spread(id.spread).is_some_and(|spread| spread.kind == Kind::Cache);
-        if self.held && self.map.groups_of(node.id).any(|(id, _)| is_cache(&id)) {
-            return Err(Refusal::KeepsCache(name));
-        }
         let stay = self.map.nodes.iter().filter(|it| it.state == NodeState::Up && it.id != node.id).count();
         // What moves has a member more for a while.
         let copies = |id: GroupId| self.map.spread(id.spread).map_or(0, |spread| usize::from(spread.copies));

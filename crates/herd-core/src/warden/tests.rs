@@ -1,6 +1,7 @@
 //! The warden over a store in memory: one, that is asked; two, that race, with faults, from a seed.
 
 mod asked;
+mod caches;
 mod layout;
 mod leases;
 mod leave;

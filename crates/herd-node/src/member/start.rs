@@ -134,6 +134,9 @@ pub(crate) fn enter(entry: &Entry, me: &Own<'_>) -> Result<InHerd, StartError> {
     let (drawn, nonces) = (Drawn::new()?, Drawn::new()?);
     let mailbox = Arc::new(Mailbox::default());
     let (options, leases) = (options(entry, me), Leases::of_machine());
+    if options.etcd.is_some() {
+        leases.needed_always();
+    }
     if entry.join.is_empty() {
         let (pushes, tells) = (mailbox.clone(), mailbox.clone());
         let outlets = Outlets {

@@ -1,5 +1,6 @@
 //! The real binary over real sockets: command line, HTTP, memcached, limits.
 
+mod caches;
 mod cli;
 mod cp;
 mod ends;
