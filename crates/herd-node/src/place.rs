@@ -188,9 +188,44 @@ mod tests {
     use super::*;
     use crate::drive::World;
     use crate::tests::away::{herd, life};
+    use herd_store::{Given, NewObject};
     use std::cell::Cell;
     use std::sync::mpsc::channel;
     use std::time::Duration;
+
+    /// Also where it hears only that it has it again: another node may have answered for it meanwhile.
+    #[test]
+    fn what_is_of_class_cache_and_was_given_to_others_is_dropped() {
+        let (world, first) = (World::new(), Arc::new(herd(2)));
+        let (shared, now) = (&world.shared, Now { unix_ms: 1, uptime_s: 0 });
+        assert_eq!(shared.take_map(life(1), &first, true), Ok(true));
+        let names: Vec<String> = (0..400).map(|number| format!("k{number}")).collect();
+        let c = shared.store.collection("cache").expect("the map has it");
+        for name in &names {
+            let mut entry = shared.store.entry(&c, name.as_bytes(), now);
+            entry.put(&NewObject::of(Given::Small(b"v", None))).expect("there is room");
+        }
+        let there = |name: &&String| shared.store.entry(&c, name.as_bytes(), now).found().is_some();
+        assert_eq!(names.iter().filter(there).count(), 400);
+        let own = |slot: usize| first.spreads[1].group_of(slot).primary == Some(life(1).node);
+        let slot = |name: &String| shared.store.slot_of(&c, name.as_bytes());
+        let kept = |map: &Map, name: &String| own(slot(name)) && map.spreads[1].since(slot(name)) == 1 << 20;
+        // One of its groups goes, and comes back by a map that it never sees the one before of.
+        let gone = first.next(|draft| {
+            let its = draft.spreads[1].groups.iter_mut().find(|group| group.primary == Some(life(1).node));
+            its.into_iter().for_each(|group| (group.primary, group.eligible) = (None, Vec::new()));
+        });
+        let back = gone.expect("valid").next(|draft| draft.reopen(&first.nodes[..1]));
+        let back = Arc::new(back.expect("valid"));
+        assert_eq!(back.spreads[1].groups.iter().filter(|group| group.primary_since > 1 << 20).count(), 1);
+        // What another node has it has nothing of: it was put here by a test.
+        let before: Vec<&String> = names.iter().filter(|name| kept(&back, name)).collect();
+        assert_eq!(shared.take_map(life(1), &back, true), Ok(true));
+        assert!(before.iter().all(there), "what it has as before stays");
+        let anew = |name: &&String| own(slot(name)) && !kept(&back, name);
+        let anew: Vec<&String> = names.iter().filter(anew).collect();
+        assert!(!anew.is_empty() && !anew.iter().any(there), "and nothing else of its own is found");
+    }
 
     /// Loops ask for it with each request that they hand on.
     #[test]

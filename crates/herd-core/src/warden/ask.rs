@@ -266,9 +266,14 @@ impl fmt::Display for Refusal {
             Refusal::NoNode(name) => write!(f, "no node '{}': `herd nodes` shows all", quote(name.as_bytes())),
             Refusal::OldLife => f.write_str("the herd goes by another process of this node: it was started anew since"),
             Refusal::NoRoomFor { name, copies, nodes } => {
-                let (name, are) = (quote(name.as_bytes()), if *nodes == 1 { "node is" } else { "nodes are" });
-                write!(f, "node '{name}' can't be drained: {copies} copies are kept, and {nodes} other {are} there: ")?;
-                f.write_str("add a node first")
+                let name = quote(name.as_bytes());
+                let others = match nodes {
+                    0 => "no other node is".to_owned(),
+                    1 => "1 other node is".to_owned(),
+                    _ => format!("{nodes} other nodes are"),
+                };
+                let copies = if *copies == 1 { "1 copy is".to_owned() } else { format!("{copies} copies are") };
+                write!(f, "node '{name}' can't be drained: {copies} kept, and {others} there: add a node first")
             }
             Refusal::Collection(error) => error.fmt(f),
             Refusal::NotWarden(Some(name)) => write!(f, "the warden is {}: ask there", quote(name.as_bytes())),

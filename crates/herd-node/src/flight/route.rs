@@ -68,8 +68,8 @@ impl Context {
         let is_part = || seat == Seat::Led || self.shared.gates.is_shared(group) && is_known();
         match spread.group_of(key.slot()).primary {
             Some(node) if node != me.node => Where::Node(node),
-            Some(_) if is_part() => Where::Group(group),
             _ if spread.kind == place::Kind::Cache => Where::Soon,
+            Some(_) if is_part() => Where::Group(group),
             _ => Where::Nowhere,
         }
     }

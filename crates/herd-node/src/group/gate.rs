@@ -53,6 +53,7 @@ impl Gates {
     /// A map is taken, by which this node is `me`: closes what it does not decide for any more, or does anew. Called
     /// before seats are set, by one thread at a time.
     pub(crate) fn adopt(&self, me: Life, map: &Map) {
+        self.close_gone(map);
         for spread in &map.spreads {
             let slots =
                 self.slots[usize::from(spread.id)].get_or_init(|| (0..SLOTS).map(|_| AtomicU16::new(0)).collect());
@@ -62,6 +63,14 @@ impl Gates {
                 let lives = map.node(me.node).is_some_and(|node| node.incarnation == me.incarnation);
                 self.adopt_one(id, lives && has_part(me, spread, group), leads(me, group).filter(|_| lives));
             }
+        }
+    }
+
+    /// Of spread groups that the map has no more nobody decides anything.
+    fn close_gone(&self, map: &Map) {
+        for (spread, gates) in (0..).zip(&self.spreads).filter(|(id, _)| map.spread(*id).is_none()) {
+            let groups = gates.get().map_or(0, |gates| gates.len());
+            (0..groups).for_each(|number| self.adopt_one(GroupId { spread, number: number as u16 }, false, None));
         }
     }
 

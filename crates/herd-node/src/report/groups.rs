@@ -1,7 +1,7 @@
 //! Replica groups as people are told of them: which there are, what keeps them from taking writes, which lost what they
 //! held.
 
-use herd_core::place::{Group, GroupId, Map, NodeId, NodeState, Spread, Standing};
+use herd_core::place::{Group, GroupId, Kind, Map, NodeId, NodeState, Spread, Standing};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The groups of a spread group that have slots, and how many: a number may have been given up.
@@ -30,12 +30,27 @@ pub(super) fn why_stopped(
 
 /// Why nobody decides in a group.
 pub(crate) fn not_led(map: &Map, group: &Group) -> String {
+    let is_cache = map.spreads.iter().filter(|spread| spread.kind == Kind::Cache);
+    let is_cache = is_cache.flat_map(|spread| &spread.groups).any(|it| std::ptr::eq(it, group));
     match group.eligible[..] {
+        _ if is_cache => "it is of class cache, and is just being given to another node, empty".into(),
         [] => {
             "all nodes that had its objects were started anew: it opens anew, empty, when enough nodes are there".into()
         }
-        _ => format!("nobody leads it, and {} must: start what does not run", named(map, &group.eligible)),
+        [_] => {
+            format!("only {} has its objects: start that node again from its directory", named(map, &group.eligible))
+        }
+        _ => {
+            let names = named(map, &group.eligible);
+            format!("only {names} have its objects: start one of these again from its directory")
+        }
     }
+}
+
+/// Kept groups that nobody leads, and that wait for this node.
+pub(super) fn waiting_for(map: &Map, node: NodeId) -> usize {
+    let kept = map.spreads.iter().filter(|spread| spread.kind == Kind::Kept).flat_map(used);
+    kept.filter(|(_, group, _)| group.primary.is_none() && group.eligible.contains(&node)).count()
 }
 
 /// Who is being brought up to date, if anybody is.
