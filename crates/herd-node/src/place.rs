@@ -200,7 +200,7 @@ mod tests {
         let (shared, now) = (&world.shared, Now { unix_ms: 1, uptime_s: 0 });
         assert_eq!(shared.take_map(life(1), &first, true), Ok(true));
         let names: Vec<String> = (0..400).map(|number| format!("k{number}")).collect();
-        let c = shared.store.collection("cache").expect("the map has it");
+        let c = shared.store.collection(b"cache").expect("the map has it");
         for name in &names {
             let mut entry = shared.store.entry(&c, name.as_bytes(), now);
             entry.put(&NewObject::of(Given::Small(b"v", None))).expect("there is room");
