@@ -357,6 +357,9 @@ pub const COPIES_BUILT: u8 = 3;
 /// Members of one replica group: all copies, and some more that are on their way in while others leave.
 pub const GROUP_MEMBERS_MAX: usize = 16;
 
+/// Times that an operator gave up what groups held, of which the map tells: the latest ones.
+pub const GIVEN_UP_MAX: usize = 16;
+
 /// Addresses of one node: some networks, and a local socket.
 pub const NODE_ADDRESSES_MAX: usize = 8;
 

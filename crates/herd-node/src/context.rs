@@ -50,6 +50,8 @@ pub(crate) struct Shared {
     pub(crate) is_private: bool,
     /// Set when the node stops.
     pub(crate) stopping: AtomicBool,
+    /// Set when somebody asked it to stop.
+    pub(crate) told_to_end: AtomicBool,
     /// When it was started, which is when its clock began, ms since 1970.
     pub(crate) start_unix_ms: u64,
     /// The clock of memcached's tests.

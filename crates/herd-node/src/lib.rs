@@ -145,6 +145,11 @@ impl Node {
         self.threads.iter().any(JoinHandle::is_finished)
     }
 
+    /// Whether a client has asked it to stop: it is none of its herd soon.
+    pub fn is_told_to_end(&self) -> bool {
+        self.shared.told_to_end.load(Relaxed)
+    }
+
     /// Connections shed so far: too slow, or too many.
     pub fn shed(&self) -> u64 {
         self.loops.loops().iter().map(|remote| remote.stats.shed.load(Relaxed)).sum()
@@ -227,6 +232,7 @@ fn shared_as(config: Config, environment: &Environment, founded: Founded) -> io:
         config,
         loops: OnceLock::new(),
         stopping: AtomicBool::new(false),
+        told_to_end: AtomicBool::new(false),
         start_unix_ms: environment.unix_ms,
         debug_time: DebugTime::new(),
         flush_at_ms: AtomicU64::new(0),

@@ -5,7 +5,7 @@ use crate::exit::{Failure, NOT_SO, Outcome, REFUSED};
 use crate::objects::client;
 use crate::out;
 use crate::progress::Steps;
-use crate::view::gather;
+use crate::view::{gather, node_of};
 use herd_core::size;
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -59,7 +59,7 @@ fn check_saved(name: &str, node: &Value) -> Result<(), Failure> {
     let (groups, their) = if groups == 1 { ("1 group".into(), "its") } else { (format!("{groups} groups"), "their") };
     let text = format!(
         "drain: {name} has ended, and {groups} had {their} only copy there, which can't be given away: start it again \
-         from its directory (`herd group ls` shows which groups)"
+         from its directory, or give them up: `herd detach --now {name}`"
     );
     Err(Failure::new(REFUSED, text))
 }
@@ -104,8 +104,4 @@ fn wait(args: &DrainArgs, all: u64) -> Result<Value, Failure> {
         steps.at(all.saturating_sub(left), all);
         std::thread::sleep(AGAIN);
     }
-}
-
-fn node_of(status: &Value, name: &str) -> Option<Value> {
-    status["nodes"].as_array()?.iter().find(|node| node["name"] == name).cloned()
 }

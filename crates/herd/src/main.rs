@@ -2,6 +2,7 @@
 
 mod args;
 mod copy;
+mod detach;
 mod drain;
 mod exec;
 mod exit;
@@ -23,7 +24,7 @@ mod view;
 #[cfg(target_os = "linux")]
 mod witness;
 
-use args::{Args, CollectionCommand, Command};
+use args::{Args, CollectionCommand, Command, GroupCommand};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 use exit::{Failure, Outcome};
@@ -98,8 +99,12 @@ fn name(command: &Command) -> &'static str {
         Command::Ping(_) => "ping",
         Command::Nodes(_) => "nodes",
         Command::Status(_) => "status",
-        Command::Group(_) => "group ls",
+        Command::Group(options) => match options.command {
+            GroupCommand::Ls(_) => "group ls",
+            GroupCommand::Recover(_) => "group recover",
+        },
         Command::Drain(_) => "drain",
+        Command::Detach(_) => "detach",
         Command::Fsck(_) => "fsck",
         Command::Top(_) => "top",
         Command::Completion { .. } => "completion",
@@ -129,6 +134,7 @@ fn run(command: Command, literals: usize) -> Outcome {
         Command::Status(options) => view::status(&options),
         Command::Group(options) => view::group(&options.command),
         Command::Drain(options) => drain::run(&options),
+        Command::Detach(options) => detach::detach(&options),
         Command::Fsck(options) => fsck::run(&options),
         Command::Top(options) => top::run(&options),
         Command::Completion { shell } => {

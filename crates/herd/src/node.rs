@@ -45,7 +45,10 @@ pub(crate) fn run(args: &NodeArgs) -> Outcome {
     out::print(addrs.iter().map(|addr| format!("ready {addr}\n")).collect::<String>())?;
     wait(&node, &stop, &log);
     // From here on another signal says that it is not to wait for others.
-    let (is_told, since) = (stop.swap(false, Relaxed), Instant::now());
+    let (is_told, since) = (stop.swap(false, Relaxed) || node.is_told_to_end(), Instant::now());
+    if node.is_told_to_end() {
+        log.warn("it was told to end, by `herd detach`: it is taken out of the herd");
+    }
     match is_told {
         true => node.leave(|| stop.load(Relaxed), |line| log.info(line)),
         false => log.error("an event loop has ended by itself; the node stops"),
@@ -102,7 +105,7 @@ fn too_much(memory_bytes: u64, machine_bytes: u64) -> Option<String> {
 fn wait(node: &Node, stop: &AtomicBool, log: &Log) {
     let step = Duration::from_millis(50);
     let (mut told, mut since) = (0, Duration::ZERO);
-    while !stop.load(Relaxed) && !node.has_ended() {
+    while !stop.load(Relaxed) && !node.has_ended() && !node.is_told_to_end() {
         std::thread::sleep(step);
         since += step;
         if since >= REPORT_EVERY {

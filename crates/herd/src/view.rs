@@ -74,6 +74,11 @@ fn merged(mut all: Value, nodes: Vec<Value>, told: &[Option<Value>]) -> Value {
     all
 }
 
+/// Of what [`gather`] told: the node of that name.
+pub(crate) fn node_of(status: &Value, name: &str) -> Option<Value> {
+    status["nodes"].as_array()?.iter().find(|node| node["name"] == name).cloned()
+}
+
 /// Waits until each group takes writes and has all its copies; what the herd says of itself then.
 fn whole(herd: &HerdArgs) -> Result<Value, Failure> {
     let steps = Steps::new("groups have all their copies");
@@ -140,7 +145,10 @@ pub(crate) fn status(args: &StatusArgs) -> Outcome {
 }
 
 pub(crate) fn group(command: &GroupCommand) -> Outcome {
-    let GroupCommand::Ls(args) = command;
+    let args = match command {
+        GroupCommand::Ls(args) => args,
+        GroupCommand::Recover(args) => return crate::detach::recover(args),
+    };
     let mut status = client(&args.herd)?.status()?;
     let groups = match status["group_list"].take() {
         Value::Null => json!([]),

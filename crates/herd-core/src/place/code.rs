@@ -4,14 +4,14 @@
 //! A reader takes bytes from anybody: it is bounded by their number and by the limits of a map, never panics, and what
 //! it gives has passed all checks.
 
-use super::MapError;
 use super::map::{
     Collection, Draft, Group, Grows, HerdId, Kind, Map, Member, Node, NodeId, NodeState, Spread, Standing,
 };
+use super::{GivenUp, MapError};
 use crate::checksum::crc32c;
 use crate::collection::Spec;
 use crate::key::CollectionId;
-use crate::limits::{COLLECTIONS_MAX, MAP_MAX_BYTES, NODES_MAX, SLOTS, SPEC_MAX_BYTES, SPREADS_MAX};
+use crate::limits::{COLLECTIONS_MAX, GIVEN_UP_MAX, MAP_MAX_BYTES, NODES_MAX, SLOTS, SPEC_MAX_BYTES, SPREADS_MAX};
 use std::num::NonZeroU32;
 
 const MAGIC: [u8; 7] = *b"HERDMAP";
@@ -30,6 +30,7 @@ const SLOT_RUNS: u8 = 6;
 const COLLECTIONS_GONE: u8 = 7;
 const COLLECTIONS: u8 = 8;
 const LOSSES: u8 = 9;
+const GIVEN_UP: u8 = 10;
 
 impl Map {
     /// The whole map.
@@ -52,6 +53,7 @@ impl Map {
         write_spreads(&mut out, old, self);
         write_collections(&mut out, old, self);
         section(&mut out, LOSSES, |out| write_losses(out, old, self));
+        section(&mut out, GIVEN_UP, |out| write_given_up(out, old, self));
         let crc = crc32c(&out);
         put_u32(&mut out, crc);
         out
@@ -208,6 +210,16 @@ fn write_losses(out: &mut Vec<u8>, old: &Draft, new: &Draft) {
     }
 }
 
+/// All of it, if it is not as it was: it is short, and never falls to nothing.
+fn write_given_up(out: &mut Vec<u8>, old: &Draft, new: &Draft) {
+    for it in new.given_up.iter().filter(|_| old.given_up != new.given_up) {
+        put_u32(out, it.epoch);
+        put_u16(out, it.groups);
+        put_u64(out, it.unix_ms);
+        put_text(out, &it.who);
+    }
+}
+
 /// Runs of slots that changed and came to their groups in one epoch.
 fn write_slots(out: &mut Vec<u8>, old: Option<&Spread>, spread: &Spread) {
     let of = |spread: &Spread, slot: usize| (spread.slots[slot], spread.moved[slot]);
@@ -310,6 +322,9 @@ fn read(bytes: &[u8], base: impl FnOnce(HerdId) -> Draft) -> Result<Map, MapErro
         }
         last = tag;
         let mut items = Reader(reader.bytes(length)?);
+        if tag == GIVEN_UP {
+            draft.given_up.clear();
+        }
         while !items.0.is_empty() {
             read_item(tag, &mut items, &mut draft)?;
         }
@@ -343,6 +358,7 @@ fn read_item(tag: u8, items: &mut Reader<'_>, draft: &mut Draft) -> Result<(), M
         SLOT_RUNS => read_slots(items, draft),
         COLLECTIONS_GONE => take(&mut draft.collections, CollectionId(items.u64()?), |it| it.id),
         LOSSES => read_loss(items, draft),
+        GIVEN_UP => read_given_up(items, draft),
         COLLECTIONS => put(&mut draft.collections, read_collection(items)?, |it| it.id, COLLECTIONS_MAX),
         _ => items.bytes(items.0.len()).map(|_| ()),
     }
@@ -434,6 +450,15 @@ fn read_loss(items: &mut Reader<'_>, draft: &mut Draft) -> Result<(), MapError> 
     let spread = named(items.u16()?, draft)?;
     let number = items.u16()?;
     group_at(spread, number)?.lost = items.u32()?;
+    Ok(())
+}
+
+fn read_given_up(items: &mut Reader<'_>, draft: &mut Draft) -> Result<(), MapError> {
+    if draft.given_up.len() == GIVEN_UP_MAX {
+        return Err(MapError::Invalid("more of one kind than", GIVEN_UP_MAX as u64));
+    }
+    let (epoch, groups, unix_ms, who) = (items.u32()?, items.u16()?, items.u64()?, items.text()?);
+    draft.given_up.push(GivenUp { epoch, groups, unix_ms, who });
     Ok(())
 }
 

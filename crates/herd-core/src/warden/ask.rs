@@ -6,6 +6,7 @@ use crate::key::CollectionId;
 use crate::limits::{COPIES_BUILT, NODES_MAX};
 use crate::place::{GroupId, HerdId, Life, MapError, NodeId};
 use crate::replica::{GroupEpoch, Want};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Who a node is, over its restarts: random, kept in its own directory; of a node without one, drawn at each start.
@@ -71,6 +72,27 @@ impl Create {
     }
 }
 
+/// What is lost is to be given up: of a node, which goes from the herd, or of groups that wait for nodes which will not
+/// come back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GiveUp {
+    /// The node, by name; `None`: groups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Of groups, those of this spread group; `None`: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<u16>,
+    /// Of these, the one of this number; `None`: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<u16>,
+    /// It may lose objects.
+    pub accepts: bool,
+    /// Who asks.
+    pub who: String,
+    /// When, ms since 1970.
+    pub unix_ms: u64,
+}
+
 /// A request. Asked again, one that was done is answered as before, but for `Flush`, which flushes again, and
 /// `Destroy`, which finds nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,6 +121,8 @@ pub enum Ask {
         /// It stays.
         stays: bool,
     },
+    /// [`GiveUp`].
+    GiveUp(GiveUp),
     /// What the primaries of groups want, each in the view of that epoch: noted, and done with the next map, if it is
     /// the present view still. At most [`WANTS_MAX`](crate::limits::WANTS_MAX); told again until the map says so.
     Wants(Vec<(GroupId, GroupEpoch, Want)>),
@@ -128,6 +152,11 @@ pub enum Answer {
     },
     /// The node drains, or stays: the map says so.
     Drains,
+    /// So many groups lost what they held.
+    GaveUp {
+        /// How many.
+        groups: usize,
+    },
     /// It will be done, if it can be.
     Noted,
     /// The node leads nothing any more that another one can lead.
@@ -203,6 +232,10 @@ pub enum Refusal {
         /// Nodes that would be there without it.
         nodes: usize,
     },
+    /// The node of this name lives, or may.
+    Lives(String),
+    /// What so many groups hold would be lost, and it was not said that it may be.
+    WouldLose(usize),
     /// Of collections.
     Collection(Error),
     /// Somebody else is the warden: who, if known. Ask there.
@@ -275,6 +308,15 @@ impl fmt::Display for Refusal {
                 let copies = if *copies == 1 { "1 copy is".to_owned() } else { format!("{copies} copies are") };
                 write!(f, "node '{name}' can't be drained: {copies} kept, and {others} there: add a node first")
             }
+            Refusal::Lives(name) => {
+                let name = quote(name.as_bytes());
+                write!(f, "node '{name}' was heard a moment ago, and may answer for what it has: stop it, or wait 10 s")
+            }
+            Refusal::WouldLose(groups) => {
+                let (groups, hold) =
+                    if *groups == 1 { ("1 group".to_owned(), "holds") } else { (format!("{groups} groups"), "hold") };
+                write!(f, "what {groups} {hold} would be lost, and it was not said that it may be")
+            }
             Refusal::Collection(error) => error.fmt(f),
             Refusal::NotWarden(Some(name)) => write!(f, "the warden is {}: ask there", quote(name.as_bytes())),
             Refusal::NotWarden(None) => f.write_str("the herd has no warden at the moment: try again"),
@@ -313,6 +355,7 @@ impl Refusal {
             | Refusal::NotWarden(_)
             | Refusal::Missing(_)
             | Refusal::Away(_)
+            | Refusal::Lives(_)
             | Refusal::NotTold { .. } => false,
             Refusal::OtherHerd { .. }
             | Refusal::OldProtocol { .. }
@@ -328,6 +371,7 @@ impl Refusal {
             | Refusal::NoNode(_)
             | Refusal::OldLife
             | Refusal::NoRoomFor { .. }
+            | Refusal::WouldLose(_)
             | Refusal::Collection(_) => true,
         }
     }
@@ -356,6 +400,8 @@ impl From<Refusal> for Error {
                 ErrorKind::Unreachable
             }
             Refusal::NoNode(_) => ErrorKind::NotFound,
+            Refusal::Lives(_) => ErrorKind::Busy,
+            Refusal::WouldLose(_) => ErrorKind::NotAllowed,
             Refusal::NoNumber(_) | Refusal::TooManyNodes | Refusal::Map(_) => ErrorKind::Full,
             Refusal::OtherHerd { .. }
             | Refusal::OldProtocol { .. }

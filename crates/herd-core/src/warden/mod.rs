@@ -69,7 +69,7 @@ mod tend;
 mod tests;
 mod told;
 
-pub use ask::{Answer, Ask, Create, Identity, Join, Joined, Refusal};
+pub use ask::{Answer, Ask, Create, GiveUp, Identity, Join, Joined, Refusal};
 pub use hex::Hex;
 pub use order::{Call, Order, Reply};
 

@@ -72,7 +72,16 @@ impl Reach {
     /// What this comes to at a time.
     pub(super) fn at(&self, now_ms: u64) -> Heard<'_> {
         let (nodes, dead, leaving) = (&self.heard, &self.dead, &self.leaving);
-        Heard { nodes, dead, leaving, now_ms, sure: self.sure_ms.is_some_and(|sure_ms| sure_ms <= now_ms) }
+        let (silent, cold) = (&self.silent, &self.cold);
+        Heard {
+            nodes,
+            dead,
+            leaving,
+            silent,
+            cold,
+            now_ms,
+            sure: self.sure_ms.is_some_and(|sure_ms| sure_ms <= now_ms),
+        }
     }
 }
 
@@ -124,6 +133,8 @@ pub(super) struct Heard<'a> {
     nodes: &'a BTreeSet<NodeId>,
     dead: &'a BTreeMap<NodeId, u64>,
     leaving: &'a BTreeMap<NodeId, (u64, u64)>,
+    silent: &'a [(NodeId, u64)],
+    cold: &'a [(NodeId, u64)],
     now_ms: u64,
     /// The others are gone; else they may be but late.
     sure: bool,
@@ -138,6 +149,14 @@ impl Heard<'_> {
     pub(super) fn hears(&self, node: NodeId) -> bool {
         let leaves = self.leaving.get(&node).is_some_and(|(_, until_ms)| self.now_ms < *until_ms);
         self.nodes.contains(&node) && !self.dead.contains_key(&node) && !leaves
+    }
+
+    /// Whether a node answers for nothing any more: its process has ended, or all is over that was granted to it, also
+    /// for what it has of class `cache`.
+    pub(super) fn is_over(&self, map: &Map, node: &Node) -> bool {
+        let silent = if map.has_caches(node.id) { self.cold } else { self.silent };
+        let is_dead = node.state == NodeState::Dead || self.dead.get(&node.id) == Some(&node.incarnation);
+        is_dead || silent.contains(&(node.id, node.incarnation))
     }
 
     /// Those that are up and heard.

@@ -5,6 +5,7 @@ mod caches;
 mod layout;
 mod leases;
 mod leave;
+mod loss;
 mod obituary;
 mod race;
 mod reach;

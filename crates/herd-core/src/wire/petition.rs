@@ -27,6 +27,7 @@ const WANTS: u16 = 5;
 const DRAIN: u16 = 6;
 const STAY: u16 = 7;
 const LEAVE: u16 = 8;
+const GIVE_UP: u16 = 16;
 
 /// A life of a node, as it is sent.
 #[derive(Serialize, Deserialize)]
@@ -93,6 +94,10 @@ pub fn encode_ask(out: &mut Vec<u8>, id: u64, ask: &Ask) -> Result<(), WireError
             json = serde_json::to_string(&lives).expect("plain data");
             (LEAVE, Fields { spec: Some(&json), ..none })
         }
+        Ask::GiveUp(give_up) => {
+            json = serde_json::to_string(give_up).expect("plain data");
+            (GIVE_UP, Fields { spec: Some(&json), ..none })
+        }
         Ask::Join(_) | Ask::Obituary(_) => return Err(WireError::BadField(super::fields::JOIN)),
     };
     let header = Header { verb: VERB_WARDEN, id, code, ..Header::new(Kind::Request) };
@@ -130,6 +135,11 @@ pub fn ask_of(header: &Header, fields: &Fields<'_>) -> Result<Ask, Error> {
                 serde_json::from_str(json).map_err(|_| bad("which life it is can't be read"))?;
             Ok(Ask::Leave(Life { node: NodeId(node), incarnation }))
         }
+        GIVE_UP => {
+            let json = fields.spec.ok_or_else(|| bad("the request says nothing"))?;
+            let give_up = serde_json::from_str(json).map_err(|_| bad("what is given up can't be read"))?;
+            Ok(Ask::GiveUp(give_up))
+        }
         _ => Err(Error::new(ErrorKind::NotInVersion, "the warden of this version knows no such request")),
     }
 }
@@ -141,6 +151,7 @@ pub fn encode_answer(out: &mut Vec<u8>, request: &Header, answer: &Result<Answer
         Ok(Answer::Created(id)) => Header { collection: id.0, ..ok },
         Ok(Answer::Leaves { epoch }) => Header { version: u64::from(*epoch), ..ok },
         Ok(Answer::Flushed { generation }) => Header { version: u64::from(*generation), ..ok },
+        Ok(Answer::GaveUp { groups }) => Header { version: *groups as u64, ..ok },
         Ok(Answer::Held | Answer::Destroyed | Answer::Joined(_) | Answer::Drains | Answer::Noted) => ok,
         Err(refusal) => {
             let error = Error::from(refusal.clone());
@@ -170,6 +181,7 @@ pub fn answer_of(ask: &Ask, header: &Header, fields: &Fields<'_>) -> Result<Answ
         Ask::Wants(_) => Ok(Answer::Noted),
         Ask::Drain { .. } => Ok(Answer::Drains),
         Ask::Leave(_) => Ok(Answer::Leaves { epoch: u32::try_from(header.version).map_err(|_| unknown())? }),
+        Ask::GiveUp(_) => Ok(Answer::GaveUp { groups: usize::try_from(header.version).map_err(|_| unknown())? }),
         Ask::Join(_) | Ask::Obituary(_) => Err(unknown()),
     }
 }
@@ -178,6 +190,7 @@ pub fn answer_of(ask: &Ask, header: &Header, fields: &Fields<'_>) -> Result<Answ
 mod tests {
     use super::*;
     use crate::collection::Spec;
+    use crate::warden::GiveUp;
     use crate::wire::{Frame, parse_frame};
 
     fn parse(bytes: &[u8]) -> Frame<'_> {
@@ -198,6 +211,14 @@ mod tests {
             Ask::Drain { name, stays: true },
             Ask::Wants((0..crate::limits::WANTS_MAX as u32).map(wish).collect()),
             Ask::Leave(Life { node: NodeId(NonZeroU32::MAX), incarnation: u64::MAX }),
+            Ask::GiveUp(GiveUp {
+                node: Some("n\"1".into()),
+                spread: Some(7),
+                group: None,
+                accepts: true,
+                who: "somebody".into(),
+                unix_ms: u64::MAX,
+            }),
         ]
     }
 
@@ -238,6 +259,7 @@ mod tests {
             Answer::Drains,
             Answer::Noted,
             Answer::Leaves { epoch: u32::MAX >> 8 },
+            Answer::GaveUp { groups: 4_096 },
         ];
         let request = Header { verb: VERB_WARDEN, id: 3, ..Header::new(Kind::Request) };
         for (ask, answer) in asks().iter().zip(answers) {

@@ -1,7 +1,8 @@
 //! Replica groups as people are told of them: which there are, what keeps them from taking writes, which lost what they
 //! held.
 
-use herd_core::place::{Group, GroupId, Kind, Map, NodeId, NodeState, Spread, Standing};
+use herd_core::door::http::HttpDate;
+use herd_core::place::{GivenUp, Group, GroupId, Kind, Map, NodeId, NodeState, Spread, Standing};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The groups of a spread group that have slots, and how many: a number may have been given up.
@@ -92,10 +93,22 @@ pub(super) fn losses(map: &Map) -> BTreeMap<u32, String> {
     }
     let text = |epoch: u32, groups: &BTreeSet<GroupId>| {
         let their = if groups.len() == 1 { "its" } else { "their" };
-        let why = "all nodes that had them were started anew";
+        let why = map.given_up.iter().find(|it| it.epoch == epoch).map(given_up);
+        let why = why.unwrap_or_else(|| "all nodes that had them were started anew".into());
         format!("{} lost {their} objects at epoch {epoch}: {why}", several(groups, count))
     };
-    lost.into_iter().map(|(epoch, groups)| (epoch, text(epoch, &groups))).collect()
+    let before = map.given_up.iter().map(|it| {
+        let groups = if it.groups == 1 { "1 group".into() } else { format!("{} groups", it.groups) };
+        (it.epoch, format!("{groups} lost what was held at epoch {}: {}", it.epoch, given_up(it)))
+    });
+    let mut all: BTreeMap<u32, String> = before.collect();
+    all.extend(lost.into_iter().map(|(epoch, groups)| (epoch, text(epoch, &groups))));
+    all
+}
+
+fn given_up(it: &GivenUp) -> String {
+    let date = HttpDate::from_unix_s((it.unix_ms / 1_000) as i64);
+    format!("given up by {}, {}", it.who, String::from_utf8_lossy(date.as_bytes()))
 }
 
 /// `2 of 24 groups (0/1, 0/7)`: the first of them by name.

@@ -65,8 +65,11 @@ fn answer(cx: &mut Context, request: &Header, said: Said, out: &mut Output<'_>) 
             answer_done(cx, (&collection, b""), request, Ok(0), out);
         }
         _ if request.has(FLAG_QUIET) => {}
-        _ => {
+        answer => {
             let mut reply = Header::reply_to(request, Status::Ok);
+            if let Answer::GaveUp { groups } = answer {
+                reply.version = groups as u64;
+            }
             reply.collection = CollectionId::BY_NAME.0;
             super::write_frame(reply, &Fields::default(), &[], out);
         }

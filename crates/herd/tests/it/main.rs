@@ -14,6 +14,7 @@ mod journal;
 mod leaving;
 mod limits;
 mod locks;
+mod loss;
 mod memcached;
 mod moving;
 mod node;
