@@ -14,8 +14,8 @@
 //!   moment before.
 //! * Nothing is granted in a term before its map was read: until then there may be a map of somebody else's, by which
 //!   others decide.
-//! * The same grant lasts [`CACHE_LEASE_MS`] for groups of class `cache`, which have nobody to ask: half of that for its
-//!   holder, for reads and writes, and all of it for the warden ([`Grants::cold`]).
+//! * The same grant lasts [`CACHE_LEASE_MS`] for groups of class `cache`, which have nobody to ask: half of that for
+//!   its holder, for reads and writes, and all of it for the warden ([`Grants::cold`]).
 //! * A node that may live is taken out when the last grant to it has run out, and nothing is granted to it until the
 //!   map says so ([`Grants::silent`]).
 //!
@@ -174,8 +174,8 @@ impl Grants {
         silent
     }
 
-    /// Of the nodes that are silent by [`Grants::silent`], which barred them, those whose groups of class `cache` may be
-    /// given to others: all is over that was granted to them for these too, also by a warden before this one.
+    /// Of the nodes that are silent by [`Grants::silent`], which barred them, those whose groups of class `cache` may
+    /// be given to others: all is over that was granted to them for these too, also by a warden before this one.
     pub fn cold(&self, silent: &[(NodeId, u64)], now_ns: u64) -> Vec<(NodeId, u64)> {
         let lasts_ns = CACHE_LEASE_MS * MS;
         let knows = self.office.is_some_and(|(_, since_ns, _)| now_ns >= since_ns + LEASE_MS * MS + lasts_ns);

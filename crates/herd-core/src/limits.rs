@@ -454,8 +454,8 @@ pub const OFFICE_RENEW_MS: u64 = 1_000;
 /// node that is taken out while it lives costs a copy of all that it has.
 pub const LEASE_MS: u64 = 2_000;
 
-/// How long a node's lease of groups of class `cache` is taken to last, by the warden; its holder uses half of it. Long,
-/// as they have no other member who could be asked: while a warden's node is started again they are served on.
+/// How long a node's lease of groups of class `cache` is taken to last, by the warden; its holder uses half of it. It
+/// is long, as there is no other member who could be asked: while a warden's node is started again they are served on.
 pub const CACHE_LEASE_MS: u64 = 10_000;
 
 /// How long the warden's node may not have beaten itself before it is taken to have stood still, so that it judges

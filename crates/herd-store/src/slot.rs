@@ -10,8 +10,8 @@
 //!
 //! A [`Seat`] is read and set under the lock of the slot's shard, so each operation obeys the one that is set when its
 //! entry is locked. Invariant: what is not the node's own ([`Seat::is_own`]) never changes by itself: nothing in it
-//! expires, and nothing is evicted; the node does that as it does any change. Who may call: the store, its shards and entries; the node sets
-//! seats as the map says.
+//! expires, and nothing is evicted; the node does that as it does any change. Who may call: the store, its shards and
+//! entries; the node sets seats as the map says.
 
 use crate::collection::{Collection, State};
 use crate::index::Tag;

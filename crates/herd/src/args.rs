@@ -575,8 +575,8 @@ pub(crate) enum GroupCommand {
     Ls(ShowArgs),
     /// Give up what groups held whose nodes will not come back: they begin anew, empty
     #[command(
-        after_help = "Groups that nobody leads wait for the nodes that had their only copies. This gives up those whose \
-nodes are gone; without --accept-data-loss it says what would be lost. Who gave up what, and when, is told by \
+        after_help = "Groups that nobody leads wait for the nodes that had their only copies. This gives up those \
+whose nodes are gone; without --accept-data-loss it says what would be lost. Who gave up what, and when, is told by \
 `herd status` from then on.
 
 Exit status: 0 done, or there is no such group; 3 nothing was done, as something would be lost.
@@ -591,7 +591,8 @@ Examples:
 #[derive(ClapArgs)]
 pub(crate) struct RecoverArgs {
     /// The groups of one spread group, or one group, as `herd group ls` names it; else all
-    #[arg(value_name = "SPREAD[/GROUP]", value_parser = crate::values::groups, default_value = "", hide_default_value = true)]
+    #[arg(value_name = "SPREAD[/GROUP]", value_parser = crate::values::groups, default_value = "")]
+    #[arg(hide_default_value = true)]
     pub(crate) groups: (Option<u16>, Option<u16>),
     /// What they held may be lost
     #[arg(long)]

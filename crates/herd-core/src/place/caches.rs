@@ -63,7 +63,8 @@ impl Draft {
             self.nodes.iter().filter(|it| it.state == NodeState::Up && is_there(it.id)).map(|it| it.id).collect();
         let draining = self.nodes.iter().filter(|it| it.state == NodeState::Draining && !up.is_empty());
         let draining: Vec<NodeId> = draining.map(|node| node.id).collect();
-        let mut any = draining.into_iter().fold(false, |any, node| self.seal_caches_of(node) || any);
+        let mut any = false;
+        draining.into_iter().for_each(|node| any |= self.seal_caches_of(node));
         let nodes = std::mem::take(&mut self.nodes);
         // One at a time: what is under way counts for nobody.
         for spread in self.caches_mut().filter(|it| evens && it.groups.iter().all(|group| group.primary.is_some())) {
@@ -76,8 +77,8 @@ impl Draft {
         any
     }
 
-    /// Sealed groups whose node has told that it has the map by which they are so hold nothing any more, and may be opened
-    /// elsewhere. `has`: whether a node has the map of this epoch. Whether there were any.
+    /// Sealed groups whose node has told that it has the map by which they are so hold nothing any more, and may be
+    /// opened elsewhere. `has`: whether a node has the map of this epoch. Whether there were any.
     pub fn unseal_caches(&mut self, has: impl Fn(NodeId, u32) -> bool) -> bool {
         let groups = self.caches_mut().flat_map(|spread| &mut spread.groups).filter(|group| is_sealed(group));
         let is_told = |group: &&mut Group| group.eligible.iter().all(|node| has(*node, group.epoch));
@@ -98,7 +99,8 @@ impl Spread {
 
 impl Moves<'_> {
     /// A group of a node that has more than its share, if it and the one of these nodes that has least are together
-    /// nearer to their shares when that one has it, and the one by which they are nearest: it is the one that gets it ([`Spread::open_cache`]).
+    /// nearer to their shares when that one has it, and the one by which they are nearest. It is the one that gets it
+    /// ([`Spread::open_cache`]).
     fn uneven_cache(&self, spread: &Spread, up: &[NodeId]) -> Option<usize> {
         let to = up.iter().copied().min_by_key(|id| (self.excess(*id), *id))?;
         let led = spread.groups.iter().enumerate().filter_map(|(number, group)| Some((number, group.primary?)));

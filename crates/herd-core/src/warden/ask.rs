@@ -298,24 +298,16 @@ impl fmt::Display for Refusal {
             Refusal::Map(error) => error.fmt(f),
             Refusal::NoNode(name) => write!(f, "no node '{}': `herd nodes` shows all", quote(name.as_bytes())),
             Refusal::OldLife => f.write_str("the herd goes by another process of this node: it was started anew since"),
-            Refusal::NoRoomFor { name, copies, nodes } => {
-                let name = quote(name.as_bytes());
-                let others = match nodes {
-                    0 => "no other node is".to_owned(),
-                    1 => "1 other node is".to_owned(),
-                    _ => format!("{nodes} other nodes are"),
-                };
-                let copies = if *copies == 1 { "1 copy is".to_owned() } else { format!("{copies} copies are") };
-                write!(f, "node '{name}' can't be drained: {copies} kept, and {others} there: add a node first")
-            }
+            Refusal::NoRoomFor { name, copies, nodes } => no_room_for(name, *copies, *nodes).fmt(f),
             Refusal::Lives(name) => {
                 let name = quote(name.as_bytes());
                 write!(f, "node '{name}' was heard a moment ago, and may answer for what it has: stop it, or wait 10 s")
             }
+            Refusal::WouldLose(1) => {
+                f.write_str("what 1 group holds would be lost, and it was not said that it may be")
+            }
             Refusal::WouldLose(groups) => {
-                let (groups, hold) =
-                    if *groups == 1 { ("1 group".to_owned(), "holds") } else { (format!("{groups} groups"), "hold") };
-                write!(f, "what {groups} {hold} would be lost, and it was not said that it may be")
+                write!(f, "what {groups} groups hold would be lost, and it was not said that it may be")
             }
             Refusal::Collection(error) => error.fmt(f),
             Refusal::NotWarden(Some(name)) => write!(f, "the warden is {}: ask there", quote(name.as_bytes())),
@@ -340,6 +332,17 @@ impl fmt::Display for Refusal {
             Refusal::Unknown => f.write_str("outcome unknown: look before trying again"),
         }
     }
+}
+
+fn no_room_for(name: &str, copies: usize, nodes: usize) -> String {
+    let others = match nodes {
+        0 => "no other node is".to_owned(),
+        1 => "1 other node is".to_owned(),
+        _ => format!("{nodes} other nodes are"),
+    };
+    let copies = if copies == 1 { "1 copy is".to_owned() } else { format!("{copies} copies are") };
+    let name = quote(name.as_bytes());
+    format!("node '{name}' can't be drained: {copies} kept, and {others} there: add a node first")
 }
 
 impl std::error::Error for Refusal {}

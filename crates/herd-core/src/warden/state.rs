@@ -219,7 +219,7 @@ impl State {
                 None => {}
             }
         })?;
-        node.into_iter().for_each(|node| drop(self.members.remove(&node)));
+        self.members.retain(|id, _| Some(*id) != node);
         Ok(lost.len())
     }
 
