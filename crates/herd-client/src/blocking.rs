@@ -202,6 +202,16 @@ impl Client {
         serde_json::from_slice(&json).map_err(|error| Error::bad_reply("the answer is no JSON").caused_by(error))
     }
 
+    /// Has the node of that name end, which must be the one that is asked: as if it were told so on its machine.
+    pub fn end(&self, node: &str) -> Result<()> {
+        self.write(Request::about_node("end", node), Upload::Nothing).map(|_| ())
+    }
+
+    /// Has the herd give up what is lost (PROTOCOL.md §1.5); how many groups lost what they held.
+    pub fn give_up(&self, what: &str) -> Result<u64> {
+        self.write(Request::about_node("give_up", what), Upload::Nothing).map(|ack| ack.version)
+    }
+
     /// The collections, as the node describes them.
     pub fn collections(&self) -> Result<serde_json::Value> {
         self.document("collections")

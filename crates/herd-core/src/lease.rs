@@ -14,6 +14,8 @@
 //!   moment before.
 //! * Nothing is granted in a term before its map was read: until then there may be a map of somebody else's, by which
 //!   others decide.
+//! * The same grant lasts [`CACHE_LEASE_MS`] for groups of class `cache`, which have nobody to ask: half of that for
+//!   its holder, for reads and writes, and all of it for the warden ([`Grants::cold`]).
 //! * A node that may live is taken out when the last grant to it has run out, and nothing is granted to it until the
 //!   map says so ([`Grants::silent`]).
 //!
@@ -21,7 +23,7 @@
 
 use crate::bugs::{Bug, has};
 use crate::control::{ControlError, Outcome, Term};
-use crate::limits::{LEASE_MS, LEASE_STEADY_MS};
+use crate::limits::{CACHE_LEASE_MS, LEASE_MS, LEASE_STEADY_MS};
 use crate::place::NodeId;
 use crate::warden::{Call, Reply};
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,10 +44,18 @@ pub struct Grant {
 impl Grant {
     /// When it ends for its holder, whose map is of this term and epoch and who sent the beat at that time; `None`: it
     /// does not count.
-    pub fn until_ns(self, (term, epoch): (Term, u32), sent_ns: u64) -> Option<u64> {
-        let counts = self.epoch <= epoch && self.term >= term;
+    pub fn until_ns(self, than: (Term, u32), sent_ns: u64) -> Option<u64> {
         let part = if has(Bug::LongLease) { 1 } else { 2 };
-        counts.then(|| sent_ns.saturating_add(u64::from(self.lease_ms) * MS / part))
+        self.counts(than).then(|| sent_ns.saturating_add(u64::from(self.lease_ms) * MS / part))
+    }
+
+    /// As [`Grant::until_ns`], for groups of class `cache`.
+    pub fn cache_until_ns(self, than: (Term, u32), sent_ns: u64) -> Option<u64> {
+        self.counts(than).then(|| sent_ns.saturating_add(CACHE_LEASE_MS * MS / 2))
+    }
+
+    fn counts(self, (term, epoch): (Term, u32)) -> bool {
+        self.epoch <= epoch && self.term >= term
     }
 }
 
@@ -164,6 +174,18 @@ impl Grants {
         silent
     }
 
+    /// Of the nodes that are silent by [`Grants::silent`], which barred them, those whose groups of class `cache` may
+    /// be given to others: all is over that was granted to them for these too, also by a warden before this one.
+    pub fn cold(&self, silent: &[(NodeId, u64)], now_ns: u64) -> Vec<(NodeId, u64)> {
+        let lasts_ns = CACHE_LEASE_MS * MS;
+        let knows = self.office.is_some_and(|(_, since_ns, _)| now_ns >= since_ns + LEASE_MS * MS + lasts_ns);
+        let is_cold = |(node, _): &&(NodeId, u64)| {
+            let heard = self.heard.get(node);
+            heard.is_some_and(|heard| now_ns >= heard.heard_ns.max(heard.granted_ns) + lasts_ns)
+        };
+        silent.iter().filter(|_| knows).filter(is_cold).copied().collect()
+    }
+
     /// Whether a node, in that life, was heard within a few beats.
     pub fn is_heard(&self, node: NodeId, incarnation: u64, now_ns: u64) -> bool {
         let lives = |heard: &&Heard| heard.incarnation == incarnation && !self.over.contains(&(node, incarnation));
@@ -252,6 +274,38 @@ mod tests {
         assert!(grants.is_heard(other, 1, ns(5_002 + LEASE_MS)) && !grants.is_heard(other, 2, ns(5_002 + LEASE_MS)));
         assert_eq!(grants.silent(&nodes, ns(5_003 + LEASE_MS)), [], "it is back");
         assert!(grants.beat(other, 1, ns(5_004 + LEASE_MS)).is_some());
+    }
+
+    #[test]
+    fn for_caches_it_lasts_longer_and_as_long_again_for_the_warden() {
+        let grant = Grant { term: 3, epoch: 7, lease_ms: LEASE_MS as u32 };
+        assert_eq!(grant.cache_until_ns((3, 7), ns(500)), Some(ns(500 + CACHE_LEASE_MS / 2)));
+        assert_eq!([(3, 6), (4, 7)].map(|than| grant.cache_until_ns(than, 0)), [None, None]);
+        let (other, new_ms) = (NodeId(NonZeroU32::MIN.saturating_add(1)), 30_000);
+        let mut grants = Grants::default();
+        grants.wrote(1, 5);
+        let mut cold_ms = Vec::new();
+        for ms in (100..=60_000).step_by(100) {
+            let term = if ms < new_ms { 1 } else { 2 };
+            grants.in_office(term, ns(ms), ns(ms));
+            grants.wrote(term, 5);
+            grants.own_beat(NODE, 1, ns(ms));
+            if ms == 15_000 || ms == new_ms - 100 {
+                // It is barred, but heard.
+                grants.beat(other, 1, ns(ms));
+            }
+            let silent = grants.silent(&[(other, 1)], ns(ms));
+            let cold = grants.cold(&silent, ns(ms));
+            assert!(cold.iter().all(|node| silent.contains(node)), "who is cold is barred");
+            if !cold.is_empty() {
+                cold_ms.push(ms);
+            }
+        }
+        // Before it was first heard, from then on until it was heard again, and then for a new warden.
+        let first = (LEASE_MS + CACHE_LEASE_MS + 100..15_000).step_by(100);
+        let second = (15_000 + CACHE_LEASE_MS..new_ms - 100).step_by(100);
+        let third = (new_ms + LEASE_MS + CACHE_LEASE_MS..=60_000).step_by(100);
+        assert_eq!(cold_ms, first.chain(second).chain(third).collect::<Vec<_>>());
     }
 
     #[test]

@@ -357,6 +357,9 @@ pub const COPIES_BUILT: u8 = 3;
 /// Members of one replica group: all copies, and some more that are on their way in while others leave.
 pub const GROUP_MEMBERS_MAX: usize = 16;
 
+/// Times that an operator gave up what groups held, of which the map tells: the latest ones.
+pub const GIVEN_UP_MAX: usize = 16;
+
 /// Addresses of one node: some networks, and a local socket.
 pub const NODE_ADDRESSES_MAX: usize = 8;
 
@@ -470,6 +473,10 @@ pub const OFFICE_RENEW_MS: u64 = 1_000;
 /// How long the lease of a node is taken to last, by the warden; its holder uses half of it (`lease`). Ten beats: a
 /// node that is taken out while it lives costs a copy of all that it has.
 pub const LEASE_MS: u64 = 2_000;
+
+/// How long a node's lease of groups of class `cache` is taken to last, by the warden; its holder uses half of it. It
+/// is long, as there is no other member who could be asked: while a warden's node is started again they are served on.
+pub const CACHE_LEASE_MS: u64 = 10_000;
 
 /// How long the warden's node may not have beaten itself before it is taken to have stood still, so that it judges
 /// nobody: three beats.

@@ -19,7 +19,7 @@ use herd_core::op::{
     Action, Answer, Change, Circumstances, Decided, New, NewValue, Op, Part, Put, There, decide, decide_put,
 };
 use herd_core::{Error, ErrorKind};
-use herd_store::{Amended, Body, Collection, Entry, Given, NewObject, Seat};
+use herd_store::{Amended, Body, Collection, Entry, Given, NewObject};
 use std::sync::Arc;
 
 /// Tries of an operation on a large value that others keep coming before.
@@ -97,7 +97,7 @@ pub(crate) fn apply<R>(
         return apply_other(cx, c, name, op, finish);
     }
     let mut entry = cx.shared.store.entry(c, name, cx.now);
-    if entry.seat() != Seat::Alone {
+    if !cx.shared.gates.decides(&entry) {
         return Err(Elsewhere);
     }
     let (before, done) = put_whole(&mut entry, op, new);
@@ -126,7 +126,7 @@ fn apply_other<R>(
     finish: impl FnOnce(Outcome<'_, '_>) -> R,
 ) -> Result<R, Elsewhere> {
     let entry = cx.shared.store.entry(c, name, cx.now);
-    if entry.seat() != Seat::Alone {
+    if !cx.shared.gates.decides(&entry) {
         return Err(Elsewhere);
     }
     let found = entry.found();
@@ -237,7 +237,7 @@ fn apply_unlocked<R>(
     for _ in 0..TRIES {
         let (snapshot, left, at) = {
             let entry = store.entry(c, name, cx.now);
-            if entry.seat() != Seat::Alone {
+            if !cx.shared.gates.decides(&entry) {
                 return Err(Elsewhere);
             }
             (entry.found().as_ref().map(Snapshot::of), entry.left(), circumstances(cx, op, c, &entry))
@@ -246,7 +246,7 @@ fn apply_unlocked<R>(
         let decided = decide(op, &there, &at).and_then(|decided| built(cx, (c, name), decided, snapshot.as_ref()));
         let before = snapshot.as_ref().map(|snapshot| snapshot.head);
         let entry = store.entry(c, name, cx.now);
-        if entry.seat() != Seat::Alone {
+        if !cx.shared.gates.decides(&entry) {
             return Err(Elsewhere);
         }
         // Where there was nothing and is nothing, the slot tells whether there was something between: it may have been

@@ -50,6 +50,8 @@ pub(crate) struct Shared {
     pub(crate) is_private: bool,
     /// Set when the node stops.
     pub(crate) stopping: AtomicBool,
+    /// Set when somebody asked it to stop.
+    pub(crate) told_to_end: AtomicBool,
     /// When it was started, which is when its clock began, ms since 1970.
     pub(crate) start_unix_ms: u64,
     /// The clock of memcached's tests.
@@ -227,12 +229,12 @@ impl Context {
         let store = &self.shared.store;
         if !store.is_alone(c) {
             let seat = store.seat(c, name);
-            if seat != Seat::Alone {
+            if !seat.is_own() {
                 self.check_reachable(c, name)?;
                 self.check_members(c, name, expected)?;
             }
             // What this node leads it keeps as well.
-            if !matches!(seat, Seat::Alone | Seat::Led) {
+            if !matches!(seat, Seat::Alone | Seat::Leased | Seat::Led) {
                 return store.admit_passing(c, name, expected).inspect_err(|_| self.was_dear());
             }
         }
@@ -436,7 +438,8 @@ impl Shared {
             let text = format!("this node's collection 'default' has {own}, and the herd's {theirs}: start it anew");
             return Err(Error::new(ErrorKind::NotAllowed, text));
         }
-        self.place.get_or_init(|| Place::new(me)).take(&self.store, &self.gates, map, held)
+        let now = self.now_at(self.loops.get().map_or(0, |loops| loops.now_ns()));
+        self.place.get_or_init(|| Place::new(me)).take((&self.store, now), &self.gates, map, held)
     }
 
     /// Refuses what is about all objects of a collection where other nodes have some.

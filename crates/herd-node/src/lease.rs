@@ -7,7 +7,7 @@
 use herd_core::bugs::{Bug, has};
 use herd_core::lease::{Grant, Grants};
 use herd_core::place::NodeId;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A clock that all threads of a node share and that goes on while the machine sleeps, ns.
@@ -20,6 +20,10 @@ pub struct Leases {
     grants: Mutex<Grants>,
     /// Until when this node may answer reads without asking.
     until_ns: AtomicU64,
+    /// Until when it may answer for what it has of class `cache`.
+    caches_until_ns: AtomicU64,
+    /// That may be given to others also by a map in which there is no other node.
+    always: AtomicBool,
     /// When the batch of events began: what a planted bug looks at.
     began_ns: AtomicU64,
 }
@@ -27,8 +31,8 @@ pub struct Leases {
 impl Leases {
     /// By that clock; nothing is granted yet.
     pub fn new(clock: Clock) -> Arc<Self> {
-        let (grants, until_ns, began_ns) = Default::default();
-        Arc::new(Self { clock, grants, until_ns, began_ns })
+        let (grants, until_ns, caches_until_ns, began_ns) = Default::default();
+        Arc::new(Self { clock, grants, until_ns, caches_until_ns, always: AtomicBool::new(false), began_ns })
     }
 
     /// By the clock of this machine.
@@ -64,6 +68,28 @@ impl Leases {
     /// It lasts until then at least.
     pub(crate) fn lasts_until(&self, ns: u64) {
         self.until_ns.fetch_max(ns, SeqCst);
+    }
+
+    /// For what is of class `cache` it lasts until then at least.
+    pub(crate) fn caches_last_until(&self, ns: u64) {
+        self.caches_until_ns.fetch_max(ns, SeqCst);
+    }
+
+    /// The herd's map is kept where another node may take it up: also a node that is alone by it needs a lease.
+    pub(crate) fn needed_always(&self) {
+        self.always.store(true, SeqCst);
+    }
+
+    /// Whether a node that is alone needs one.
+    pub(crate) fn is_always(&self) -> bool {
+        self.always.load(SeqCst)
+    }
+
+    /// Whether it holds now for what is of class `cache`: asked while what is read or changed is locked.
+    #[inline]
+    pub(crate) fn holds_caches(&self) -> bool {
+        let until_ns = self.caches_until_ns.load(SeqCst);
+        until_ns > 0 && (self.now_ns() < until_ns || has(Bug::EndlessLease))
     }
 
     /// Whether it holds now: asked when what is to be answered has been looked at.

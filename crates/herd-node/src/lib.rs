@@ -150,6 +150,11 @@ impl Node {
         self.shared.member.get().and_then(|member| member.outcast())
     }
 
+    /// Whether a client has asked it to stop: it is none of its herd soon.
+    pub fn is_told_to_end(&self) -> bool {
+        self.shared.told_to_end.load(Relaxed)
+    }
+
     /// Connections shed so far: too slow, or too many.
     pub fn shed(&self) -> u64 {
         self.loops.loops().iter().map(|remote| remote.stats.shed.load(Relaxed)).sum()
@@ -232,6 +237,7 @@ fn shared_as(config: Config, environment: &Environment, founded: Founded) -> io:
         config,
         loops: OnceLock::new(),
         stopping: AtomicBool::new(false),
+        told_to_end: AtomicBool::new(false),
         start_unix_ms: environment.unix_ms,
         debug_time: DebugTime::new(),
         flush_at_ms: AtomicU64::new(0),

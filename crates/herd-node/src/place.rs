@@ -11,9 +11,9 @@
 use crate::group::Gates;
 use herd_core::Error;
 use herd_core::limits::{SLOTS, SPREADS_MAX};
-use herd_core::place::{Life, Map, Spread};
+use herd_core::place::{Kind, Life, Map, Seat, Spread};
 use herd_core::wire::Meant;
-use herd_store::{Collection, Store};
+use herd_store::{Collection, Now, Store};
 use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
@@ -84,19 +84,36 @@ impl Place {
 
     /// Goes over to a map, if it is later than the one it has; gives whether it did. Errors: as of [`Store::adopt`];
     /// the map may be taken again then.
-    pub(crate) fn take(&self, store: &Store, gates: &Gates, map: &Arc<Map>, held: bool) -> Result<bool, Error> {
+    pub(crate) fn take(
+        &self,
+        (store, now): (&Store, Now),
+        gates: &Gates,
+        map: &Arc<Map>,
+        held: bool,
+    ) -> Result<bool, Error> {
         let _turn = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
         if self.map().is_some_and(|(than, than_held)| !map.is_later(held, (&than, than_held))) {
             return Ok(false);
         }
         gates.adopt(self.me, map);
+        let (before, is_leased) = (self.map(), gates.is_leased(map));
         for spread in &map.spreads {
             self.kept[usize::from(spread.id)].adopt(spread);
             let seats = map.seats(self.me, spread);
-            store.set_seats(spread.id, |slot| {
+            let seat_of = |slot| {
                 let (seat, floor) = seats(slot);
-                (gates.seat(spread, slot, seat), floor)
-            });
+                (gates.seat(spread, slot, seat, is_leased), floor)
+            };
+            let lost = before.as_ref().map_or_else(Vec::new, |(before, _)| self.lost(before, spread));
+            if !lost.is_empty() {
+                let is_lost = |slot| lost.binary_search(&slot).is_ok();
+                store.set_seats(spread.id, |slot| {
+                    let (seat, floor) = seat_of(slot);
+                    (if is_lost(slot) { Seat::Away } else { seat }, floor)
+                });
+                store.clear_slots(spread.id, lost.iter().copied(), now);
+            }
+            store.set_seats(spread.id, seat_of);
         }
         let adopted = store.adopt(map);
         if adopted.is_err() {
@@ -113,6 +130,17 @@ impl Place {
         // Behind all that has changed: whoever reads it finds the rest.
         self.news.store(true, Release);
         Ok(true)
+    }
+
+    /// The slots of class `cache` that this node had by the map before, and that it has not any more, or anew: others
+    /// may have had them meanwhile, and what is here of them is worth nothing.
+    fn lost(&self, before: &Map, spread: &Spread) -> Vec<usize> {
+        let old = before.spread(spread.id).filter(|old| old.kind == Kind::Cache);
+        let Some(old) = old else { return Vec::new() };
+        let had = |slot: &usize| old.group_of(*slot).primary == Some(self.me.node);
+        let has_still =
+            |slot: usize| spread.group_of(slot).primary == Some(self.me.node) && spread.since(slot) == old.since(slot);
+        (0..SLOTS).filter(had).filter(|slot| !has_still(*slot)).collect()
     }
 
     /// Copies without which no write of a collection is acknowledged; 0: no map has told.
@@ -160,9 +188,44 @@ mod tests {
     use super::*;
     use crate::drive::World;
     use crate::tests::away::{herd, life};
+    use herd_store::{Given, NewObject};
     use std::cell::Cell;
     use std::sync::mpsc::channel;
     use std::time::Duration;
+
+    /// Also where it hears only that it has it again: another node may have answered for it meanwhile.
+    #[test]
+    fn what_is_of_class_cache_and_was_given_to_others_is_dropped() {
+        let (world, first) = (World::new(), Arc::new(herd(2)));
+        let (shared, now) = (&world.shared, Now { unix_ms: 1, uptime_s: 0 });
+        assert_eq!(shared.take_map(life(1), &first, true), Ok(true));
+        let names: Vec<String> = (0..400).map(|number| format!("k{number}")).collect();
+        let c = shared.store.collection(b"cache").expect("the map has it");
+        for name in &names {
+            let mut entry = shared.store.entry(&c, name.as_bytes(), now);
+            entry.put(&NewObject::of(Given::Small(b"v", None))).expect("there is room");
+        }
+        let there = |name: &&String| shared.store.entry(&c, name.as_bytes(), now).found().is_some();
+        assert_eq!(names.iter().filter(there).count(), 400);
+        let own = |slot: usize| first.spreads[1].group_of(slot).primary == Some(life(1).node);
+        let slot = |name: &String| shared.store.slot_of(&c, name.as_bytes());
+        let kept = |map: &Map, name: &String| own(slot(name)) && map.spreads[1].since(slot(name)) == 1 << 20;
+        // One of its groups goes, and comes back by a map that it never sees the one before of.
+        let gone = first.next(|draft| {
+            let its = draft.spreads[1].groups.iter_mut().find(|group| group.primary == Some(life(1).node));
+            its.into_iter().for_each(|group| (group.primary, group.eligible) = (None, Vec::new()));
+        });
+        let back = gone.expect("valid").next(|draft| draft.reopen(&first.nodes[..1]));
+        let back = Arc::new(back.expect("valid"));
+        assert_eq!(back.spreads[1].groups.iter().filter(|group| group.primary_since > 1 << 20).count(), 1);
+        // What another node has it has nothing of: it was put here by a test.
+        let before: Vec<&String> = names.iter().filter(|name| kept(&back, name)).collect();
+        assert_eq!(shared.take_map(life(1), &back, true), Ok(true));
+        assert!(before.iter().all(there), "what it has as before stays");
+        let anew = |name: &&String| own(slot(name)) && !kept(&back, name);
+        let anew: Vec<&String> = names.iter().filter(anew).collect();
+        assert!(!anew.is_empty() && !anew.iter().any(there), "and nothing else of its own is found");
+    }
 
     /// Loops ask for it with each request that they hand on.
     #[test]

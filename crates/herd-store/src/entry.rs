@@ -456,7 +456,8 @@ impl<'s> Entry<'s> {
     /// Takes the object out, since its time is over.
     #[cold]
     pub(crate) fn expire(&mut self) {
-        if self.seat() != Seat::Alone && !(self.seat() == Seat::Held && has(Bug::BackupExpires)) {
+        let may_go = self.seat().is_own() || self.seat() == Seat::Held && has(Bug::BackupExpires);
+        if !may_go {
             self.is_due = true;
             return;
         }

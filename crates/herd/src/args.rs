@@ -87,6 +87,19 @@ Examples:
     Drain(DrainArgs),
     /// Show where the herd's map is kept, and move it while the herd serves
     Control(ControlArgs),
+    /// Take a node out of the herd for good, whatever it alone has
+    #[command(
+        after_help = "A node that answers is told to end. What others have copies of is not lost; what only this node \
+has is listed first, and lost with --yes alone. `herd drain` loses nothing.
+
+Exit status: 0 the node is none of the herd any more, 1 there is no such node, 3 nothing was done, as something would \
+be lost, or the node can't be detached.
+
+Examples:
+  herd detach --now n3
+  herd detach --now n3 --yes"
+    )]
+    Detach(DetachArgs),
     /// Compare the copies of all objects
     #[command(
         after_help = "Each node sums up what it holds, beside its other work. Slots whose copies differ are asked for \
@@ -562,6 +575,32 @@ pub(crate) enum GroupCommand {
     /// List the replica groups
     #[command(after_help = "Examples:\n  herd group ls\n  herd group ls --json")]
     Ls(ShowArgs),
+    /// Give up what groups held whose nodes will not come back: they begin anew, empty
+    #[command(
+        after_help = "Groups that nobody leads wait for the nodes that had their only copies. This gives up those \
+whose nodes are gone; without --accept-data-loss it says what would be lost. Who gave up what, and when, is told by \
+`herd status` from then on.
+
+Exit status: 0 done, or there is no such group; 3 nothing was done, as something would be lost.
+
+Examples:
+  herd group recover
+  herd group recover 0/7 --accept-data-loss"
+    )]
+    Recover(RecoverArgs),
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct RecoverArgs {
+    /// The groups of one spread group, or one group, as `herd group ls` names it; else all
+    #[arg(value_name = "SPREAD[/GROUP]", value_parser = crate::values::groups, default_value = "")]
+    #[arg(hide_default_value = true)]
+    pub(crate) groups: (Option<u16>, Option<u16>),
+    /// What they held may be lost
+    #[arg(long)]
+    pub(crate) accept_data_loss: bool,
+    #[command(flatten)]
+    pub(crate) herd: HerdArgs,
 }
 
 #[derive(ClapArgs)]
@@ -650,6 +689,21 @@ pub(crate) struct DrainArgs {
 }
 
 #[derive(ClapArgs)]
+pub(crate) struct DetachArgs {
+    /// Name of the node
+    #[arg(value_name = "NODE")]
+    pub(crate) detached: String,
+    /// At once: nothing is moved away before
+    #[arg(long, required = true)]
+    pub(crate) now: bool,
+    /// What only this node has may be lost
+    #[arg(long)]
+    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) herd: HerdArgs,
+}
+
+#[derive(ClapArgs)]
 pub(crate) struct StatusArgs {
     /// Wait until each replica group takes writes and has all its copies
     #[arg(long)]
@@ -699,8 +753,8 @@ pub(crate) fn literals(words: &[OsString]) -> usize {
 
 /// Commands and options that are planned and not in this version: said, not guessed.
 pub(crate) fn not_in_version(words: &[OsString]) -> Option<Failure> {
-    const COMMANDS: [&str; 12] =
-        ["detach", "bench", "volume", "mount", "umount", "share", "site", "segment", "web", "backup", "restore", "ca"];
+    const COMMANDS: [&str; 11] =
+        ["bench", "volume", "mount", "umount", "share", "site", "segment", "web", "backup", "restore", "ca"];
     const NODE_OPTIONS: [&str; 4] = ["--dial-ports", "--site", "--tier", "--config"];
     let words: Vec<_> = words.iter().skip(1).map(|word| word.to_string_lossy()).collect();
     let words: Vec<&str> = words.iter().map(|word| &**word).take_while(|word| *word != "--").collect();
@@ -710,7 +764,7 @@ pub(crate) fn not_in_version(words: &[OsString]) -> Option<Failure> {
     };
     let what = match words[..] {
         [command, ..] if COMMANDS.contains(&command) => command.to_string(),
-        ["group", command, ..] if ["create", "set", "move", "recover"].contains(&command) => format!("group {command}"),
+        ["group", command, ..] if ["create", "set", "move"].contains(&command) => format!("group {command}"),
         ["node", ..] => {
             let socket = words.iter().any(|word| word.trim_start_matches("--listen=").starts_with("unix:"));
             let option = if socket { Some("--listen unix:".into()) } else { find(&NODE_OPTIONS) };
@@ -734,7 +788,7 @@ mod tests {
         let told = |line: &str| not_in_version(&line.split(' ').map(OsString::from).collect::<Vec<_>>()).is_some();
         for line in [
             "herd group set",
-            "herd detach",
+            "herd backup",
             "herd node --site a",
             "herd node --config=herd.toml",
             "herd node --listen unix:/run/herd",

@@ -6,7 +6,7 @@ use crate::exit::{Failure, NOT_SO, Outcome, REFUSED};
 use crate::objects::client;
 use crate::out;
 use crate::progress::Steps;
-use crate::view::gather;
+use crate::view::{gather, node_of};
 use herd_core::size;
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -24,10 +24,14 @@ pub(crate) fn run(args: &DrainArgs) -> Outcome {
         .ok_or_else(|| Failure::new(NOT_SO, format!("drain: no node '{name}': `herd nodes` shows all")))?;
     // Who drains gives away what it keeps, and the herd's map before that.
     if !args.cancel {
+        check_saved(name, &node)?;
         leaves(&args.herd, name)?;
     }
     client(&args.herd)?.drain(name, args.cancel)?;
     if args.cancel {
+        let was = node["state"] == "draining";
+        let text = if was { "stays, and gets its share again" } else { "was not draining, and stays" };
+        out::tell(format!("herd: drain: {name} {text}"));
         return Ok(());
     }
     let groups = node["groups"].as_u64().unwrap_or(0);
@@ -40,12 +44,27 @@ pub(crate) fn run(args: &DrainArgs) -> Outcome {
         out::tell(format!("herd: drain: {name} is not in the herd any more: it has ended, and was forgotten"));
         return Ok(());
     }
+    check_saved(name, &node_of(&status, name).unwrap_or_default())?;
     let next = match status["warden"].as_str() == Some(name) {
         true => "it keeps the herd's map, and must go on running",
         false => "stop it, and the herd forgets it",
     };
     out::tell(format!("herd: drain: {name} is empty: {next}"));
     Ok(())
+}
+
+/// What only a node that has ended had can't be given away: an error that says so.
+fn check_saved(name: &str, node: &Value) -> Result<(), Failure> {
+    let groups = node["waiting_groups"].as_u64().unwrap_or(0);
+    if groups == 0 {
+        return Ok(());
+    }
+    let (groups, their) = if groups == 1 { ("1 group".into(), "its") } else { (format!("{groups} groups"), "their") };
+    let text = format!(
+        "drain: {name} has ended, and {groups} had {their} only copy there, which can't be given away: start it again \
+         from its directory, or give them up: `herd detach --now {name}`"
+    );
+    Err(Failure::new(REFUSED, text))
 }
 
 /// Until it keeps nothing, or is gone.
@@ -88,8 +107,4 @@ fn wait(args: &DrainArgs, all: u64) -> Result<Value, Failure> {
         steps.at(all.saturating_sub(left), all);
         std::thread::sleep(AGAIN);
     }
-}
-
-fn node_of(status: &Value, name: &str) -> Option<Value> {
-    status["nodes"].as_array()?.iter().find(|node| node["name"] == name).cloned()
 }

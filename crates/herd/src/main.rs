@@ -3,6 +3,7 @@
 mod args;
 mod control;
 mod copy;
+mod detach;
 mod drain;
 mod exec;
 mod exit;
@@ -24,7 +25,7 @@ mod view;
 #[cfg(target_os = "linux")]
 mod witness;
 
-use args::{Args, CollectionCommand, Command, ControlCommand};
+use args::{Args, CollectionCommand, Command, ControlCommand, GroupCommand};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 use exit::{Failure, Outcome};
@@ -99,13 +100,17 @@ fn name(command: &Command) -> &'static str {
         Command::Ping(_) => "ping",
         Command::Nodes(_) => "nodes",
         Command::Status(_) => "status",
-        Command::Group(_) => "group ls",
+        Command::Group(options) => match options.command {
+            GroupCommand::Ls(_) => "group ls",
+            GroupCommand::Recover(_) => "group recover",
+        },
         Command::Drain(_) => "drain",
         Command::Control(options) => match options.command {
             ControlCommand::Show(_) => "control show",
             ControlCommand::Move(_) => "control move",
             ControlCommand::Migrate(_) => "control migrate",
         },
+        Command::Detach(_) => "detach",
         Command::Fsck(_) => "fsck",
         Command::Top(_) => "top",
         Command::Completion { .. } => "completion",
@@ -136,6 +141,7 @@ fn run(command: Command, literals: usize) -> Outcome {
         Command::Group(options) => view::group(&options.command),
         Command::Drain(options) => drain::run(&options),
         Command::Control(options) => control::run(&options.command),
+        Command::Detach(options) => detach::detach(&options),
         Command::Fsck(options) => fsck::run(&options),
         Command::Top(options) => top::run(&options),
         Command::Completion { shell } => {

@@ -45,7 +45,11 @@ pub(crate) fn run(args: &NodeArgs) -> Outcome {
     out::print(addrs.iter().map(|addr| format!("ready {addr}\n")).collect::<String>())?;
     wait(&node, &stop, &log);
     // From here on another signal says that it is not to wait for others.
-    let (is_told, since) = (stop.swap(false, Relaxed), Instant::now());
+    let is_ended = node.is_told_to_end();
+    let (is_told, since) = (stop.swap(false, Relaxed) || is_ended, Instant::now());
+    if is_ended {
+        log.warn("it was told to end, by `herd detach`: it is taken out of the herd");
+    }
     let outcast = node.outcast().filter(|_| !is_told).map(outcast);
     match (is_told, &outcast) {
         (true, _) => node.leave(|| stop.load(Relaxed), |line| log.info(line)),
@@ -110,7 +114,8 @@ fn too_much(memory_bytes: u64, machine_bytes: u64) -> Option<String> {
 fn wait(node: &Node, stop: &AtomicBool, log: &Log) {
     let step = Duration::from_millis(50);
     let (mut told, mut since) = (0, Duration::ZERO);
-    while !stop.load(Relaxed) && !node.has_ended() && node.outcast().is_none() {
+    let is_over = || node.has_ended() || node.is_told_to_end() || node.outcast().is_some();
+    while !stop.load(Relaxed) && !is_over() {
         std::thread::sleep(step);
         since += step;
         if since >= REPORT_EVERY {

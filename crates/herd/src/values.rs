@@ -161,6 +161,17 @@ pub(crate) fn listen(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
+/// Groups, as `herd group ls` names them: `SPREAD/GROUP`, with a dot too; `SPREAD`; or nothing: all.
+pub(crate) fn groups(text: &str) -> Result<(Option<u16>, Option<u16>), String> {
+    let bad = || format!("'{text}' names no group: give one as `herd group ls` does, such as 0/7, or a spread group");
+    let number = |text: &str| text.parse().map(Some).map_err(|_| bad());
+    match text.split_once(['/', '.']) {
+        _ if text.is_empty() => Ok((None, None)),
+        Some((spread, group)) => Ok((number(spread)?, number(group)?)),
+        None => Ok((number(text)?, None)),
+    }
+}
+
 /// A moment, s since 1970, as people read it: `2026-11-22 04:59:00 UTC`.
 pub(crate) fn date(unix_s: i64) -> String {
     let (days, second) = (unix_s.div_euclid(86_400), unix_s.rem_euclid(86_400));

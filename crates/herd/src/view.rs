@@ -74,6 +74,11 @@ fn merged(mut all: Value, nodes: Vec<Value>, told: &[Option<Value>]) -> Value {
     all
 }
 
+/// Of what [`gather`] told: the node of that name.
+pub(crate) fn node_of(status: &Value, name: &str) -> Option<Value> {
+    status["nodes"].as_array()?.iter().find(|node| node["name"] == name).cloned()
+}
+
 /// Waits until each group takes writes and has all its copies; what the herd says of itself then.
 fn whole(herd: &HerdArgs) -> Result<Value, Failure> {
     let steps = Steps::new("groups have all their copies");
@@ -140,7 +145,10 @@ pub(crate) fn status(args: &StatusArgs) -> Outcome {
 }
 
 pub(crate) fn group(command: &GroupCommand) -> Outcome {
-    let GroupCommand::Ls(args) = command;
+    let args = match command {
+        GroupCommand::Ls(args) => args,
+        GroupCommand::Recover(args) => return crate::detach::recover(args),
+    };
     let mut status = client(&args.herd)?.status()?;
     let groups = match status["group_list"].take() {
         Value::Null => json!([]),
@@ -212,10 +220,19 @@ fn herd_line(status: &Value, nodes: usize) -> String {
 
 /// What there is to say of several nodes.
 fn herd_lines(status: &Value, nodes: &[Value]) -> Vec<(&'static str, String)> {
-    let away: Vec<String> =
-        nodes.iter().filter(|node| node["state"] != "serving").map(|node| word(node, "name")).collect();
-    let all = format!("{} of {} serving", nodes.len() - away.len(), nodes.len());
-    let away = if away.is_empty() { String::new() } else { format!(", not {}", away.join(", ")) };
+    // Who drains serves, too, as long as it is there.
+    let drains = |node: &&Value| node["state"] == "draining" && node["answers"] == true;
+    let (there, away): (Vec<&Value>, Vec<&Value>) =
+        nodes.iter().partition(|node| node["state"] == "serving" || drains(node));
+    let named = |nodes: Vec<&Value>| nodes.into_iter().map(|node| word(node, "name")).collect::<Vec<_>>().join(", ");
+    let all = format!("{} of {} serving", there.len(), nodes.len());
+    let draining: Vec<&Value> = there.into_iter().filter(drains).collect();
+    let draining = match draining.len() {
+        0 => String::new(),
+        1 => format!(", {} drains", named(draining)),
+        _ => format!(", {} drain", named(draining)),
+    };
+    let away = if away.is_empty() { draining } else { format!(", not {}{draining}", named(away)) };
     let held = if status["held"] == true { "holds objects" } else { "holds no object yet" };
     let map = format!("epoch {}, revision {}, {held}", status["epoch"], status["revision"]);
     let warden = format!("{} ({})", word(status, "warden"), word(status, "warden_state"));

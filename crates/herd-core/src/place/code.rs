@@ -4,14 +4,14 @@
 //! A reader takes bytes from anybody: it is bounded by their number and by the limits of a map, never panics, and what
 //! it gives has passed all checks.
 
-use super::MapError;
 use super::map::{
     Collection, Draft, Group, Grows, HerdId, Kind, Map, Member, Node, NodeId, NodeState, Spread, Standing,
 };
+use super::{GivenUp, MapError};
 use crate::checksum::crc32c;
 use crate::collection::Spec;
 use crate::key::CollectionId;
-use crate::limits::{COLLECTIONS_MAX, MAP_MAX_BYTES, NODES_MAX, SLOTS, SPEC_MAX_BYTES, SPREADS_MAX};
+use crate::limits::{COLLECTIONS_MAX, GIVEN_UP_MAX, MAP_MAX_BYTES, NODES_MAX, SLOTS, SPEC_MAX_BYTES, SPREADS_MAX};
 use std::num::NonZeroU32;
 
 const MAGIC: [u8; 7] = *b"HERDMAP";
@@ -33,6 +33,7 @@ const LOSSES: u8 = 9;
 const PROTOCOLS: u8 = 10;
 /// What the release after this one adds, once all nodes are of it.
 const NEXT: u8 = 11;
+const GIVEN_UP: u8 = 12;
 
 impl Map {
     /// The whole map.
@@ -59,6 +60,7 @@ impl Map {
         if cfg!(herd_next) && self.protocol() > 1 {
             section(&mut out, NEXT, |out| put_u32(out, self.epoch));
         }
+        section(&mut out, GIVEN_UP, |out| write_given_up(out, old, self));
         let crc = crc32c(&out);
         put_u32(&mut out, crc);
         out
@@ -225,6 +227,16 @@ fn write_protocols(out: &mut Vec<u8>, old: &Draft, new: &Draft) {
     }
 }
 
+/// All of it, if it is not as it was: it is short, and never falls to nothing.
+fn write_given_up(out: &mut Vec<u8>, old: &Draft, new: &Draft) {
+    for it in new.given_up.iter().filter(|_| old.given_up != new.given_up) {
+        put_u32(out, it.epoch);
+        put_u16(out, it.groups);
+        put_u64(out, it.unix_ms);
+        put_text(out, &it.who);
+    }
+}
+
 /// Runs of slots that changed and came to their groups in one epoch.
 fn write_slots(out: &mut Vec<u8>, old: Option<&Spread>, spread: &Spread) {
     let of = |spread: &Spread, slot: usize| (spread.slots[slot], spread.moved[slot]);
@@ -327,6 +339,9 @@ fn read(bytes: &[u8], base: impl FnOnce(HerdId) -> Draft) -> Result<Map, MapErro
         }
         last = tag;
         let mut items = Reader(reader.bytes(length)?);
+        if tag == GIVEN_UP {
+            draft.given_up.clear();
+        }
         while !items.0.is_empty() {
             read_item(tag, &mut items, &mut draft)?;
         }
@@ -366,6 +381,7 @@ fn read_item(tag: u8, items: &mut Reader<'_>, draft: &mut Draft) -> Result<(), M
         LOSSES => read_loss(items, draft),
         PROTOCOLS => read_protocol(items, draft),
         NEXT if cfg!(herd_next) => read_next(items, draft),
+        GIVEN_UP => read_given_up(items, draft),
         COLLECTIONS => put(&mut draft.collections, read_collection(items)?, |it| it.id, COLLECTIONS_MAX),
         _ => items.bytes(items.0.len()).map(|_| ()),
     }
@@ -473,6 +489,15 @@ fn read_next(items: &mut Reader<'_>, draft: &Draft) -> Result<(), MapError> {
     let told = items.u32()?;
     let is_right = draft.protocol() > 1 && told == draft.epoch;
     if is_right { Ok(()) } else { Err(MapError::Invalid("said too early, at epoch", told.into())) }
+}
+
+fn read_given_up(items: &mut Reader<'_>, draft: &mut Draft) -> Result<(), MapError> {
+    if draft.given_up.len() == GIVEN_UP_MAX {
+        return Err(MapError::Invalid("more of one kind than", GIVEN_UP_MAX as u64));
+    }
+    let (epoch, groups, unix_ms, who) = (items.u32()?, items.u16()?, items.u64()?, items.text()?);
+    draft.given_up.push(GivenUp { epoch, groups, unix_ms, who });
+    Ok(())
 }
 
 fn read_member(items: &mut Reader<'_>) -> Result<Member, MapError> {

@@ -9,12 +9,12 @@
 //! * **since** of a slot: the epoch at which its group, or the primary of its group, last changed. It is the high part
 //!   of the versions made there; as it comes from the one epoch of the map, it never falls, wherever a slot moves.
 
-use super::MapError;
+use super::{GivenUp, MapError};
 use crate::collection::{Class, Spec};
 use crate::key::{CollectionId, ObjectId, collection_name_is_valid};
 use crate::limits::{
-    COLLECTIONS_MAX, COPIES_MAX, GROUP_MEMBERS_MAX, MAP_EPOCHS_END, MAP_TEXT_MAX_BYTES, NODE_ADDRESSES_MAX, NODES_MAX,
-    SLOTS, SPREADS_MAX,
+    COLLECTIONS_MAX, COPIES_MAX, GIVEN_UP_MAX, GROUP_MEMBERS_MAX, MAP_EPOCHS_END, MAP_TEXT_MAX_BYTES,
+    NODE_ADDRESSES_MAX, NODES_MAX, SLOTS, SPREADS_MAX,
 };
 pub use crate::replica::Standing;
 use std::collections::BTreeSet;
@@ -250,13 +250,15 @@ pub struct Draft {
     pub spreads: Vec<Spread>,
     /// The collections, by rising id.
     pub collections: Vec<Collection>,
+    /// Times that an operator gave up what groups held, by rising epoch: the latest.
+    pub given_up: Vec<GivenUp>,
 }
 
 impl Draft {
     /// Nothing yet, to begin a herd or a decoding with.
     pub fn empty(herd: HerdId) -> Self {
-        let (nodes, spreads, collections) = (Vec::new(), Vec::new(), Vec::new());
-        Self { herd, term: 0, epoch: 0, revision: 0, nodes, spreads, collections }
+        let (nodes, spreads, collections, given_up) = Default::default();
+        Self { herd, term: 0, epoch: 0, revision: 0, nodes, spreads, collections, given_up }
     }
 
     /// A node by its id.
@@ -322,7 +324,19 @@ impl Draft {
         hold(self.spreads.len() <= SPREADS_MAX, "too many spread groups", self.spreads.len() as u64)?;
         hold(self.spreads.is_sorted_by(|a, b| a.id < b.id), "spread groups out of order", 0u32)?;
         self.spreads.iter().try_for_each(|spread| self.check_spread(spread))?;
-        self.check_collections()
+        self.check_collections()?;
+        self.check_given_up()
+    }
+
+    fn check_given_up(&self) -> Result<(), MapError> {
+        let all = &self.given_up;
+        hold(all.len() <= GIVEN_UP_MAX, "too many times that something was given up", all.len() as u64)?;
+        hold(all.is_sorted_by(|a, b| a.epoch < b.epoch), "what was given up out of order", 0u32)?;
+        for it in all {
+            hold(it.epoch <= self.epoch, "given up at a later epoch", it.epoch)?;
+            hold(is_text(&it.who), "text of who gave up too long or not printable", it.epoch)?;
+        }
+        Ok(())
     }
 
     fn check_nodes(&self) -> Result<(), MapError> {

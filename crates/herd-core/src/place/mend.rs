@@ -42,10 +42,11 @@ impl Draft {
 
     /// A node is silent, and may live: it is in no group any more that has as many copies as a write needs without it,
     /// and in none of which it has no copy yet. Groups that it led are led by a backup, of those that are heard first.
-    /// One that drains goes on to: it gets nothing when it is heard again.
+    /// What it has of class `cache` it may answer for much longer ([`Draft::give_up_caches`]). One that drains goes on
+    /// to: it gets nothing when it is heard again.
     pub fn take_out(&mut self, node: NodeId, is_heard: impl Fn(NodeId) -> bool) {
         self.seat_joined();
-        for spread in &mut self.spreads {
+        for spread in self.spreads.iter_mut().filter(|spread| spread.kind == Kind::Kept) {
             let slots = spread.slots_of_groups();
             let (mut loads, needed) = (Loads::of(spread, &slots), usize::from(spread.needed));
             for (group, slots) in spread.groups.iter_mut().zip(slots) {
@@ -99,6 +100,9 @@ impl Draft {
                 }
             }
         }
+        // When it has told that it has the map which says so, others get them, empty.
+        any |= self.nodes.iter().any(|it| it.state == NodeState::Up && it.id != node && is_heard(it.id))
+            && self.seal_caches_of(node);
         any |= self.idles(node);
         let is_up = |it: &Node| it.id == node && it.state == NodeState::Up;
         if !self.keeps(node) {
@@ -109,7 +113,7 @@ impl Draft {
 
     /// Whether nothing is left to be done by [`Draft::retire`], once the node has told that it has each map.
     pub fn is_retired(&self, node: NodeId, is_heard: impl Fn(NodeId) -> bool) -> bool {
-        !self.clone().retire(node, |_| true, is_heard)
+        !self.has_sealed(node) && !self.clone().retire(node, |_| true, is_heard)
     }
 
     /// Whether a node is up and keeps nothing.

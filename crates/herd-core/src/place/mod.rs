@@ -6,12 +6,16 @@
 //! * [`plan`]: from the nodes and the copies wanted to replica groups and slots.
 //! * `mend`: what becomes of groups as nodes come and go.
 //! * `moves`: members that go from node to node.
+//! * `loss`: what an operator gives up.
+//! * `caches`: groups of class `cache`, which are given from node to node, empty.
 //!
 //! One warden writes maps; every node and every client that routes reads them. A [`Map`] that exists has passed all
 //! checks, wherever its bytes came from; so nothing that is asked of it can fail.
 
+mod caches;
 pub mod code;
 mod error;
+mod loss;
 pub mod map;
 mod mend;
 mod moves;
@@ -21,6 +25,7 @@ pub mod seat;
 mod tests;
 
 pub use error::MapError;
+pub use loss::GivenUp;
 pub use map::{
     Collection, Draft, Group, GroupId, Grows, HerdId, Kind, Map, Member, Node, NodeId, NodeState, Spread, Standing,
 };

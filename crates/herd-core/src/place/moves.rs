@@ -31,7 +31,7 @@ impl Draft {
             group.members().count() > usize::from(spread.copies) || group.members().any(|id| draining.contains(&id))
         };
         let mut kept = self.spreads.iter().filter(|spread| spread.kind == Kind::Kept);
-        kept.any(|spread| spread.groups.iter().any(|group| moves(spread, group)))
+        kept.any(|spread| spread.groups.iter().any(|group| moves(spread, group))) || self.moves_caches()
     }
 
     /// Whether a node keeps something, or may get something: what all must have heard, it must. One that is silent
@@ -50,7 +50,7 @@ impl Draft {
     }
 
     /// Whether a node is in some group, or was the last one there that had all.
-    pub(super) fn keeps(&self, node: NodeId) -> bool {
+    pub(crate) fn keeps(&self, node: NodeId) -> bool {
         let groups = self.spreads.iter().flat_map(|spread| &spread.groups);
         groups.into_iter().any(|group| group.members().any(|id| id == node) || group.eligible.contains(&node))
     }
@@ -65,8 +65,8 @@ impl Draft {
             let mut moves = Moves::of(spread, &nodes);
             drop(moves.leavers(spread));
             while let Some((number, from, to)) = moves.next(spread, &busy, &may, evens) {
-                let slots = moves.slots[number] as i64;
                 spread.groups[number].others.push(Member { node: to, standing: Standing::Syncing, since: 0 });
+                let slots = moves.slots[number] as i64;
                 *moves.kept.entry(from).or_default() -= slots;
                 *moves.kept.entry(to).or_default() += slots;
                 *busy.entry(to).or_default() += 1;
@@ -164,16 +164,16 @@ impl Draft {
 }
 
 /// What the nodes of a spread group keep, and what they should.
-struct Moves<'n> {
+pub(super) struct Moves<'n> {
     nodes: BTreeMap<NodeId, &'n Node>,
     /// Slots of the groups, by number.
-    slots: Vec<u64>,
+    pub(super) slots: Vec<u64>,
     kept: BTreeMap<NodeId, i64>,
     shares: BTreeMap<NodeId, i64>,
 }
 
 impl<'n> Moves<'n> {
-    fn of(spread: &Spread, nodes: &'n [Node]) -> Self {
+    pub(super) fn of(spread: &Spread, nodes: &'n [Node]) -> Self {
         let slots = spread.slots_of_groups();
         let mut kept = BTreeMap::new();
         for (group, slots) in spread.groups.iter().zip(&slots) {
@@ -187,7 +187,7 @@ impl<'n> Moves<'n> {
         self.nodes.get(&id).is_some_and(|node| node.state == NodeState::Draining)
     }
 
-    fn is_up(&self, id: NodeId) -> bool {
+    pub(super) fn is_up(&self, id: NodeId) -> bool {
         self.nodes.get(&id).is_some_and(|node| node.state == NodeState::Up)
     }
 
@@ -203,7 +203,7 @@ impl<'n> Moves<'n> {
     }
 
     /// How much more a node keeps than its share.
-    fn excess(&self, id: NodeId) -> i64 {
+    pub(super) fn excess(&self, id: NodeId) -> i64 {
         let of = |slots: &BTreeMap<NodeId, i64>| slots.get(&id).copied().unwrap_or(0);
         of(&self.kept) - of(&self.shares)
     }

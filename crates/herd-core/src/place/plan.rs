@@ -36,12 +36,19 @@ impl Draft {
     /// Adds a spread group, planned over the nodes that are up, and gives its id; `None`: there are too many. `copies`
     /// are kept (1 to 9), and as many are needed for a write as [`needed_of`] says of those that can be.
     pub fn add_spread(&mut self, kind: Kind, copies: u8, grows: Grows) -> Option<u16> {
-        let id = self.spreads.last().map_or(Some(0), |last| last.id.checked_add(1))?;
+        let id = (0..SPREADS_MAX as u16).find(|id| self.spread(*id).is_none())?;
         let needed = if grows == Grows::No { needed_of(copies) } else { 1 };
         let mut spread = Spread { grows, ..Spread::new(id, kind, copies, needed) };
         spread.plan(&self.nodes);
-        let fits = self.spreads.len() < SPREADS_MAX;
-        fits.then(|| self.spreads.push(spread)).map(|()| id)
+        self.spreads.insert(self.spreads.partition_point(|it| it.id < id), spread);
+        Some(id)
+    }
+
+    /// Spread groups in which no collection lies go, but for the default one: they hold nothing, and nobody is to be
+    /// waited for who had copies there.
+    pub fn drop_unused_spreads(&mut self) {
+        let used: BTreeSet<u16> = self.collections.iter().map(|it| it.id.spread_group()).collect();
+        self.spreads.retain(|spread| spread.id == 0 || used.contains(&spread.id));
     }
 
     /// Takes a node in, or its new self. While the herd holds no object all is planned anew; else the node holds
@@ -76,8 +83,10 @@ impl Draft {
                 continue;
             }
             for number in 0..spread.groups.len() {
-                if is_lost(&spread.groups[number]) {
-                    spread.renew(number, there);
+                match spread.kind {
+                    _ if !is_lost(&spread.groups[number]) => {}
+                    Kind::Kept => spread.renew(number, there),
+                    Kind::Cache => spread.open_cache(number, there),
                 }
             }
         }
@@ -136,8 +145,11 @@ pub struct Shortfall {
 
 impl fmt::Display for Shortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let wanted = format!("keep fewer than {} copies", self.wanted);
-        let (hosts, racks) = ("keep two copies on one host", "keep two copies in one rack");
+        let wanted = match self.wanted {
+            1 => "have no copy".to_owned(),
+            wanted => format!("have fewer than {wanted} copies"),
+        };
+        let (hosts, racks) = ("have several copies on one host", "have several copies in one rack");
         let parts = [(self.copies, wanted.as_str()), (self.hosts, hosts), (self.racks, racks)];
         let told = parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
         write!(f, "of the {} replica groups of spread group {}, ", self.groups, self.spread)?;

@@ -20,6 +20,17 @@ pub enum Seat {
     Held,
     /// It has none that counts.
     Away,
+    /// As [`Seat::Alone`], of what may be given to another node, empty, when this one is silent: it reads and changes
+    /// that while its lease of such groups holds, and not otherwise.
+    Leased,
+}
+
+impl Seat {
+    /// Whether what is there may go by itself: nobody else has it.
+    #[inline]
+    pub fn is_own(self) -> bool {
+        matches!(self, Seat::Alone | Seat::Leased)
+    }
 }
 
 /// One life of a node, from its start to its end: what an earlier one held is gone.

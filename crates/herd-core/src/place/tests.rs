@@ -1,5 +1,6 @@
 //! Tests of placement, and the herds they are about.
 
+mod caches;
 mod code;
 mod map;
 mod mend;

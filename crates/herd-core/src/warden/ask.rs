@@ -75,6 +75,27 @@ impl Create {
     }
 }
 
+/// What is lost is to be given up: of a node, which goes from the herd, or of groups that wait for nodes which will not
+/// come back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GiveUp {
+    /// The node, by name; `None`: groups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Of groups, those of this spread group; `None`: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<u16>,
+    /// Of these, the one of this number; `None`: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<u16>,
+    /// It may lose objects.
+    pub accepts: bool,
+    /// Who asks.
+    pub who: String,
+    /// When, ms since 1970.
+    pub unix_ms: u64,
+}
+
 /// A request. Asked again, one that was done is answered as before, but for `Flush`, which flushes again, and
 /// `Destroy`, which finds nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,6 +124,8 @@ pub enum Ask {
         /// It stays.
         stays: bool,
     },
+    /// [`GiveUp`].
+    GiveUp(GiveUp),
     /// What the primaries of groups want, each in the view of that epoch: noted, and done with the next map, if it is
     /// the present view still. At most [`WANTS_MAX`](crate::limits::WANTS_MAX); told again until the map says so.
     Wants(Vec<(GroupId, GroupEpoch, Want)>),
@@ -159,6 +182,11 @@ pub enum Answer {
     },
     /// The node drains, or stays: the map says so.
     Drains,
+    /// So many groups lost what they held.
+    GaveUp {
+        /// How many.
+        groups: usize,
+    },
     /// It will be done, if it can be.
     Noted,
     /// What the control store is now, as JSON.
@@ -236,8 +264,10 @@ pub enum Refusal {
         /// Nodes that would be there without it.
         nodes: usize,
     },
-    /// The node of this name keeps what collections of class `cache` hold, which does not move.
-    KeepsCache(String),
+    /// The node of this name lives, or may.
+    Lives(String),
+    /// What so many groups hold would be lost, and it was not said that it may be.
+    WouldLose(usize),
     /// Of collections.
     Collection(Error),
     /// Somebody else is the warden: who, if known. Ask there.
@@ -300,14 +330,16 @@ impl fmt::Display for Refusal {
             Refusal::Map(error) => error.fmt(f),
             Refusal::NoNode(name) => write!(f, "no node '{}': `herd nodes` shows all", quote(name.as_bytes())),
             Refusal::OldLife => f.write_str("the herd goes by another process of this node: it was started anew since"),
-            Refusal::KeepsCache(name) => {
-                let what = "keeps objects of class 'cache', and to move these is not in this version";
-                write!(f, "node '{}' {what}", quote(name.as_bytes()))
+            Refusal::NoRoomFor { name, copies, nodes } => no_room_for(name, *copies, *nodes).fmt(f),
+            Refusal::Lives(name) => {
+                let name = quote(name.as_bytes());
+                write!(f, "node '{name}' was heard a moment ago, and may answer for what it has: stop it, or wait 10 s")
             }
-            Refusal::NoRoomFor { name, copies, nodes } => {
-                let (name, are) = (quote(name.as_bytes()), if *nodes == 1 { "node is" } else { "nodes are" });
-                write!(f, "node '{name}' can't be drained: {copies} copies are kept, and {nodes} other {are} there: ")?;
-                f.write_str("add a node first")
+            Refusal::WouldLose(1) => {
+                f.write_str("what 1 group holds would be lost, and it was not said that it may be")
+            }
+            Refusal::WouldLose(groups) => {
+                write!(f, "what {groups} groups hold would be lost, and it was not said that it may be")
             }
             Refusal::Collection(error) => error.fmt(f),
             Refusal::NotWarden(Some(name)) => write!(f, "the warden is {}: ask there", quote(name.as_bytes())),
@@ -334,6 +366,17 @@ impl fmt::Display for Refusal {
     }
 }
 
+fn no_room_for(name: &str, copies: usize, nodes: usize) -> String {
+    let others = match nodes {
+        0 => "no other node is".to_owned(),
+        1 => "1 other node is".to_owned(),
+        _ => format!("{nodes} other nodes are"),
+    };
+    let copies = if copies == 1 { "1 copy is".to_owned() } else { format!("{copies} copies are") };
+    let name = quote(name.as_bytes());
+    format!("node '{name}' can't be drained: {copies} kept, and {others} there: add a node first")
+}
+
 impl std::error::Error for Refusal {}
 
 impl Refusal {
@@ -347,6 +390,7 @@ impl Refusal {
             | Refusal::NotWarden(_)
             | Refusal::Missing(_)
             | Refusal::Away(_)
+            | Refusal::Lives(_)
             | Refusal::NotTold { .. } => false,
             Refusal::OtherHerd { .. }
             | Refusal::OldProtocol { .. }
@@ -362,7 +406,7 @@ impl Refusal {
             | Refusal::NoNode(_)
             | Refusal::OldLife
             | Refusal::NoRoomFor { .. }
-            | Refusal::KeepsCache(_)
+            | Refusal::WouldLose(_)
             | Refusal::Collection(_) => true,
         }
     }
@@ -391,7 +435,8 @@ impl From<Refusal> for Error {
                 ErrorKind::Unreachable
             }
             Refusal::NoNode(_) => ErrorKind::NotFound,
-            Refusal::KeepsCache(_) => ErrorKind::NotInVersion,
+            Refusal::Lives(_) => ErrorKind::Busy,
+            Refusal::WouldLose(_) => ErrorKind::NotAllowed,
             Refusal::NoNumber(_) | Refusal::TooManyNodes | Refusal::Map(_) => ErrorKind::Full,
             Refusal::OtherHerd { .. }
             | Refusal::OldProtocol { .. }

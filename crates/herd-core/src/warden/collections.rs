@@ -91,7 +91,10 @@ impl State {
             let text = "collection 'default' can't be removed: empty it instead";
             return Err(Error::new(ErrorKind::BadRequest, text).into());
         }
-        self.map = self.changed(rules, |draft| draft.collections.retain(|it| it.id != id))?;
+        self.map = self.changed(rules, |draft| {
+            draft.collections.retain(|it| it.id != id);
+            draft.drop_unused_spreads();
+        })?;
         Ok(())
     }
 

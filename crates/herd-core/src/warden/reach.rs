@@ -17,6 +17,8 @@ pub(super) struct Reach {
     /// Those that may be taken out, and those that beat, in these lives.
     silent: Vec<(NodeId, u64)>,
     beating: Vec<(NodeId, u64)>,
+    /// Of the silent ones those whose groups of class `cache` may be given to others.
+    cold: Vec<(NodeId, u64)>,
     /// Those that are silent, in these lives, and since when without a pause.
     silent_since: BTreeMap<(NodeId, u64), u64>,
     /// Those whose process has ended; until they join again.
@@ -79,7 +81,16 @@ impl Reach {
     /// What this comes to at a time.
     pub(super) fn at(&self, now_ms: u64) -> Heard<'_> {
         let (nodes, dead, leaving) = (&self.heard, &self.dead, &self.leaving);
-        Heard { nodes, dead, leaving, now_ms, sure: self.sure_ms.is_some_and(|sure_ms| sure_ms <= now_ms) }
+        let (silent, cold) = (&self.silent, &self.cold);
+        Heard {
+            nodes,
+            dead,
+            leaving,
+            silent,
+            cold,
+            now_ms,
+            sure: self.sure_ms.is_some_and(|sure_ms| sure_ms <= now_ms),
+        }
     }
 }
 
@@ -96,6 +107,12 @@ impl Reach {
         let leaving = self.leaving(map, now_ms);
         let is_back = |node: &Node| node.state == NodeState::Down && !leaving.contains(&node.id);
         (of(&self.silent, &|node| map.counts(node)), of(&self.beating, &is_back))
+    }
+
+    /// The nodes of the map that have groups of class `cache` which may be given to others.
+    pub(super) fn cold(&self, map: &Map) -> Vec<NodeId> {
+        let is = |(id, life): &&(NodeId, u64)| map.node(*id).is_some_and(|node| node.incarnation == *life);
+        self.cold.iter().filter(is).map(|(id, _)| *id).filter(|id| map.has_caches(*id)).collect()
     }
 
     /// Those that drained, keep nothing any more and have ended: as many as one write has room for. Who is silent may
@@ -130,6 +147,8 @@ pub(super) struct Heard<'a> {
     nodes: &'a BTreeSet<NodeId>,
     dead: &'a BTreeMap<NodeId, Dead>,
     leaving: &'a BTreeMap<NodeId, (u64, u64)>,
+    silent: &'a [(NodeId, u64)],
+    cold: &'a [(NodeId, u64)],
     now_ms: u64,
     /// The others are gone; else they may be but late.
     sure: bool,
@@ -144,6 +163,15 @@ impl Heard<'_> {
     pub(super) fn hears(&self, node: NodeId) -> bool {
         let leaves = self.leaving.get(&node).is_some_and(|(_, until_ms)| self.now_ms < *until_ms);
         self.nodes.contains(&node) && !self.dead.contains_key(&node) && !leaves
+    }
+
+    /// Whether a node answers for nothing any more: its process has ended, or all is over that was granted to it, also
+    /// for what it has of class `cache`.
+    pub(super) fn is_over(&self, map: &Map, node: &Node) -> bool {
+        let silent = if map.has_caches(node.id) { self.cold } else { self.silent };
+        let is_dead = self.dead.get(&node.id).is_some_and(|dead| dead.incarnation == node.incarnation);
+        let is_dead = is_dead || node.state == NodeState::Dead;
+        is_dead || silent.contains(&(node.id, node.incarnation))
     }
 
     /// Those that are up and heard.
@@ -194,6 +222,12 @@ impl Warden {
         let since = silent.iter().map(|life| (*life, since.get(life).copied().unwrap_or(self.now_ms)));
         self.reach.silent_since = since.collect();
         (self.reach.silent, self.reach.beating) = (silent, beating);
+    }
+
+    /// Of those that may be taken out, the ones whose groups of class `cache` may be given to others
+    /// ([`Grants::cold`](crate::lease::Grants::cold)): told with each of [`Warden::beats`].
+    pub fn cold(&mut self, cold: Vec<(NodeId, u64)>) {
+        self.reach.cold = cold;
     }
 
     /// The process of a node has ended. What is said of another life than its present one changes nothing.

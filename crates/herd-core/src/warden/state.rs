@@ -2,7 +2,7 @@
 
 use super::Birth;
 use super::address;
-use super::ask::{Answer, Ask, Identity, Join, Joined, Refusal};
+use super::ask::{Answer, Ask, GiveUp, Identity, Join, Joined, Refusal};
 use super::reach::Heard;
 use crate::bugs::{Bug, has};
 use crate::collection::{Class, Spec};
@@ -10,7 +10,7 @@ use crate::control::Term;
 use crate::key::CollectionId;
 use crate::limits::NODES_MAX;
 use crate::place::{Collection, Draft, GroupId, Grows, Kind, Map, MapError, Node, NodeId, NodeState};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -104,6 +104,7 @@ impl State {
             Ask::Destroy { name } => self.destroy(name, rules).map(|()| Answer::Destroyed),
             Ask::Flush { name } => self.flush(name, rules).map(|generation| Answer::Flushed { generation }),
             Ask::Drain { name, stays } => self.drain(name, *stays, rules).map(|()| Answer::Drains),
+            Ask::GiveUp(give_up) => self.give_up(give_up, rules).map(|groups| Answer::GaveUp { groups }),
             // Done with what else there is to do.
             Ask::Wants(_) | Ask::Obituary(_) | Ask::Leave(_) => Ok(Answer::Noted),
             Ask::Control(_) => Err(Refusal::NotWarden(None)),
@@ -190,13 +191,50 @@ impl State {
         Ok(())
     }
 
+    /// Gives up what a node had, which goes from the herd, or groups that wait for nodes which are not there; how many
+    /// groups lost what they held.
+    fn give_up(&mut self, asked: &GiveUp, rules: &Rules) -> Result<usize, Refusal> {
+        let is_meant = |id: &GroupId| {
+            asked.spread.is_none_or(|spread| spread == id.spread) && asked.group.is_none_or(|it| it == id.number)
+        };
+        let node = asked.node.as_ref().map(|name| self.over(name, rules)).transpose()?;
+        let lost: BTreeSet<GroupId> = match node {
+            Some(node) => self.map.only_at(node),
+            None => self.map.waiting(|node| rules.heard.hears(node)).into_iter().filter(is_meant).collect(),
+        };
+        // Where the herd holds nothing nothing is lost.
+        let lost = if self.held { lost } else { BTreeSet::new() };
+        if !lost.is_empty() && !asked.accepts {
+            return Err(Refusal::WouldLose(lost.len()));
+        }
+        if node.is_none() && lost.is_empty() {
+            return Ok(0);
+        }
+        let held = self.held;
+        self.map = self.changed(rules, |draft| {
+            draft.give_up(&lost, &asked.who, asked.unix_ms);
+            node.into_iter().for_each(|node| draft.detach(node, |other| rules.heard.hears(other)));
+            match rules.heard.all_there(&draft.nodes, None) {
+                _ if !held => draft.plan(),
+                Some(there) => draft.reopen(&there),
+                None => {}
+            }
+        })?;
+        self.members.retain(|id, _| Some(*id) != node);
+        Ok(lost.len())
+    }
+
+    /// A node that answers for nothing any more, by its name.
+    fn over(&self, name: &str, rules: &Rules) -> Result<NodeId, Refusal> {
+        let node = self.map.nodes.iter().find(|node| node.name == name);
+        let node = node.ok_or_else(|| Refusal::NoNode(name.into()))?;
+        let is_over = rules.heard.is_over(&self.map, node);
+        is_over.then_some(node.id).ok_or_else(|| Refusal::Lives(name.into()))
+    }
+
     /// An error if what the node keeps has nowhere to go.
     fn check_drain(&self, node: &Node) -> Result<(), Refusal> {
         let name = node.name.clone();
-        let is_cache = |id: &GroupId| self.map.spread(id.spread).is_some_and(|spread| spread.kind == Kind::Cache);
-        if self.held && self.map.groups_of(node.id).any(|(id, _)| is_cache(&id)) {
-            return Err(Refusal::KeepsCache(name));
-        }
         let stay = self.map.nodes.iter().filter(|it| it.state == NodeState::Up && it.id != node.id).count();
         // What moves has a member more for a while.
         let copies = |id: GroupId| self.map.spread(id.spread).map_or(0, |spread| usize::from(spread.copies));

@@ -58,6 +58,8 @@ pub(super) struct Todo {
     dead: Vec<NodeId>,
     /// Nodes that are about to end.
     leaving: Vec<NodeId>,
+    /// Nodes that are silent for so long that others may have their groups of class `cache`.
+    cold: Vec<NodeId>,
 }
 
 impl Care {
@@ -151,6 +153,7 @@ impl Warden {
         } else {
             todo.dead = self.reach.unburied(map);
             todo.leaving = self.reach.leaving(map, self.now_ms);
+            todo.cold = self.reach.cold(map);
         }
         todo.left = self.reach.left(map, kept.state.held, self.now_ms);
         let (balances, epoch) = (todo.balance, map.epoch);
@@ -190,16 +193,19 @@ struct Known<'a> {
 impl State {
     /// The map after all of it; `None`: there was nothing to do, or it can't be done.
     fn tended(&self, rules: &Rules, todo: Todo, known: &Known<'_>) -> Option<Arc<Map>> {
-        let Todo { wants, repair, balance, moves, silent, back, left, dead, leaving } = todo;
+        let Todo { wants, repair, balance, moves, silent, back, left, dead, leaving, cold } = todo;
         let opens = may_reopen(&self.map, &rules.heard).is_some();
         let has_joining = self.map.has_any(Standing::Joining);
-        let has_changed = !(silent.is_empty() && back.is_empty() && left.is_empty() && dead.is_empty());
+        let has_changed =
+            !(silent.is_empty() && back.is_empty() && left.is_empty() && dead.is_empty() && cold.is_empty());
         let is_calm = wants.is_empty() && repair.is_empty() && !balance && moves.is_none() && leaving.is_empty();
         if is_calm && !opens && !has_joining && !has_changed {
             return None;
         }
         let mut any = false;
         let map = self.changed(rules, |draft| {
+            // What is sealed from here on has an epoch that nobody can have.
+            any |= draft.unseal_caches(known.has);
             any |= draft.seat_joined() || !back.is_empty() || !left.is_empty();
             for (id, epoch, want) in wants {
                 any |= draft.grant(id, epoch, want);
@@ -218,6 +224,7 @@ impl State {
                 any |= draft.retire(node, |epoch| (known.has)(node, epoch), |other| rules.heard.hears(other));
             }
             left.into_iter().for_each(|node| draft.forget(node));
+            cold.into_iter().for_each(|node| any |= draft.give_up_caches(node));
             if let Some(there) = may_reopen(draft, &rules.heard) {
                 draft.reopen(&there);
                 any = true;
@@ -227,6 +234,7 @@ impl State {
                 any |= draft.end_moves(known.has, |node| rules.heard.hears(node));
                 let is_there = |node: NodeId| known.there.iter().any(|it| it.id == node);
                 any |= draft.begin_moves(|id, node| is_there(node) && (known.may)(id, node), evens);
+                any |= draft.seal_caches(is_there, evens);
             }
             any |= balance && !draft.is_moving() && draft.balance();
         });

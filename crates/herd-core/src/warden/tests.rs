@@ -1,9 +1,11 @@
 //! The warden over a store in memory: one, that is asked; two, that race, with faults, from a seed.
 
 mod asked;
+mod caches;
 mod layout;
 mod leases;
 mod leave;
+mod loss;
 mod obituary;
 mod race;
 mod reach;

@@ -41,7 +41,8 @@ impl Warden {
             self.have.insert(node, news);
             self.release();
             // It may be what is waited for to go on.
-            self.is_urgent |= self.leaves.iter().any(|leave| leave.life.node == node);
+            self.is_urgent |= self.leaves.iter().any(|leave| leave.life.node == node)
+                || self.map().is_some_and(|map| map.has_sealed(node));
             self.hurry();
         }
         if epoch > latest && matches!(self.phase, Phase::Idle) {

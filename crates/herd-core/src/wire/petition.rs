@@ -28,6 +28,7 @@ const DRAIN: u16 = 6;
 const STAY: u16 = 7;
 const LEAVE: u16 = 8;
 const CONTROL: u16 = 9;
+const GIVE_UP: u16 = 16;
 
 /// A life of a node, as it is sent.
 #[derive(Serialize, Deserialize)]
@@ -98,6 +99,10 @@ pub fn encode_ask(out: &mut Vec<u8>, id: u64, ask: &Ask) -> Result<(), WireError
             json = serde_json::to_string(ask).expect("plain data");
             (CONTROL, Fields { spec: Some(&json), ..none })
         }
+        Ask::GiveUp(give_up) => {
+            json = serde_json::to_string(give_up).expect("plain data");
+            (GIVE_UP, Fields { spec: Some(&json), ..none })
+        }
         Ask::Join(_) | Ask::Obituary(_) => return Err(WireError::BadField(super::fields::JOIN)),
     };
     let header = Header { verb: VERB_WARDEN, id, code, ..Header::new(Kind::Request) };
@@ -141,6 +146,11 @@ pub fn ask_of(header: &Header, fields: &Fields<'_>) -> Result<Ask, Error> {
                 serde_json::from_str(json).map_err(|_| bad("what is asked of the control store can't be read"))?;
             Ok(Ask::Control(ask))
         }
+        GIVE_UP => {
+            let json = fields.spec.ok_or_else(|| bad("the request says nothing"))?;
+            let give_up = serde_json::from_str(json).map_err(|_| bad("what is given up can't be read"))?;
+            Ok(Ask::GiveUp(give_up))
+        }
         _ => Err(Error::new(ErrorKind::NotInVersion, "the warden of this version knows no such request")),
     }
 }
@@ -155,6 +165,7 @@ pub fn encode_answer(out: &mut Vec<u8>, request: &Header, answer: &Result<Answer
         Ok(Answer::Created(id)) => Header { collection: id.0, ..ok },
         Ok(Answer::Leaves { epoch }) => Header { version: u64::from(*epoch), ..ok },
         Ok(Answer::Flushed { generation }) => Header { version: u64::from(*generation), ..ok },
+        Ok(Answer::GaveUp { groups }) => Header { version: *groups as u64, ..ok },
         Ok(Answer::Held | Answer::Destroyed | Answer::Joined(_) | Answer::Drains | Answer::Noted) => ok,
         Err(refusal) => {
             let error = Error::from(refusal.clone());
@@ -189,6 +200,7 @@ pub fn answer_of(ask: &Ask, header: &Header, fields: &Fields<'_>) -> Result<Answ
         Ask::Drain { .. } => Ok(Answer::Drains),
         Ask::Leave(_) => Ok(Answer::Leaves { epoch: u32::try_from(header.version).map_err(|_| unknown())? }),
         Ask::Control(_) => Ok(Answer::Control(fields.spec.ok_or_else(unknown)?.into())),
+        Ask::GiveUp(_) => Ok(Answer::GaveUp { groups: usize::try_from(header.version).map_err(|_| unknown())? }),
         Ask::Join(_) | Ask::Obituary(_) => Err(unknown()),
     }
 }
@@ -202,7 +214,7 @@ pub fn is_elsewhere(reply: &Header) -> bool {
 mod tests {
     use super::*;
     use crate::collection::Spec;
-    use crate::warden::ControlAsk;
+    use crate::warden::{ControlAsk, GiveUp};
     use crate::wire::{Frame, parse_frame};
 
     fn parse(bytes: &[u8]) -> Frame<'_> {
@@ -227,6 +239,14 @@ mod tests {
             Ask::Control(ControlAsk::Move { node: None }),
             Ask::Control(ControlAsk::ToEtcd { etcd: "etcd://e1:2379".into(), forced: true }),
             Ask::Control(ControlAsk::Embed { node: Some("n2".into()) }),
+            Ask::GiveUp(GiveUp {
+                node: Some("n\"1".into()),
+                spread: Some(7),
+                group: None,
+                accepts: true,
+                who: "somebody".into(),
+                unix_ms: u64::MAX,
+            }),
         ]
     }
 
@@ -268,6 +288,7 @@ mod tests {
             Answer::Noted,
             Answer::Leaves { epoch: u32::MAX >> 8 },
             Answer::Control("{\"term\":7}".into()),
+            Answer::GaveUp { groups: 4_096 },
         ];
         let request = Header { verb: VERB_WARDEN, id: 3, ..Header::new(Kind::Request) };
         for (ask, answer) in asks().iter().zip(answers) {

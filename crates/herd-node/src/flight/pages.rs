@@ -4,6 +4,7 @@
 //! Sorted names are merged. Others have no order but that of each node, so the nodes come one after the other, by
 //! their numbers: whose turn it is the name tells that the page before ended with, by the node that has it.
 
+use super::route::CACHE_UNLEASED;
 use super::{Handing, Landed, Where};
 use crate::context::Context;
 use crate::report::groups::not_led;
@@ -30,7 +31,18 @@ pub(crate) struct Pages {
 impl Context {
     /// Whether this node decides on an object that it has.
     pub(crate) fn decides_on(&self, c: &Collection, name: &[u8]) -> bool {
-        matches!(self.shared.store.seat(c, name), Seat::Alone | Seat::Led)
+        matches!(self.shared.store.seat(c, name), Seat::Alone | Seat::Leased | Seat::Led)
+    }
+
+    /// Refuses to tell what this node has of class `cache` while others may have been given that.
+    pub(crate) fn check_lease(&self, c: &Collection) -> Result<(), Error> {
+        let map = self.shared.place.get().and_then(|place| place.map());
+        let is_leased = map.is_some_and(|(map, _)| self.shared.gates.is_leased(&map));
+        if !c.class().evicts() || !is_leased || self.shared.gates.has_cache_lease() {
+            return Ok(());
+        }
+        let text = format!("collection '{}' is of class cache, and {CACHE_UNLEASED}", c.name());
+        Err(Error::new(ErrorKind::Unreachable, text))
     }
 
     /// The error where a node can't be asked for what is about no object: for names, or for a change of all it has.
@@ -62,13 +74,16 @@ impl Context {
         }
         let nodes: BTreeSet<NodeId> = spread.groups.iter().filter_map(|group| group.primary).collect();
         let mut nodes: Vec<NodeId> = nodes.into_iter().collect();
+        if nodes.contains(&me) {
+            self.check_lease(c)?;
+        }
         let (is_sorted, epoch) = (c.spec().ordered, map.epoch);
         let first = match after.filter(|_| !is_sorted) {
             None => None,
             Some(name) => Some(match self.whereabouts(c, name) {
                 Where::Here | Where::Group(_) => me,
                 Where::Node(node) => node,
-                Where::Nowhere => return Err(self.why_away(c, name)),
+                Where::Soon | Where::Nowhere => return Err(self.why_away(c, name)),
             }),
         };
         nodes.retain(|node| first.is_none_or(|first| *node >= first));

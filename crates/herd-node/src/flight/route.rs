@@ -14,13 +14,17 @@ use herd_core::bugs::{Bug, has};
 use herd_core::limits::{
     DEFERRED_MAX, FLIGHT_AGAIN_MS, FLIGHT_LINK_MS, FORWARD_HOPS_MAX, GROUP_LINE_PART, INLINE_MAX_BYTES, LEASE_MS,
 };
-use herd_core::place::{Group, GroupId, NodeId, Spread};
+use herd_core::place::{self, Group, GroupId, NodeId, Spread};
 use herd_core::wire::{FLAG_MORE, Fields, Header, Kind, LinkId, MapMark, MapSent, STATUS_MOVED, Status};
 use herd_core::wire::{LENGTH_UNKNOWN, WireError};
 use herd_core::{Error, ErrorKind, quote};
 use herd_net::Ticket;
 use herd_store::{Collection, Key, Seat};
 use std::sync::Arc;
+
+/// Why a node does not answer for what it has of class `cache`.
+pub(super) const CACHE_UNLEASED: &str = "the herd's warden has not been heard here for 5 s: another node may have been \
+                                         given what this one has of it";
 
 /// Where an object is decided on, as the map of this node has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +35,9 @@ pub(crate) enum Where {
     Group(GroupId),
     /// At another node.
     Node(NodeId),
+    /// Nowhere for a moment: it is of class `cache`, and its group is being given to another node, or this one's lease
+    /// of it is over.
+    Soon,
     /// Nowhere: no map is known, or the group has no primary.
     Nowhere,
 }
@@ -44,7 +51,7 @@ impl Context {
     /// As [`Context::whereabouts`], of a key.
     pub(crate) fn whereabouts_of(&self, key: &Key) -> Where {
         let seat = self.shared.store.slot(key.spread(), key.slot()).seat;
-        if seat == Seat::Alone {
+        if seat == Seat::Alone || seat == Seat::Leased && self.shared.gates.has_cache_lease() {
             return Where::Here;
         }
         if self.shared.hub.get().is_none() {
@@ -61,6 +68,7 @@ impl Context {
         let is_part = || seat == Seat::Led || self.shared.gates.is_shared(group) && is_known();
         match spread.group_of(key.slot()).primary {
             Some(node) if node != me.node => Where::Node(node),
+            _ if spread.kind == place::Kind::Cache => Where::Soon,
             Some(_) if is_part() => Where::Group(group),
             _ => Where::Nowhere,
         }
@@ -82,6 +90,9 @@ impl Context {
             let Some(primary) = group.primary else {
                 return Some(format!("nobody decides on '{of}': {}", not_led(&map, group)));
             };
+            if map.spread(key.spread())?.kind == place::Kind::Cache && primary == self.shared.place.get()?.me().node {
+                return Some(format!("'{of}' is of class cache, and {CACHE_UNLEASED}"));
+            }
             let is_linked = self.shared.hub.get()?.is_linked(primary) || primary == self.shared.place.get()?.me().node;
             let node = map.node(primary).filter(|_| !is_linked)?;
             Some(format!("node '{}', which decides on '{of}', can't be reached: see that it runs", node.name))
@@ -330,6 +341,7 @@ impl Context {
                 self.flights.part(id).into_iter().for_each(|part| part.state = State::InGroup);
                 self.decide_in_group(id, group);
             }
+            Where::Soon => self.stay(id, None),
             Where::Nowhere => self.lose(id),
         }
     }

@@ -7,7 +7,7 @@
 use crate::lease::Leases;
 use herd_core::bugs::{Bug, has};
 use herd_core::limits::{SLOTS, SPREADS_MAX};
-use herd_core::place::{Group, GroupId, Life, Map, Seat, Spread};
+use herd_core::place::{Group, GroupId, Kind, Life, Map, Seat, Spread};
 use herd_core::replica::GroupEpoch;
 use herd_store::Entry;
 use std::collections::BTreeSet;
@@ -53,6 +53,7 @@ impl Gates {
     /// A map is taken, by which this node is `me`: closes what it does not decide for any more, or does anew. Called
     /// before seats are set, by one thread at a time.
     pub(crate) fn adopt(&self, me: Life, map: &Map) {
+        self.close_gone(map);
         for spread in &map.spreads {
             let slots =
                 self.slots[usize::from(spread.id)].get_or_init(|| (0..SLOTS).map(|_| AtomicU16::new(0)).collect());
@@ -62,6 +63,14 @@ impl Gates {
                 let lives = map.node(me.node).is_some_and(|node| node.incarnation == me.incarnation);
                 self.adopt_one(id, lives && has_part(me, spread, group), leads(me, group).filter(|_| lives));
             }
+        }
+    }
+
+    /// Of spread groups that the map has no more nobody decides anything.
+    fn close_gone(&self, map: &Map) {
+        for (spread, gates) in (0..).zip(&self.spreads).filter(|(id, _)| map.spread(*id).is_none()) {
+            let groups = gates.get().map_or(0, |gates| gates.len());
+            (0..groups).for_each(|number| self.adopt_one(GroupId { spread, number: number as u16 }, false, None));
         }
     }
 
@@ -122,6 +131,12 @@ impl Gates {
         self.has_lease() && self.is_open_since(id, since)
     }
 
+    /// Whether what this node has of class `cache` may be given to others when it is silent, by that map: there are
+    /// others, or may be any time, where the map is kept elsewhere.
+    pub(crate) fn is_leased(&self, map: &Map) -> bool {
+        self.lease.get().is_some_and(|lease| map.nodes.len() > 1 || lease.is_always())
+    }
+
     /// The lease of this node; before its loops are made.
     pub(crate) fn go_by(&self, lease: Arc<Leases>) {
         self.lease.set(lease).ok();
@@ -141,12 +156,29 @@ impl Gates {
         self.lease.get().is_some_and(|lease| lease.holds())
     }
 
+    /// Whether this node decides on an object, whose entry is locked, and asks nobody.
+    #[inline]
+    pub(crate) fn decides(&self, entry: &Entry<'_>) -> bool {
+        match entry.seat() {
+            Seat::Alone => true,
+            Seat::Leased => self.has_cache_lease(),
+            Seat::Led | Seat::Held | Seat::Away => false,
+        }
+    }
+
+    /// Whether this node answers for what it has of class `cache` now.
+    #[inline]
+    pub(crate) fn has_cache_lease(&self) -> bool {
+        self.lease.get().is_some_and(|lease| lease.holds_caches())
+    }
+
     /// Whether an object is read here, whose entry is locked: this node alone decides, or for its group, and has leave
     /// to answer without asking the other members. The clock is looked at here, behind the lock.
     #[inline]
     pub(crate) fn may_read(&self, entry: &Entry<'_>) -> bool {
         match entry.seat() {
             Seat::Alone => true,
+            Seat::Leased => self.has_cache_lease(),
             Seat::Led => self.is_open_slot(entry.spread(), entry.slot()) && self.has_lease(),
             Seat::Held | Seat::Away => has(Bug::StaleRead) && self.is_open_slot(entry.spread(), entry.slot()),
         }
@@ -197,9 +229,17 @@ impl Gates {
 
     /// What the node is to a slot: where a part of its group is, or was, it goes on to decide, also alone, as writes
     /// may be under way there.
-    pub(crate) fn seat(&self, spread: &Spread, slot: usize, seat: Seat) -> Seat {
+    /// Its own of class `cache` it has by its lease, if others may get that.
+    pub(crate) fn seat(&self, spread: &Spread, slot: usize, seat: Seat, is_leased: bool) -> Seat {
         let id = GroupId { spread: spread.id, number: spread.slots[slot] };
         match seat {
+            Seat::Alone if spread.kind == Kind::Cache => {
+                if is_leased {
+                    Seat::Leased
+                } else {
+                    seat
+                }
+            }
             Seat::Alone if self.is_shared(id) => Seat::Led,
             seat => seat,
         }

@@ -30,7 +30,7 @@ pub(crate) use operation::{Done, Operation, Origin, Told, read};
 use crate::context::Context;
 use crate::link::Change;
 use herd_core::limits::PART_OPS_MAX;
-use herd_core::place::{GroupId, Life, Map};
+use herd_core::place::{GroupId, Kind, Life, Map};
 use herd_core::replica::{GroupEpoch, Message, View};
 use herd_core::wire::{Ahead, Fields, FrameHead, GroupMessage, LinkId, WireError, is_ahead, lanes};
 use mail::Letter;
@@ -262,13 +262,15 @@ fn look_at_map(cx: &mut Context) {
 /// Makes the parts that a map asks of this loop, and has all take their views.
 fn adopt(cx: &mut Context, me: Life, map: &Arc<Map>) {
     let lives = map.node(me.node).is_some_and(|node| node.incarnation == me.incarnation);
-    for spread in map.spreads.iter().filter(|_| lives) {
-        // A group that there is no more has no slots, or its part would go on to look after them.
-        let gone = |id: &&GroupId| id.spread == spread.id && usize::from(id.number) >= spread.groups.len();
-        let gone: Vec<GroupId> = cx.parts.shares.keys().filter(gone).copied().collect();
-        for id in gone {
-            with(cx, Some(id), |share, cx| share.adopt(cx, Vec::new(), None));
-        }
+    // A group that there is no more has no slots, or its part would go on to look after them.
+    // One of class `cache` has none: its number may be that of a spread group that is gone.
+    let is_kept = |id: GroupId| map.spread(id.spread).is_some_and(|spread| spread.kind == Kind::Kept);
+    let gone = |id: &&GroupId| lives && (map.group(**id).is_none() || !is_kept(**id));
+    let gone: Vec<GroupId> = cx.parts.shares.keys().filter(gone).copied().collect();
+    for id in gone {
+        with(cx, Some(id), |share, cx| share.adopt(cx, Vec::new(), None));
+    }
+    for spread in map.spreads.iter().filter(|spread| lives && spread.kind == Kind::Kept) {
         for (number, group) in spread.groups.iter().enumerate() {
             let id = GroupId { spread: spread.id, number: number as u16 };
             let is_here = loop_of(cx, id) == cx.number;

@@ -15,7 +15,7 @@ use herd_core::limits::{FLIGHT_MS, HTTP_DROPPED_MAX_BYTES};
 use herd_core::op::{Action, Op, Put};
 use herd_core::{Error, ErrorKind};
 use herd_net::{Next, Step, Ticket};
-use herd_store::{Collection, Given, Seat};
+use herd_store::{Collection, Given};
 use std::io::IoSliceMut;
 
 /// A PUT whose body is arriving.
@@ -266,7 +266,7 @@ impl Session {
         }
         let collection = cx.shared.collection(collection)?;
         let entry = cx.shared.store.entry(&collection, name, cx.now);
-        if entry.seat() == Seat::Alone {
+        if cx.shared.gates.decides(&entry) {
             return condition.check(entry.version()).map(|()| true);
         }
         drop(entry);

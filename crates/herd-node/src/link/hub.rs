@@ -135,8 +135,9 @@ impl Hub {
     /// This node was granted something, by the answer to a beat that it sent at that time.
     pub(super) fn granted(&self, grant: Grant, sent_ns: u64) {
         let Some(view) = self.view() else { return };
-        let until_ns = grant.until_ns((view.mark.term, view.mark.epoch), sent_ns);
-        until_ns.into_iter().for_each(|until_ns| self.leases.lasts_until(until_ns));
+        let than = (view.mark.term, view.mark.epoch);
+        grant.until_ns(than, sent_ns).into_iter().for_each(|until_ns| self.leases.lasts_until(until_ns));
+        grant.cache_until_ns(than, sent_ns).into_iter().for_each(|until_ns| self.leases.caches_last_until(until_ns));
     }
 
     /// The node has this map from now on: links to its nodes are made, those to others closed, and all are told.

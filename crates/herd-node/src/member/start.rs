@@ -151,6 +151,9 @@ pub(crate) fn enter(entry: &Entry, me: &Own<'_>) -> Result<InHerd, StartError> {
 fn begins(entry: &Entry, options: Options, me: &Own<'_>) -> Result<InHerd, StartError> {
     let (drawn, nonces) = (Drawn::new()?, Drawn::new()?);
     let (mailbox, leases, runner) = (Arc::new(Mailbox::default()), Leases::of_machine(), Arc::<Runner>::default());
+    if options.etcd.is_some() {
+        leases.needed_always();
+    }
     let (pushes, tells) = (mailbox.clone(), mailbox.clone());
     let outlets = Outlets {
         leases: leases.clone(),

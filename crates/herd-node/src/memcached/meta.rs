@@ -11,7 +11,7 @@ use herd_core::door::memcached::{self as proto, Clock, Meta, SetMode, reply};
 use herd_core::entry::{Head, Memcached};
 use herd_core::method::memcached::Method;
 use herd_core::op::{Answer, Op};
-use herd_store::{Body, Found, Seat};
+use herd_store::{Body, Found};
 use std::sync::Arc;
 
 /// `mg`. One that changes nothing is answered from the object where it lies.
@@ -29,7 +29,7 @@ pub(super) fn get(cx: &mut Context, meta: &Meta<'_>, out: &mut Output<'_>) -> Re
 /// Answers with the item as it is; false, with nothing done, if the right to recache must be handed out with it.
 fn get_as_it_is(cx: &Context, meta: &Meta<'_>, key: &[u8], out: &mut Output<'_>) -> Result<bool, Elsewhere> {
     let mut entry = cx.shared.store.entry(&cx.shared.default, key, cx.now);
-    if entry.seat() != Seat::Alone {
+    if !cx.shared.gates.decides(&entry) {
         return Err(Elsewhere);
     }
     match entry.found() {
@@ -211,7 +211,7 @@ pub(super) fn debug(cx: &mut Context, meta: &Meta<'_>, out: &mut Output<'_>) -> 
     let mut buffer = Vec::new();
     let key = meta.key(&mut buffer);
     let entry = cx.shared.store.entry(&cx.shared.default, key, cx.now);
-    if entry.seat() != Seat::Alone {
+    if !cx.shared.gates.decides(&entry) {
         return Err(Elsewhere);
     }
     answer_debug(meta, entry.found().map(|found| found.head), cx.clock(), out);

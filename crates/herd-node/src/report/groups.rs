@@ -1,7 +1,8 @@
 //! Replica groups as people are told of them: which there are, what keeps them from taking writes, which lost what they
 //! held.
 
-use herd_core::place::{Group, GroupId, Map, NodeId, NodeState, Spread, Standing};
+use herd_core::door::http::HttpDate;
+use herd_core::place::{GivenUp, Group, GroupId, Kind, Map, NodeId, NodeState, Spread, Standing};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The groups of a spread group that have slots, and how many: a number may have been given up.
@@ -30,12 +31,27 @@ pub(super) fn why_stopped(
 
 /// Why nobody decides in a group.
 pub(crate) fn not_led(map: &Map, group: &Group) -> String {
+    let is_cache = map.spreads.iter().filter(|spread| spread.kind == Kind::Cache);
+    let is_cache = is_cache.flat_map(|spread| &spread.groups).any(|it| std::ptr::eq(it, group));
     match group.eligible[..] {
+        _ if is_cache => "it is of class cache, and is just being given to another node, empty".into(),
         [] => {
             "all nodes that had its objects were started anew: it opens anew, empty, when enough nodes are there".into()
         }
-        _ => format!("nobody leads it, and {} must: start what does not run", named(map, &group.eligible)),
+        [_] => {
+            format!("only {} has its objects: start that node again from its directory", named(map, &group.eligible))
+        }
+        _ => {
+            let names = named(map, &group.eligible);
+            format!("only {names} have its objects: start one of these again from its directory")
+        }
     }
+}
+
+/// Kept groups that nobody leads, and that wait for this node.
+pub(super) fn waiting_for(map: &Map, node: NodeId) -> usize {
+    let kept = map.spreads.iter().filter(|spread| spread.kind == Kind::Kept).flat_map(used);
+    kept.filter(|(_, group, _)| group.primary.is_none() && group.eligible.contains(&node)).count()
 }
 
 /// Who is being brought up to date, if anybody is.
@@ -77,10 +93,22 @@ pub(super) fn losses(map: &Map) -> BTreeMap<u32, String> {
     }
     let text = |epoch: u32, groups: &BTreeSet<GroupId>| {
         let their = if groups.len() == 1 { "its" } else { "their" };
-        let why = "all nodes that had them were started anew";
+        let why = map.given_up.iter().find(|it| it.epoch == epoch).map(given_up);
+        let why = why.unwrap_or_else(|| "all nodes that had them were started anew".into());
         format!("{} lost {their} objects at epoch {epoch}: {why}", several(groups, count))
     };
-    lost.into_iter().map(|(epoch, groups)| (epoch, text(epoch, &groups))).collect()
+    let before = map.given_up.iter().map(|it| {
+        let groups = if it.groups == 1 { "1 group".into() } else { format!("{} groups", it.groups) };
+        (it.epoch, format!("{groups} lost what was held at epoch {}: {}", it.epoch, given_up(it)))
+    });
+    let mut all: BTreeMap<u32, String> = before.collect();
+    all.extend(lost.into_iter().map(|(epoch, groups)| (epoch, text(epoch, &groups))));
+    all
+}
+
+fn given_up(it: &GivenUp) -> String {
+    let date = HttpDate::from_unix_s((it.unix_ms / 1_000) as i64);
+    format!("given up by {}, {}", it.who, String::from_utf8_lossy(date.as_bytes()))
 }
 
 /// `2 of 24 groups (0/1, 0/7)`: the first of them by name.

@@ -1,7 +1,7 @@
 //! What a node knows of its herd, as `/status` tells it: nodes, groups, the warden. From the map, and from the links
 //! that this node has: whom it has none to it calls unreachable, whatever others see.
 
-use super::groups::{losses, syncing, used, why_stopped};
+use super::groups::{losses, syncing, used, waiting_for, why_stopped};
 use crate::context::Shared;
 use crate::member::Member;
 use herd_core::limits::STATUS_GROUPS_MAX;
@@ -88,6 +88,7 @@ impl View<'_> {
             "rack": node.rack,
             "memory_bytes": node.memory_bytes,
             "groups": self.map.groups_of(node.id).count(),
+            "waiting_groups": waiting_for(&self.map, node.id),
         })
     }
 
@@ -105,6 +106,7 @@ impl View<'_> {
                 "lost": (group.lost > 0).then_some(group.lost),
                 "primary": group.primary.map(|id| id.0.get()),
                 "members": members,
+                "eligible": group.eligible.iter().map(|id| id.0.get()).collect::<Vec<_>>(),
                 "has": group.copies(),
                 "syncing": syncing(&self.map, group),
                 "stops": why_stopped(&self.map, spread, group, |id| self.state(id) == "serving"),

@@ -233,9 +233,11 @@ impl Driver {
         let now_ns = self.outlets.leases.now_ns();
         let mut grants = self.outlets.leases.grants();
         let silent = grants.silent(&nodes, now_ns);
+        let cold = grants.cold(&silent, now_ns);
         let beating = nodes.into_iter().filter(|(node, life)| grants.is_heard(*node, *life, now_ns)).collect();
         drop(grants);
         self.warden.beats(silent, beating);
+        self.warden.cold(cold);
     }
 
     pub(super) fn carry_out(&mut self, orders: Vec<Order>) {

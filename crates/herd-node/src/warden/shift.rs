@@ -205,6 +205,8 @@ impl Driver {
             Target::Etcd(address) => {
                 let opened = Etcd::open_at_once(&address, self.inbox.halt());
                 let mut etcd = opened.map_err(told)?;
+                // Another node may take it up there, whoever is alone in the herd now.
+                self.outlets.leases.needed_always();
                 etcd.prepare(id, map.herd, copy).map_err(told)?;
                 Ok(Prepared::Etcd(Box::new(etcd), address))
             }

@@ -70,8 +70,11 @@ fn answer(cx: &mut Context, request: &Header, said: Said, out: &mut Output<'_>) 
             super::write_frame(reply, &Fields::default(), json.as_bytes(), out);
         }
         _ if request.has(FLAG_QUIET) => {}
-        _ => {
+        answer => {
             let mut reply = Header::reply_to(request, Status::Ok);
+            if let Answer::GaveUp { groups } = answer {
+                reply.version = groups as u64;
+            }
             reply.collection = CollectionId::BY_NAME.0;
             super::write_frame(reply, &Fields::default(), &[], out);
         }

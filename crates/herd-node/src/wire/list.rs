@@ -108,7 +108,10 @@ impl Session {
         cx.was_dear();
         let (prefix, limit) = (fields.prefix.unwrap_or_default(), limit as usize);
         let whose = match self.peer {
-            Some(_) => Whose::Own(header.epoch),
+            Some(_) => {
+                cx.check_lease(&collection)?;
+                Whose::Own(header.epoch)
+            }
             None if cx.shared.store.is_alone(&collection) => Whose::Alone,
             None => {
                 let (pages, handings) = cx.pages(&collection, prefix, fields.after, limit)?;

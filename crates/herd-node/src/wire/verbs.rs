@@ -14,9 +14,10 @@ use herd_core::limits::WAIT_MAX_MS;
 use herd_core::op::{Action, Op};
 use herd_core::warden::{Ask, Create};
 use herd_core::wire::{Became, Between, FLAG_HEAD_ONLY, Fields, Header, Status};
-use herd_core::{Error, ErrorKind};
+use herd_core::{Error, ErrorKind, quote};
 use herd_net::Ticket;
 use herd_store::{Collection, Found, Given, Got, Seat, Value};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A get that waits for a newer version.
 pub(super) struct Wait {
@@ -122,6 +123,19 @@ fn no_collection(id: CollectionId) -> Error {
 pub(super) fn name<'a>(fields: &Fields<'a>) -> Result<&'a [u8], Error> {
     let missing = || Error::new(ErrorKind::BadRequest, "the request names no object (1 to 1,024 bytes)");
     fields.name.filter(|name| name_is_valid(name)).ok_or_else(missing)
+}
+
+/// This node, if it is called so, is to end.
+fn end(cx: &Context, name: &str, header: &Header, out: &mut Output<'_>) -> Result<(), Error> {
+    if name != cx.shared.config.name || cx.shared.member.get().is_none() {
+        let text = format!("this is not node '{}' of a herd: ask that one", quote(name.as_bytes()));
+        return Err(Error::new(ErrorKind::NotFound, text));
+    }
+    cx.shared.told_to_end.store(true, Relaxed);
+    let mut reply = Header::reply_to(header, Status::Ok);
+    reply.collection = CollectionId::BY_NAME.0;
+    super::write_frame(reply, &Fields::default(), &[], out);
+    Ok(())
 }
 
 impl Session {
@@ -389,12 +403,22 @@ impl Session {
             return self.ask_warden(cx, header, Ask::Control(serde_json::from_slice(body).map_err(bad)?), out);
         }
         let name = String::from_utf8_lossy(name(fields)?).into_owned();
-        let stays = match fields.method {
-            Some("drain") => false,
-            Some("stay") => true,
-            _ => return Err(Error::new(ErrorKind::NotInVersion, "the system collection has: drain, stay, control")),
+        let ask = match fields.method {
+            Some("drain") => Ask::Drain { name, stays: false },
+            Some("stay") => Ask::Drain { name, stays: true },
+            Some("give_up") => {
+                let bad = |_| Error::new(ErrorKind::BadRequest, "what is given up can't be read");
+                Ask::GiveUp(serde_json::from_str(&name).map_err(bad)?)
+            }
+            Some("end") => return end(cx, &name, header, out),
+            _ => {
+                return Err(Error::new(
+                    ErrorKind::NotInVersion,
+                    "the system collection has: drain, stay, give_up, end, control",
+                ));
+            }
         };
-        self.ask_warden(cx, header, Ask::Drain { name, stays }, out)
+        self.ask_warden(cx, header, ask, out)
     }
 
     pub(super) fn destroy(

@@ -1,5 +1,6 @@
 //! The real binary over real sockets: command line, HTTP, memcached, limits.
 
+mod caches;
 mod cli;
 mod control;
 mod cp;
@@ -14,6 +15,7 @@ mod journal;
 mod leaving;
 mod limits;
 mod locks;
+mod loss;
 mod memcached;
 mod moving;
 mod node;

@@ -123,3 +123,33 @@ fn a_node_that_is_not_there_is_not_drained() {
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(refused.status.code() == Some(3) && said.contains("3 copies are kept"), "{said}");
 }
+
+#[test]
+fn what_only_a_dead_node_had_is_told_and_what_is_removed_holds_nothing_up() {
+    let mut nodes = three_that_keep(3, &["--memory", "64m", "--threads", "1"], &[]);
+    let third = nodes.pop().expect("three").0;
+    let first = &nodes[0].0;
+    first.ok(&["collection", "create", "one"]);
+    let value = tempfile::NamedTempFile::new().expect("a file");
+    let path = value.path().to_str().expect("text");
+    (0..24).for_each(|number| drop(first.ok(&["put", &format!("one/{number}"), path])));
+    let said = |args: &[&str]| {
+        let done = first.herd(args);
+        (done.status.code(), String::from_utf8_lossy(&done.stderr).into_owned())
+    };
+    assert_eq!(said(&["drain", "n3", "--cancel"]).1, "herd: drain: n3 was not draining, and stays\n");
+    third.signal("-KILL");
+    assert!(within(PATIENCE, || about(first, "n3").is_some_and(|node| node["state"] == "down")));
+    let (code, text) = said(&["drain", "n3"]);
+    let part = "n3 has ended, and 8 groups had their only copy there";
+    assert!(code == Some(3) && text.contains(part), "{code:?} {text}");
+    let status = first.ok(&["status"]);
+    assert!(status.contains("only n3 has its objects") && !status.contains("fewer than 1"), "{status}");
+    let (code, text) = said(&["collection", "rm", "one"]);
+    assert!(code == Some(0) || code == Some(4), "{text}");
+    assert!(within(PATIENCE, || about(first, "n3").is_some_and(|node| node["waiting_groups"] == 0)));
+    // Two others are there, and three copies of what is not lost are kept: it has ended, and keeps none of them.
+    let (code, text) = said(&["drain", "n3"]);
+    assert!(code == Some(0), "{text}");
+    assert!(within(PATIENCE, || about(first, "n3").is_none()), "it is forgotten");
+}

@@ -16,7 +16,7 @@ pub(crate) fn put(node: &Node, name: &str, value: &str) -> bool {
 }
 
 /// What a node says to a get that was sent.
-fn value(mut from: impl BufRead) -> String {
+pub(crate) fn value(mut from: impl BufRead) -> String {
     let mut lines = from.by_ref().lines().map_while(Result::ok);
     match lines.next() {
         Some(line) if line.starts_with("VALUE ") => lines.next().unwrap_or_default(),
@@ -24,7 +24,7 @@ fn value(mut from: impl BufRead) -> String {
     }
 }
 
-fn get(node: &Node, name: &str) -> String {
+pub(crate) fn get(node: &Node, name: &str) -> String {
     let mut socket = BufReader::new(node.connect());
     write!(socket.get_mut(), "get {name}\r\n").expect("sent");
     value(socket)

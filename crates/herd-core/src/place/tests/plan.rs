@@ -207,7 +207,7 @@ fn copies_grow_with_the_nodes_and_never_fall() {
     let left = left.expect("valid");
     assert_eq!((left.spreads[0].copies, left.spreads[0].needed), (3, 2));
     let told: Vec<String> = left.shortfalls().iter().map(|short| short.to_string()).collect();
-    assert_eq!(told, ["of the 16 replica groups of spread group 0, 16 keep fewer than 3 copies"]);
+    assert_eq!(told, ["of the 16 replica groups of spread group 0, 16 have fewer than 3 copies"]);
 }
 
 #[test]

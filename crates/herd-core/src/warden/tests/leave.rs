@@ -11,7 +11,7 @@ fn node(number: u32) -> NodeId {
     NodeId(std::num::NonZeroU32::new(number).expect("from 1"))
 }
 
-fn leave(bench: &mut Bench, number: u32, incarnation: u64) -> Ticket {
+pub(super) fn leave(bench: &mut Bench, number: u32, incarnation: u64) -> Ticket {
     bench.send(Ask::Leave(Life { node: node(number), incarnation }))
 }
 
@@ -25,7 +25,7 @@ fn kept(bench: &Bench, number: u32) -> usize {
 }
 
 /// These tell that they have the present map.
-fn have(bench: &mut Bench, numbers: &[u32]) {
+pub(super) fn have(bench: &mut Bench, numbers: &[u32]) {
     let map = bench.map();
     for number in numbers {
         let life = map.node(node(*number)).expect("it is one of them").incarnation;

@@ -184,3 +184,31 @@ fn who_waits_for_all_nodes_does_not_wait_for_one_that_has_died() {
     dies(&mut bench, 2, 1);
     assert!(bench.answer(flush).is_some_and(|answer| answer.is_ok()));
 }
+
+#[test]
+fn what_was_kept_for_a_collection_that_is_removed_holds_no_dead_node() {
+    let mut bench = held();
+    for name in ["one", "two"] {
+        bench.ask(Ask::Create(create(name, "ram:1"))).expect("it is made");
+    }
+    let spread = |bench: &Bench| bench.map().collection("one").map(|it| it.id.spread_group());
+    let one = spread(&bench).expect("it is there");
+    assert!(one > 0 && spread(&bench) == bench.map().collection("two").map(|it| it.id.spread_group()));
+    bench.ask(Ask::Create(create("cache", "cache"))).expect("it is made");
+    dies(&mut bench, 3, 1);
+    bench.tick(WARDEN_TICK_MS);
+    assert!(bench.map().keeps(node(3)), "it is waited for");
+    bench.links(&[1, 2]);
+    let destroy = |name: &str| Ask::Destroy { name: name.into() };
+    bench.ask(destroy("one")).expect("it is removed");
+    assert!(bench.map().keeps(node(3)), "the other collection lies there");
+    bench.ask(destroy("two")).expect("it is removed");
+    assert!(bench.map().spread(one).is_none() && !bench.map().keeps(node(3)));
+    // Its number is given again.
+    bench.ask(Ask::Create(create("three", "ram:1"))).expect("it is made");
+    let map = bench.map();
+    let id = map.collection("three").expect("it is there").id;
+    assert_eq!(id.spread_group(), one);
+    assert!(map.spread(one).is_some_and(|it| it.groups.iter().all(|group| group.epoch == map.epoch)));
+    assert!(map.spreads.is_sorted_by(|a, b| a.id < b.id));
+}

@@ -243,6 +243,7 @@ impl World {
         let told = Arc::new(Told::default());
         let leases = Leases::new(Arc::new(self.clock.clock()));
         leases.lasts_until(if self.has_leases { u64::MAX } else { 0 });
+        leases.caches_last_until(if self.has_leases { u64::MAX } else { 0 });
         let hub = Hub::new(me, told.clone(), leases);
         let config = Config {
             memory_bytes: self.memory_bytes,

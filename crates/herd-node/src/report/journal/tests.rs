@@ -81,7 +81,7 @@ fn a_group_that_nobody_leads_is_told_beside_those_that_are_stopped_otherwise() {
     let mut world = World::new();
     world.look(0);
     world.change(|draft| draft.spreads[0].groups[5].primary = None);
-    begin(&world.look(200), &["1 of 24 groups (0/5) takes no writes: not read either: nobody leads it, and n"]);
+    begin(&world.look(200), &["1 of 24 groups (0/5) takes no writes: not read either: only n"]);
     world.linked.clear();
     world.look(400);
     let lines = world.look(1_400);

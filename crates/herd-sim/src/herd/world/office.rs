@@ -88,9 +88,11 @@ impl Office {
         let now_ns = self.leases.now_ns();
         let mut grants = self.leases.grants();
         let silent = grants.silent(&nodes, now_ns);
+        let cold = grants.cold(&silent, now_ns);
         let beating = nodes.into_iter().filter(|(node, life)| grants.is_heard(*node, *life, now_ns)).collect();
         drop(grants);
         self.warden.beats(silent, beating);
+        self.warden.cold(cold);
     }
 
     /// The call under way was answered.

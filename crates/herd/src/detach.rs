@@ -1,0 +1,182 @@
+//! `herd detach --now`: takes a node out of the herd for good, whatever it alone has. `herd group recover`: has groups
+//! begin anew that wait for nodes which will not come back. Both say first what is lost, and do nothing where that was
+//! not said to be right.
+
+use crate::args::{DetachArgs, RecoverArgs};
+use crate::exit::{Failure, NOT_SO, Outcome, REFUSED};
+use crate::objects::client;
+use crate::view::{gather, node_of, status_of};
+use crate::{machine, out};
+use herd_client::blocking::Client;
+use herd_client::{Config, ErrorKind};
+use herd_core::ErrorKind as Core;
+use herd_core::key::CollectionId;
+use herd_core::limits::SLOTS;
+use herd_core::warden::GiveUp;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How often it is looked, or asked again.
+const AGAIN: Duration = Duration::from_millis(200);
+/// How long a node that was told to end may take, and how long all may be over that was granted to a silent one.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How much is told of who asks, characters.
+const WHO_MAX: usize = 60;
+
+pub(crate) fn detach(args: &DetachArgs) -> Outcome {
+    let name = &args.detached;
+    let (status, node) = found(args)?;
+    if status["warden"].as_str() == Some(name) {
+        let text = format!("detach: {name} keeps the herd's map, and can't be detached: `herd drain` can empty it");
+        return Err(Failure::new(REFUSED, text));
+    }
+    let only = |group: &&Value| group["kind"] == "kept" && is_only(&group["eligible"], &node["id"]);
+    let lost: Vec<&Value> = groups(&status).filter(only).collect();
+    let addr = node["addr"].as_str().filter(|_| node["answers"] == true);
+    let own = addr.and_then(|addr| status_of(addr, args.herd.timeout));
+    let lines = lines(&status, &lost, own.as_ref());
+    tell_lost(&lines, "would be lost, as only this node has it")?;
+    if !lines.is_empty() && !args.yes {
+        let text = format!("detach: {name}: nothing was done: --yes loses that, `herd drain {name}` would move it");
+        return Err(Failure::new(REFUSED, text));
+    }
+    if let Some(addr) = addr {
+        Client::new(addr, Config { timeout: args.herd.timeout, ..Config::default() })?.end(name)?;
+        out::tell(format!("herd: detach: {name} was told to end"));
+    }
+    let is_there = addr.is_none() || wait_for_end(args, &node)?;
+    let groups = if is_there { ask(args, &give_up(Some(name), args.yes))? } else { 0 };
+    out::tell(format!("herd: detach: {name} is none of the herd any more, {}", lost_groups(groups)));
+    Ok(())
+}
+
+pub(crate) fn recover(args: &RecoverArgs) -> Outcome {
+    let status = gather(&args.herd)?;
+    let is_meant = |group: &&Value| {
+        let is = |asked: Option<u16>, field: &str| asked.is_none_or(|asked| group[field] == asked);
+        is(args.groups.0, "spread") && is(args.groups.1, "group")
+    };
+    // Who is there may lead again by itself.
+    let is_there = |id: &Value| nodes(&status).any(|node| node["id"] == *id && node["answers"] == true);
+    let waits = |group: &&Value| {
+        let eligible = group["eligible"].as_array().map_or(&[][..], Vec::as_slice);
+        group["kind"] == "kept" && group["primary"].is_null() && !eligible.is_empty() && !eligible.iter().any(is_there)
+    };
+    let lost: Vec<&Value> = groups(&status).filter(waits).filter(is_meant).collect();
+    if lost.is_empty() {
+        out::tell("herd: group recover: no group waits for a node that is gone: nothing was done");
+        return Ok(());
+    }
+    tell_lost(&lines(&status, &lost, None), "would be lost, as only nodes that are gone have it")?;
+    if !args.accept_data_loss {
+        let text = "group recover: nothing was done: --accept-data-loss loses that; nodes that are started again from \
+                    their directories may begin with nothing, too, but then that is sure";
+        return Err(Failure::new(REFUSED, text));
+    }
+    let (spread, group) = args.groups;
+    let asked = GiveUp { spread, group, ..give_up(None, true) };
+    let groups = client(&args.herd)?.give_up(&json(&asked))?;
+    out::tell(format!("herd: group recover: {}; `herd status` tells of it", lost_groups(groups)));
+    Ok(())
+}
+
+fn lost_groups(groups: u64) -> String {
+    match groups {
+        0 => "and nothing was lost".into(),
+        1 => "1 group lost what it held, and begins anew".into(),
+        _ => format!("{groups} groups lost what they held, and begin anew"),
+    }
+}
+
+fn found(args: &DetachArgs) -> Result<(Value, Value), Failure> {
+    let (status, name) = (gather(&args.herd)?, &args.detached);
+    let none = || Failure::new(NOT_SO, format!("detach: no node '{name}': `herd nodes` shows all"));
+    let node = node_of(&status, name).ok_or_else(none)?;
+    Ok((status, node))
+}
+
+/// Until the process that was told so has ended; whether the herd knows the node still.
+fn wait_for_end(args: &DetachArgs, node: &Value) -> Result<bool, Failure> {
+    let (since, name) = (Instant::now(), &args.detached);
+    while since.elapsed() < PATIENCE {
+        std::thread::sleep(AGAIN);
+        let now = match found(args) {
+            Ok((_, now)) => now,
+            Err(error) if error.code == NOT_SO => return Ok(false),
+            Err(_) => continue,
+        };
+        if now["incarnation"] != node["incarnation"] {
+            let text = format!("detach: {name} has ended, and was started again: stop what starts it, then detach it");
+            return Err(Failure::new(REFUSED, text));
+        }
+        if now["answers"] != true {
+            return Ok(true);
+        }
+    }
+    Err(Failure::new(REFUSED, format!("detach: {name} was told to end, and has not: end it, then detach it")))
+}
+
+/// Asks for it until the herd is sure that the node answers for nothing any more.
+fn ask(args: &DetachArgs, asked: &GiveUp) -> Result<u64, Failure> {
+    let since = Instant::now();
+    loop {
+        match client(&args.herd)?.give_up(&json(asked)) {
+            Err(error) if error.kind() == ErrorKind::Refused(Core::Busy) && since.elapsed() < PATIENCE => {
+                std::thread::sleep(AGAIN);
+            }
+            done => return Ok(done?),
+        }
+    }
+}
+
+fn give_up(node: Option<&str>, accepts: bool) -> GiveUp {
+    let user = std::env::var("USER").unwrap_or_else(|_| "somebody".into());
+    let who: String = format!("{user}@{}", machine::name()).chars().filter(|c| !c.is_control()).take(WHO_MAX).collect();
+    let unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+    GiveUp { node: node.map(Into::into), spread: None, group: None, accepts, who, unix_ms }
+}
+
+fn json(asked: &GiveUp) -> String {
+    serde_json::to_string(asked).expect("plain data")
+}
+
+fn nodes(status: &Value) -> impl Iterator<Item = &Value> {
+    status["nodes"].as_array().into_iter().flatten()
+}
+
+fn groups(status: &Value) -> impl Iterator<Item = &Value> {
+    status["group_list"].as_array().into_iter().flatten()
+}
+
+fn is_only(ids: &Value, id: &Value) -> bool {
+    ids.as_array().is_some_and(|ids| ids.len() == 1 && ids[0] == *id)
+}
+
+/// What these groups hold: a line for each collection that has slots there. `own`: what the node tells of itself that
+/// has them.
+fn lines(status: &Value, lost: &[&Value], own: Option<&Value>) -> Vec<String> {
+    let mut slots: BTreeMap<u64, u64> = BTreeMap::new();
+    for group in lost {
+        *slots.entry(group["spread"].as_u64().unwrap_or(0)).or_default() += group["slots"].as_u64().unwrap_or(0);
+    }
+    let collections = status["collections"].as_array().into_iter().flatten();
+    let line = |c: &Value| {
+        let spread = u64::from(CollectionId(c["id"].as_u64()?).spread_group());
+        let (slots, name) = (*slots.get(&spread).filter(|slots| **slots > 0)?, c["name"].as_str().unwrap_or("?"));
+        let part = 100.0 * slots as f64 / SLOTS as f64;
+        // Where several copies are kept most of what a node has others have, too.
+        let is_single = groups(status).any(|group| group["spread"] == spread && group["copies"] == 1);
+        let its = own.filter(|_| is_single).and_then(|own| own["collections"].as_array());
+        let objects = its.and_then(|its| its.iter().find(|it| it["id"] == c["id"])?["objects"].as_u64());
+        let objects = objects.map_or_else(String::new, |objects| format!(", {objects} objects"));
+        let name = out::shown(name.as_bytes());
+        Some(format!("collection {name}: {slots} of {SLOTS} slots ({part:.1} %){objects}"))
+    };
+    collections.filter_map(line).collect()
+}
+
+fn tell_lost(lines: &[String], how: &str) -> Outcome {
+    let text: String = lines.iter().map(|line| format!("{line} {how}\n")).collect();
+    if text.is_empty() { Ok(()) } else { out::print(text) }
+}
