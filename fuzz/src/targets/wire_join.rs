@@ -6,7 +6,7 @@ use crate::Outcomes;
 use crate::names::names;
 use herd_core::limits::{ERROR_TEXT_MAX_BYTES, MAP_TEXT_MAX_BYTES, NODE_ADDRESSES_MAX};
 use herd_core::place::{HerdId, NodeId};
-use herd_core::warden::{Identity, Join, MoveId};
+use herd_core::warden::{Identity, Join};
 use herd_core::wire::{
     Admitting, Fields, Greeting, Header, Joining, Kind, LinkError, LinkErrorKind, Secret, decode_joined, encode_joined,
     parse_frame,
@@ -60,7 +60,7 @@ fn join() -> Join {
         rack: String::new(),
         memory_bytes: 0x0102_0304_0506_0708,
         evict: false,
-        moved: Some(MoveId([7; 16])),
+        moved: None,
     }
 }
 

@@ -64,7 +64,7 @@ use crate::key::{CollectionId, name_is_valid};
 pub const PROTOCOL_VERSION: u16 = 1;
 
 /// The protocol of links between nodes spoken here. A build with `--cfg herd_next` pretends to be the release after
-/// this one, by which it is shown that the two serve together (`make releases`).
+/// this one, by which it can be shown that the two serve together.
 pub const LINK_PROTOCOL: u16 = if cfg!(herd_next) { 2 } else { 1 };
 
 /// The oldest protocol of links spoken here: that of the release before.

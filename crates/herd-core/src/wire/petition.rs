@@ -288,9 +288,13 @@ mod tests {
             Answer::Noted,
             Answer::Leaves { epoch: u32::MAX >> 8 },
             Answer::Control("{\"term\":7}".into()),
+            Answer::Control("{}".into()),
+            Answer::Control("{\"backend\":\"etcd\"}".into()),
+            Answer::Control("{\"node\":\"n2\"}".into()),
             Answer::GaveUp { groups: 4_096 },
         ];
         let request = Header { verb: VERB_WARDEN, id: 3, ..Header::new(Kind::Request) };
+        assert_eq!(asks().len(), answers.len());
         for (ask, answer) in asks().iter().zip(answers) {
             for answer in [Ok(answer), Err(Refusal::Busy), Err(Refusal::NotWarden(None))] {
                 let mut out = Vec::new();
