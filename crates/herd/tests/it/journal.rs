@@ -65,8 +65,9 @@ fn the_log_tells_in_one_line_who_goes_and_comes_and_what_that_stops() {
     told(dir, "n2", &["node n3 (", &third.addr, ") was started anew"]);
     second.ok(&["status", "--wait", "--timeout", "30s"]);
     // Where that took less than a second nothing is told of it.
-    let ends = || lines(dir, "n2", &["all 24 groups have their copies again, after "]).len();
-    assert!(within(SOON, || lines(dir, "n2", &["24 groups", "have fewer copies than there should be"]).len() == ends()));
+    let count = |parts: &[&str]| lines(dir, "n2", parts).len();
+    let ends = || count(&["all 24 groups have their copies again, after "]);
+    assert!(within(SOON, || count(&["24 groups", "have fewer copies than there should be"]) == ends()));
     let again = lines(dir, "n1", &[" take writes again, after "]).len();
     assert!((1..=2).contains(&again), "the second time they may not have stopped for long enough to be told of");
     assert_eq!(lines(dir, "n1", &["lost"]).len(), 0);
