@@ -57,7 +57,7 @@ use herd_store::Store;
 use member::{Duty, Founded, InHerd, Own};
 use metrics::Metrics;
 use service::NodeService;
-use std::io::{self, Read};
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -256,7 +256,5 @@ fn shared_as(config: Config, environment: &Environment, founded: Founded) -> io:
 /// The date and chance as this machine has them.
 fn machine() -> io::Result<Environment> {
     let unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
-    let mut random = [0; 16];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut random)?;
-    Ok(Environment { unix_ms, random })
+    Ok(Environment { unix_ms, random: environment::random()? })
 }

@@ -65,8 +65,8 @@ impl Draft {
             let mut moves = Moves::of(spread, &nodes);
             drop(moves.leavers(spread));
             while let Some((number, from, to)) = moves.next(spread, &busy, &may, evens) {
-                spread.groups[number].others.push(Member { node: to, standing: Standing::Syncing, since: 0 });
                 let slots = moves.slots[number] as i64;
+                spread.groups[number].others.push(Member { node: to, standing: Standing::Syncing, since: 0 });
                 *moves.kept.entry(from).or_default() -= slots;
                 *moves.kept.entry(to).or_default() += slots;
                 *busy.entry(to).or_default() += 1;

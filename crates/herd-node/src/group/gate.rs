@@ -233,14 +233,8 @@ impl Gates {
     pub(crate) fn seat(&self, spread: &Spread, slot: usize, seat: Seat, is_leased: bool) -> Seat {
         let id = GroupId { spread: spread.id, number: spread.slots[slot] };
         match seat {
-            Seat::Alone if spread.kind == Kind::Cache => {
-                if is_leased {
-                    Seat::Leased
-                } else {
-                    seat
-                }
-            }
-            Seat::Alone if self.is_shared(id) => Seat::Led,
+            Seat::Alone if spread.kind == Kind::Cache && is_leased => Seat::Leased,
+            Seat::Alone if spread.kind == Kind::Kept && self.is_shared(id) => Seat::Led,
             seat => seat,
         }
     }

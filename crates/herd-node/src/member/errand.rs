@@ -5,15 +5,16 @@
 
 use super::{Member, Outlets};
 use crate::context::{Context, Shared};
+use crate::control::Home;
+use crate::environment::random;
 use crate::link::{NoLink, Note};
 use crate::warden::{self, Errands, Handle};
 use herd_core::ErrorKind;
-use herd_core::limits::{MEMBER_LINES_MAX, MOVE_BEGIN_MS};
+use herd_core::limits::MOVE_BEGIN_MS;
 use herd_core::place::NodeId;
 use herd_core::warden::{Answer, MoveId, Refusal};
 use herd_core::wire::{Errand, Fields, Header, Kind, Status, VERB_CONTROL};
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -187,13 +188,12 @@ impl Member {
                 false => Err("its warden goes by another control store".into()),
             };
         }
-        let map = self.map().ok_or("it has no map")?;
-        let node = map.node(self.life.node).ok_or("it is not in the herd's map")?;
-        let store = home.again().and_then(|home| home.begin(id)).map_err(|error| error.to_string())?;
-        let running = warden::go_on(home, store, node, random().map_err(|error| error.to_string())?, self.outlets());
-        let running = running.map_err(|error| error.to_string())?;
-        let handle = running.handle().clone();
-        *lock(&self.running) = Some(running);
+        // A warden that began with it before, and was not in office soon enough, is the only one over that store.
+        let begun = lock(&self.running).as_ref().map(|running| running.handle().clone());
+        let handle = match begun.filter(|_| home.came_by() == Some(id)) {
+            Some(handle) => handle,
+            None => self.start_over(home, id)?,
+        };
         self.in_office(&handle)?;
         *lock(&self.gone) = None;
         *lock(&self.handle) = Some(handle);
@@ -201,6 +201,18 @@ impl Member {
         let loops = shared.loops.get().map(|loops| loops.loops()).unwrap_or_default();
         loops.iter().for_each(|remote| remote.resume(&[]));
         Ok(())
+    }
+
+    /// Starts the warden over the copy of that move.
+    fn start_over(&self, home: &Home, id: MoveId) -> Result<Handle, String> {
+        let map = self.map().ok_or("it has no map")?;
+        let node = map.node(self.life.node).ok_or("it is not in the herd's map")?;
+        let store = home.again().and_then(|home| home.begin(id)).map_err(|error| error.to_string())?;
+        let process = random().map_err(|error| error.to_string())?;
+        let running = warden::go_on(home, store, node, process, self.outlets()).map_err(|error| error.to_string())?;
+        let handle = running.handle().clone();
+        *lock(&self.running) = Some(running);
+        Ok(handle)
     }
 
     /// Waits until it has read its store.
@@ -226,34 +238,41 @@ impl Member {
         }
     }
 
-    /// Keeps where the nodes of the herd are, where that has changed.
-    pub(super) fn keep_known(&self, known: &mut Vec<String>) {
+    /// Keeps where the nodes of the herd are, the warden's first, where that has changed since `known`.
+    pub(super) fn keep_known(&self, known: &mut Known) {
         let Some(map) = self.map().filter(|map| map.nodes.len() > 1) else { return };
-        let others = map.nodes.iter().filter(|node| node.id != self.life.node);
-        // The warden's node first.
-        let mut others: Vec<_> = others.collect();
+        let by = Some((map.epoch, self.warden_node()));
+        if std::mem::replace(&mut known.by, by) == by {
+            return;
+        }
+        let mut others: Vec<_> = map.nodes.iter().filter(|node| node.id != self.life.node).collect();
         others.sort_by_key(|node| node.id != self.warden_node());
         let addresses: Vec<String> = others.iter().flat_map(|node| node.addresses.iter().cloned()).collect();
-        if addresses != *known
+        if addresses != known.addresses
             && let Some(home) = &*lock(&self.home)
         {
             // It is a help, and no more: where it can't be written, --join is.
             home.know(self.herd, &addresses).ok();
-            *known = addresses;
+            known.addresses = addresses;
         }
     }
 }
 
-/// Bounded: one of each kind at a time is enough, and the rest is asked again.
+/// Where the nodes of the herd are, as it was kept last.
+#[derive(Default)]
+pub(super) struct Known {
+    /// By the map of this epoch, and while the warden was there.
+    by: Option<(u32, NodeId)>,
+    addresses: Vec<String>,
+}
+
+/// Errands that wait here at most: one of each kind at a time is enough, and the rest is asked again.
+const ERRANDS_MAX: usize = 4;
+
 pub(super) fn has_room(waiting: usize) -> bool {
-    waiting < MEMBER_LINES_MAX
+    waiting < ERRANDS_MAX
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn random() -> std::io::Result<[u8; 16]> {
-    let mut bytes = [0; 16];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes).map(|()| bytes)
 }

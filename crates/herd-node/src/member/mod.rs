@@ -37,7 +37,7 @@ use crate::lease::Leases;
 use crate::link::{Came, Hub, Owner, Replies, Warden};
 use crate::report::journal::{Journal, called};
 use crate::warden::{Handle, Outlets, Running};
-use errand::{Queue, Runner, ToDo, has_room, lock};
+use errand::{Known, Queue, Runner, ToDo, has_room, lock};
 use herd_core::Error;
 use herd_core::limits::{MEMBER_TICK_MS, OUTCAST_AFTER_MS, WANTS_MAX};
 use herd_core::place::{GroupId, HerdId, Life, Map, NodeId};
@@ -324,7 +324,7 @@ impl Duty {
             let journal = Journal::since(member.map().map_or(0, |map| map.epoch));
             let (mut mail, mut journal, since) = (Mail::default(), journal, Instant::now());
             let mut told = None;
-            let mut known = Vec::new();
+            let mut known = Known::default();
             watched.look(&member).iter().for_each(|line| tell(line));
             while member.mailbox.wait(&mut mail, Duration::from_millis(MEMBER_TICK_MS)) {
                 member.work(&shared, &mut mail);

@@ -12,6 +12,7 @@ use super::drive::{Footing, Later, Outlets, Remote, Running};
 use super::newcomer::placeless;
 use crate::control::etcd::{Address, Etcd, Halt};
 use crate::control::{Home, OpenError, Record};
+use crate::environment::random;
 use herd_core::control::{Control, ControlError, Table};
 use herd_core::entry::{Version, first_epoch, first_version};
 use herd_core::key::CollectionId;
@@ -21,7 +22,7 @@ use herd_core::warden::moving::Standing;
 use herd_core::warden::{Answer, Ask, Birth, Config, Hex, Identity, Join, Joined, Refusal};
 use herd_core::wire::{LINK_PROTOCOL, LINK_PROTOCOL_LEAST};
 use std::fmt;
-use std::io::{self, Read};
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -74,12 +75,7 @@ pub struct Drawn {
 impl Drawn {
     /// Draws them from this machine.
     pub fn new() -> io::Result<Self> {
-        let mut urandom = std::fs::File::open("/dev/urandom")?;
-        let mut draw = || {
-            let mut bytes = [0; 16];
-            urandom.read_exact(&mut bytes).map(|()| bytes)
-        };
-        Ok(Self { herd: draw()?, hash_key: draw()?, identity: draw()?, process: draw()? })
+        Ok(Self { herd: random()?, hash_key: random()?, identity: random()?, process: random()? })
     }
 }
 

@@ -1,7 +1,7 @@
 //! The warden's thread: time, requests and the store's answers to the warden, its orders carried out in their order.
 
 use super::inbox::{Handle, Inbox};
-use super::shift::{Errands, Wish};
+use super::shift::{Errands, Prepared, Wish};
 use crate::control::etcd::Address;
 use crate::control::etcd::Halt;
 use crate::control::{Home, Record};
@@ -9,7 +9,7 @@ use crate::lease::Leases;
 use herd_core::control::{Control, ControlError, Outcome, Snapshot};
 use herd_core::limits::{WARDEN_STOP_MS, WARDEN_TICK_MS};
 use herd_core::place::{Map, NodeId};
-use herd_core::warden::{Ask, Call, Config, Join, MoveId, Order, Refusal, Reply, Ticket, Warden};
+use herd_core::warden::{Ask, Call, Config, Join, Mark, MoveId, Order, Refusal, Reply, Ticket, Warden};
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::path::PathBuf;
@@ -95,6 +95,7 @@ impl Running {
             is_unheard: false,
             linked: BTreeSet::new(),
             wishes: Vec::new(),
+            doubt: None,
             is_gone: false,
             gone_to: None,
         };
@@ -151,6 +152,8 @@ pub(super) struct Driver {
     pub(super) linked: BTreeSet<NodeId>,
     /// What is asked about the store and can't be done yet.
     pub(super) wishes: Vec<Wish>,
+    /// A move of which it is not known whether its mark is in the store.
+    pub(super) doubt: Option<(Prepared, Mark)>,
     /// The store is another node's, which may not have begun with it yet.
     pub(super) is_gone: bool,
     pub(super) gone_to: Option<(NodeId, MoveId)>,

@@ -8,6 +8,7 @@ use super::drive::{Driver, Remote};
 use super::inbox::Inbox;
 use crate::control::Home;
 use crate::control::etcd::{Address, Etcd};
+use crate::environment::random;
 use herd_core::control::{Control, ControlError, Range, Snapshot};
 use herd_core::limits::{MOVE_AGAIN_MS, MOVE_BEGIN_MS, MOVE_CALM_MS, MOVE_PREPARE_MS};
 use herd_core::place::{Map, Node, NodeId, NodeState};
@@ -16,7 +17,7 @@ use herd_core::warden::{Answer, Call, Config, ControlAsk, Hex, Mark, MoveId, Tic
 use herd_core::wire::Errand;
 use herd_core::{Error, ErrorKind};
 use serde_json::json;
-use std::io::{self, Read};
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,10 @@ pub trait Errands: Send + Sync {
     /// This node's warden goes on at that node, at that address, by that move.
     fn moved(&self, to: NodeId, address: &str, id: MoveId);
 }
+
+/// Nodes that are asked one after the other to take the store, where none was named: the warden does nothing else
+/// meanwhile.
+const TARGETS_MAX: usize = 3;
 
 /// A request about the store, until nothing is under way in it.
 pub(super) struct Wish {
@@ -54,7 +59,7 @@ enum Target {
 }
 
 /// A copy that is kept where it is to go.
-enum Prepared {
+pub(super) enum Prepared {
     Node(NodeId),
     Here,
     Etcd(Box<Etcd>, Address),
@@ -71,19 +76,19 @@ fn unreachable(text: impl Into<String>) -> Error {
 impl Driver {
     /// Does what was asked about the store, if it can be done now. Whether this is to go on: its store may have gone.
     pub(super) fn grant_wishes(&mut self) -> bool {
-        let wishes = std::mem::take(&mut self.wishes);
-        for wish in wishes {
+        self.end_doubt();
+        for wish in std::mem::take(&mut self.wishes) {
+            if self.is_gone {
+                break;
+            }
             let ticket = wish.ticket;
             match self.grant(&wish) {
                 Ok(Some(json)) => self.inbox.answer(ticket, Ok(Answer::Control(json))),
                 Ok(None) => self.wishes.push(wish),
                 Err(error) => self.inbox.answer(ticket, Err(error.into())),
             }
-            if self.is_gone {
-                return false;
-            }
         }
-        true
+        !self.is_gone
     }
 
     /// `None`: something is under way still.
@@ -173,15 +178,15 @@ impl Driver {
         Mark { id, herd: map.herd, term: map.term, node: name, addresses, etcd }
     }
 
-    /// Moves it to the first of these that takes it.
+    /// Moves it to the first of these that takes it, of so many as are tried.
     fn go_to(&mut self, map: &Map, targets: Vec<Target>) -> Result<String, Error> {
-        let id = MoveId(random().map_err(|error| unreachable(format!("no chance is to be had: {error}")))?);
         let all = self.store.snapshot().map_err(|error| unreachable(error.to_string()))?;
-        let copy = copy(&all, id);
         let mut last = unreachable("no node takes it");
-        for target in targets {
+        for target in targets.into_iter().take(TARGETS_MAX) {
+            // Each try has an id of its own: what one of them left behind unheard is never begun for another's.
+            let id = MoveId(random().map_err(|error| unreachable(format!("no chance is to be had: {error}")))?);
             let mark = self.mark(map, &target, id);
-            match self.prepare_at(target, id, &copy, map) {
+            match self.prepare_at(target, id, &copy(&all, id), map) {
                 Ok(prepared) => return self.commit(prepared, mark),
                 Err(error) => last = error,
             }
@@ -218,14 +223,30 @@ impl Driver {
         let busy = || Error::new(ErrorKind::Busy, "the herd has just changed: try again");
         let txn = self.warden.marking(&mark).ok_or_else(busy)?;
         let reply = self.store.txn(&txn);
-        let why = reply.as_ref().err().map(ControlError::to_string);
+        let failed = reply.as_ref().err().cloned();
         let orders = self.warden.marked(reply, mark.clone(), self.now_ms());
         self.carry_out(orders);
-        if self.warden.moved().is_none() {
-            let text = why.unwrap_or_else(|| "the herd has changed meanwhile".into());
-            return Err(unreachable(format!("the control store was not moved: {text}")));
+        if self.warden.moved().is_some() {
+            return self.follow(prepared, &mark);
         }
-        self.follow(prepared, &mark)
+        match failed {
+            None => Err(busy()),
+            Some(error @ ControlError::Unknown(_)) => {
+                self.doubt = Some((prepared, mark));
+                let text = format!("whether the control store was moved is not known yet: {error}");
+                Err(Error::new(ErrorKind::OutcomeUnknown, format!("{text}: `herd control show` tells")))
+            }
+            Some(error) => Err(unreachable(format!("the control store was not moved: {error}"))),
+        }
+    }
+
+    /// Goes on with a move of which it was not known whether its mark is in the store: it is, as has been read there.
+    fn end_doubt(&mut self) {
+        let moved = self.warden.moved().map(|mark| mark.id);
+        let Some((prepared, mark)) = self.doubt.take_if(|(_, mark)| Some(mark.id) == moved) else { return };
+        if let Err(error) = self.follow(prepared, &mark) {
+            (self.outlets.tell)(&error.text);
+        }
     }
 
     /// Begins with the copy.
@@ -264,7 +285,7 @@ impl Driver {
             }
             Err(why) => {
                 let text = format!(
-                    "the control store is node '{}' s now, which does not say yet that it goes on ({why}): it is told \
+                    "node '{}' has the control store now, and has not said yet that it goes on ({why}): it is told \
                      again until it does, and `herd control show` tells when",
                     mark.node
                 );
@@ -367,11 +388,6 @@ fn candidate(config: &Config) -> io::Result<Config> {
     let address = config.name.split(' ').next().unwrap_or_default();
     let name = format!("{address} {}", String::from(Hex(random()?)));
     Ok(Config { name, lasts: true, birth: None, ..config.clone() })
-}
-
-fn random() -> io::Result<[u8; 16]> {
-    let mut bytes = [0; 16];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes).map(|()| bytes)
 }
 
 /// A control store that comes to this node's directory by a move.

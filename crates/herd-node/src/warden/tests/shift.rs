@@ -3,11 +3,17 @@
 
 use super::*;
 use crate::control::Home;
+use crate::warden::drive::{Footing, Running};
 use crate::warden::{Errands, keep};
 use herd_core::collection::Spec;
-use herd_core::warden::moving::{Standing, standing};
-use herd_core::warden::{ControlAsk, MoveId, map_in};
+use herd_core::control::{
+    Changes, Control, ControlError, Office, Outcome, Page, Range, Revision, Snapshot, Table, Txn, Write,
+};
+use herd_core::place::HerdId;
+use herd_core::warden::moving::{MOVED, Standing, standing};
+use herd_core::warden::{Birth, Config, ControlAsk, MoveId, map_in};
 use herd_core::wire::Errand;
+use herd_core::{Error, ErrorKind};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use tempfile::TempDir;
@@ -22,17 +28,23 @@ enum Fate {
     Unanswered,
 }
 
-/// Another node, of which there is a directory.
+/// The other nodes, each of which has a directory here.
 struct Other {
-    place: PathBuf,
+    directory: PathBuf,
     fates: Mutex<Vec<Fate>>,
     moved: Seen<(NodeId, MoveId)>,
     begun: Seen<MoveId>,
 }
 
 impl Other {
-    fn run(&self, errand: &Errand) -> Result<(), String> {
-        let home = Home::open(&self.place).map_err(|error| error.to_string())?;
+    fn of(directory: &Path, fates: &[Fate]) -> Arc<Self> {
+        let (directory, fates) = (directory.to_path_buf(), Mutex::new(fates.iter().rev().copied().collect()));
+        Arc::new(Self { directory, fates, moved: Seen::default(), begun: Seen::default() })
+    }
+
+    fn run(&self, to: NodeId, errand: &Errand) -> Result<(), String> {
+        let place = self.directory.join(if to.0.get() == 2 { "two" } else { "three" });
+        let home = Home::open(&place).map_err(|error| error.to_string())?;
         match errand {
             Errand::Prepare(id, bytes) => keep(&home, *id, bytes),
             Errand::Begin(id) => {
@@ -45,9 +57,9 @@ impl Other {
 }
 
 impl Errands for Other {
-    fn run(&self, _: NodeId, errand: Errand, _: Duration, _: &dyn Fn() -> bool) -> Result<(), String> {
+    fn run(&self, to: NodeId, errand: Errand, _: Duration, _: &dyn Fn() -> bool) -> Result<(), String> {
         let fate = self.fates.lock().expect("as above").pop().unwrap_or(Fate::Done);
-        let done = if fate == Fate::Lost { Ok(()) } else { self.run(&errand) };
+        let done = if fate == Fate::Lost { Ok(()) } else { self.run(to, &errand) };
         if fate == Fate::Done { done } else { Err("it is lost".into()) }
     }
 
@@ -58,10 +70,7 @@ impl Errands for Other {
 
 /// A herd of two nodes, the other of which has a directory.
 fn two(directory: &Path, fates: &[Fate]) -> (Begun, Arc<Other>) {
-    let fates = fates.iter().rev().copied().collect();
-    let place = directory.join("two");
-    let other = Other { place, fates: Mutex::new(fates), moved: Seen::default(), begun: Seen::default() };
-    let (watched, other) = (Watched::default(), Arc::new(other));
+    let (watched, other) = (Watched::default(), Other::of(directory, fates));
     let outlets = Outlets { errands: Some(other.clone()), ..watched.outlets() };
     let place = directory.join("one");
     let Ok(begun) = begin(options(Some(&place), true), &Drawn::new().expect("chance"), outlets) else {
@@ -146,6 +155,100 @@ fn a_copy_of_a_move_that_came_to_nothing_is_never_begun() {
     // And a move that was done is begun again and again, as the same one.
     let id = seen(&other.begun)[0];
     assert!(Home::open(&place).expect("it is free").begin(id).is_ok());
+}
+
+/// A node that has a copy of which nobody heard is not to begin with it when it is told of the move that was done.
+#[test]
+fn a_copy_that_another_node_was_to_have_is_not_that_of_the_one_which_has_it() {
+    let directory = TempDir::new().expect("a directory");
+    let (begun, other) = two(directory.path(), &[Fate::Unanswered]);
+    let third = joined(ask(&begun, join(3))).node;
+    let (map, _) = begun.warden.handle().map().expect("it is in office");
+    begun.warden.handle().links(map.nodes.iter().map(|node| node.id).collect());
+    all_have(&begun);
+    assert!(ask(&begun, Ask::Control(ControlAsk::Move { node: None })).is_ok());
+    let (to, id) = seen(&other.moved)[0];
+    assert_eq!((to, seen(&other.begun)), (third, vec![id]));
+    let home = Home::open(&directory.path().join("two")).expect("it is free");
+    assert_eq!(home.coming().len(), 1, "it is there");
+    assert!(home.begin(id).is_err());
+    begun.warden.stop().expect("a clean end");
+}
+
+/// A store of which the answer to the mark is lost, which was done, or was not; then it is away for a while.
+struct Unsure {
+    table: Table,
+    is_done: bool,
+    away: Option<Instant>,
+}
+
+impl Unsure {
+    fn table(&mut self) -> Result<&mut Table, ControlError> {
+        let is_away = self.away.is_some_and(|until| Instant::now() < until);
+        if is_away { Err(ControlError::Unreachable("it is away".into())) } else { Ok(&mut self.table) }
+    }
+}
+
+impl Control for Unsure {
+    fn range(&mut self, range: &Range) -> Result<Page, ControlError> {
+        self.table()?.range(range)
+    }
+
+    fn txn(&mut self, txn: &Txn) -> Result<Outcome, ControlError> {
+        if !txn.writes.iter().any(|write| matches!(write, Write::Put { key, .. } if key == MOVED)) {
+            return self.table()?.txn(txn);
+        }
+        if self.is_done {
+            self.table()?.txn(txn)?;
+        }
+        self.away = Some(Instant::now() + Duration::from_millis(500));
+        Err(ControlError::Unknown("no answer".into()))
+    }
+
+    fn watch(&mut self, after: Revision) -> Result<Changes, ControlError> {
+        self.table()?.watch(after)
+    }
+
+    fn campaign(&mut self, name: &str, lease_ms: u64, now_ms: u64) -> Result<Office, ControlError> {
+        self.table()?.campaign(name, lease_ms, now_ms)
+    }
+
+    fn snapshot(&mut self) -> Result<Snapshot, ControlError> {
+        self.table()?.snapshot()
+    }
+}
+
+#[test]
+fn where_it_is_not_known_whether_the_mark_is_there_what_the_store_says_holds() {
+    for is_done in [true, false] {
+        let directory = TempDir::new().expect("a directory");
+        let other = Other::of(directory.path(), &[]);
+        let birth =
+            Birth { herd: HerdId([1; 16]), hash_key: [7; 16], epoch: 1, protocol_min: 1, evict: false, copies: None };
+        let config = Config { name: "a".into(), protocol: 1, lasts: true, birth: Some(birth) };
+        let outlets = Outlets { errands: Some(other.clone()), ..Watched::default().outlets() };
+        let store = Unsure { table: Table::default(), is_done, away: None };
+        let running = Running::start(config, Footing::over(Box::new(store)), outlets).expect("a thread");
+        let ask = |ask: Ask| {
+            let (reply, answer) = sync_channel(1);
+            running.handle().ask(ask, move |answer| reply.send(answer).expect("somebody waits"));
+            answer.recv_timeout(PATIENCE).expect("an answer")
+        };
+        let nodes = [join(1), join(2)].map(|join| joined(ask(join)).node);
+        running.handle().links(BTreeSet::from(nodes));
+        let (map, _) = running.handle().map().expect("it is in office");
+        map.nodes.iter().for_each(|node| running.handle().have(node.id, node.incarnation, map.epoch, map.revision));
+        let error = ask(Ask::Control(ControlAsk::Move { node: Some("node-2".into()) })).expect_err("nobody knows");
+        assert_eq!(Error::from(error).kind, ErrorKind::OutcomeUnknown);
+        if is_done {
+            until("the other node begins", || !seen(&other.begun).is_empty());
+            assert!(matches!(ask(flush()), Err(Refusal::NotWarden(_))));
+        } else {
+            until("it goes on here", || ask(Ask::Control(ControlAsk::Show)).is_ok());
+            assert!(seen(&other.begun).is_empty() && seen(&other.moved).is_empty());
+        }
+        running.stop().expect("a clean end");
+    }
 }
 
 /// As a crash leaves it: the mark is there, and the other node has heard nothing.
