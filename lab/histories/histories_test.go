@@ -255,3 +255,40 @@ func TestManyWithoutAnAnswer(t *testing.T) {
 		t.Errorf("%+v", verdict)
 	}
 }
+
+// Of many requests without an answer those that nobody saw are not tried everywhere: the checker would not end.
+func TestManyUnknown(t *testing.T) {
+	lines := []string{put(1, "a", 1, 0, 1)}
+	for client := 2; client < 80; client++ {
+		op := []string{"append", "remove", "add"}[client%3]
+		arg := ""
+		if op != "remove" {
+			arg = fmt.Sprintf(`"value":"%d;"`, client)
+		}
+		lines = append(lines, lost(client, op, "object-1", arg, 2))
+	}
+	for at := int64(3); at < 200; at += 2 {
+		lines = append(lines, get(1, "a", 1, at, at+1))
+	}
+	began := time.Now()
+	if verdict := judge(t, lines...); verdict.Verdict != "ok" {
+		t.Errorf("%s after %s", verdict.Verdict, time.Since(began))
+	}
+}
+
+// What nobody was told may be what explains an answer all the same.
+func TestUnseenIsNeeded(t *testing.T) {
+	gone := line(1, "remove", "object-1", "", `"status":"ok"`, 5, 6)
+	for _, lines := range [][]string{
+		{put(1, "a", 1, 0, 1), lost(2, "remove", "object-1", "", 2), get(1, "", 0, 3, 4)},
+		{lost(2, "put", "object-1", `"value":"b"`, 2), gone},
+		{lost(2, "put", "object-1", `"value":"b"`, 2), lost(3, "remove", "object-1", "", 2), gone},
+	} {
+		if verdict := judge(t, lines...); verdict.Verdict != "ok" {
+			t.Errorf("%s: %s", verdict.Verdict, strings.Join(lines, "\n"))
+		}
+	}
+	if verdict := judge(t, lost(3, "remove", "object-1", "", 2), gone); verdict.Verdict != "illegal" {
+		t.Errorf("%s: removed what was never there", verdict.Verdict)
+	}
+}
