@@ -3,9 +3,10 @@
 //! Who starts a node is the thread it ends with. A node keeps its number, its name, its directory and its address when
 //! it is killed and started again. Used by `histories` and `faults`.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -75,6 +76,8 @@ pub(crate) struct Herd {
     etcd: Mutex<Option<Etcd>>,
     pub(crate) hosts: Option<Hosts>,
     shape: Shape,
+    /// Of which program each node is; that of the shape unless it was given another.
+    programs: Mutex<BTreeMap<usize, PathBuf>>,
 }
 
 impl Hosts {
@@ -113,7 +116,7 @@ impl Herd {
         let nodes = (0..shape.room).map(|_| Mutex::new(None)).collect();
         let begin = |program: &PathBuf| Etcd::start(program, &shape.dir.join("etcd"), hosts.as_ref(), shape.room);
         let etcd = shape.etcd.as_ref().map(begin).transpose()?;
-        let herd = Self { nodes, places, hosts, etcd: Mutex::new(etcd), shape };
+        let herd = Self { nodes, places, hosts, etcd: Mutex::new(etcd), shape, programs: Mutex::default() };
         if herd.shape.nodes > 1 && !herd.knows(&["node", "--help"], "--join") {
             let program = herd.shape.program.display();
             return Err(Error::lacking(format!("{program} has no `node --join`: --nodes 1 is what it can do")));
@@ -138,6 +141,15 @@ impl Herd {
                 Err(_) if self.has_etcd() && begun.elapsed() < OFFICE => thread::sleep(LOOK),
                 started => return started,
             }
+        }
+    }
+
+    /// From its next start on a node is of that program; `None`: of the shape's.
+    pub(crate) fn set_program(&self, number: usize, program: Option<&Path>) {
+        let mut programs = lock(&self.programs);
+        match program {
+            Some(program) => drop(programs.insert(number, program.to_owned())),
+            None => drop(programs.remove(&number)),
         }
     }
 
@@ -329,12 +341,14 @@ impl Herd {
         self.places[number]
     }
 
-    /// The program as a command on a node's host, which ends with this thread.
+    /// A node's program as a command on its host, which ends with this thread.
     fn command(&self, number: usize) -> Command {
+        let programs = lock(&self.programs);
+        let program = programs.get(&number).unwrap_or(&self.shape.program);
         if let Some(hosts) = &self.hosts {
-            return hosts.net.command(hosts.nodes[number], &self.shape.program);
+            return hosts.net.command(hosts.nodes[number], program);
         }
-        let mut command = Command::new(&self.shape.program);
+        let mut command = Command::new(program);
         sys::tie(&mut command, None);
         command
     }

@@ -54,6 +54,9 @@ pub(crate) struct Options {
     /// Herd's binary.
     #[arg(long)]
     herd: PathBuf,
+    /// Another release of Herd: in line rolling each node is restarted as that, and then as this again.
+    #[arg(long, value_name = "PROGRAM")]
+    other: Option<PathBuf>,
     /// Which lines [default: all].
     #[arg(long, value_enum, value_delimiter = ',')]
     lines: Vec<Line>,
@@ -108,11 +111,12 @@ impl Options {
 
     /// The command that does the same again, without places of this machine.
     fn command(&self) -> String {
-        let Self { rounds, processes, idle_minutes, .. } = self;
+        let Self { rounds, processes, idle_minutes, other, .. } = self;
+        let other = if other.is_some() { " --other OTHER" } else { "" };
         let words: Vec<String> = self.lines.iter().map(|line| line.word()).collect();
         format!(
             "herd-lab failover --herd target/release/herd --lines {} --rounds {rounds} --processes {processes} \
-             --idle-minutes {idle_minutes}",
+             --idle-minutes {idle_minutes}{other}",
             words.join(",")
         )
     }

@@ -1,6 +1,8 @@
 //! Line rolling: under load each node is ended (SIGTERM) and started again, the next one when the groups are whole.
-//! Herd's own client knows all nodes; memcached's clients ask any node but the one that is being restarted.
+//! Herd's own client knows all nodes; memcached's clients ask any node but the one that is being restarted. With
+//! `--other` all nodes become that release, one after the other, and then this one again.
 
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,6 +27,8 @@ impl Run<'_> {
     /// Restarts all nodes, once or as many times as asked for, and makes the rows.
     pub(super) fn rolling(&mut self) -> Result<()> {
         let times = self.options.long_rounds().div_ceil(3);
+        let other = self.options.other.as_deref();
+        let releases = other.map_or_else(|| vec![None], |other| vec![Some(other), None]);
         let herd = self.herd()?;
         let mut rows = Vec::new();
         let plain = |node: usize| Caller::memcached(herd.place(node), PATIENCE);
@@ -43,13 +47,15 @@ impl Run<'_> {
                         Ok(())
                     })
                 });
-                let rolled = (0..times).try_for_each(|_| roll(herd, &foreground));
+                let rolled =
+                    (0..times).flat_map(|_| &releases).try_for_each(|release| roll(herd, &foreground, *release));
                 foreground.end();
                 let asked = asking.join().map_err(|_| Error::new("a thread that asks panicked"))?;
                 rolled.and(asked)
             })?;
             let (count, failed, wrong) = foreground.counts();
-            rows.push(Row::failures(LINE, format!("requests while all nodes are restarted, {kind}"), count, failed));
+            let how = if other.is_some() { "restarted as another release and back" } else { "restarted" };
+            rows.push(Row::failures(LINE, format!("requests while all nodes are {how}, {kind}"), count, failed));
             rows.push(Row::wrongs(LINE, format!("wrong replies meanwhile, {kind}"), count, wrong));
         }
         self.rows.extend(rows);
@@ -57,13 +63,14 @@ impl Run<'_> {
     }
 }
 
-/// Each node once.
-fn roll(herd: &Herd, foreground: &Foreground) -> Result<()> {
+/// Each node once, as that program.
+fn roll(herd: &Herd, foreground: &Foreground, release: Option<&Path>) -> Result<()> {
     thread::sleep(QUIET);
     for node in herd.numbers() {
         let (before, begun) = (foreground.counts(), Instant::now());
         foreground.leave_alone(Some(herd.place(node)), PATIENCE + QUIET)?;
         herd.end_node(node)?;
+        herd.set_program(node, release);
         herd.start_node(node)?;
         herd.wait_whole(node, WHOLE)?;
         foreground.leave_alone(None, PATIENCE)?;
@@ -71,5 +78,24 @@ fn roll(herd: &Herd, foreground: &Foreground) -> Result<()> {
         println!("  node {} is back and whole after {:.1} s, {failed} failed", node + 1, begun.elapsed().as_secs_f64());
         thread::sleep(QUIET);
     }
+    if let Some(release) = release {
+        await_protocol(herd, release)?;
+    }
     Ok(())
+}
+
+/// Waits until the herd says that the upgrade is over: what is new in a release counts from then on.
+fn await_protocol(herd: &Herd, release: &Path) -> Result<()> {
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
+        let status = herd.status(0)?;
+        let nodes = status["nodes"].as_array().map_or(&[][..], Vec::as_slice);
+        let spoken = &status["protocol"];
+        if spoken.is_u64() && nodes.iter().all(|node| node["protocol"] == *spoken) {
+            println!("  all nodes are of {}, protocol {spoken}", release.display());
+            return Ok(());
+        }
+        thread::sleep(QUIET);
+    }
+    Err(Error::new(format!("the herd is not said to be of the release of {}", release.display())))
 }
