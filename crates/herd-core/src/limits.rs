@@ -360,6 +360,9 @@ pub const GROUP_MEMBERS_MAX: usize = 16;
 /// Times that an operator gave up what groups held, of which the map tells: the latest ones.
 pub const GIVEN_UP_MAX: usize = 16;
 
+/// Groups that operators have put on nodes, of which the map tells.
+pub const PLACED_MAX: usize = 256;
+
 /// Addresses of one node: some networks, and a local socket.
 pub const NODE_ADDRESSES_MAX: usize = 8;
 

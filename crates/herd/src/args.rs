@@ -575,6 +575,20 @@ pub(crate) enum GroupCommand {
     /// List the replica groups
     #[command(after_help = "Examples:\n  herd group ls\n  herd group ls --json")]
     Ls(ShowArgs),
+    /// Put a copy of a group on a node, or let it move as it comes again
+    #[command(
+        after_help = "The node gets a copy; then the member that keeps most above its share, or the one that --from \
+names, gives its own away. Objects stay readable and writable. The group stays on that node from then on, also when \
+copies are evened out, until the node drains or --cancel lets it move as any other group.
+
+Exit status: 0 done, or it was so already; 1 no such node or group, or it was called off meanwhile; 3 refused.
+
+Examples:
+  herd group move 0/3 n4
+  herd group move 0/3 n4 --from n2
+  herd group move 0/3 --cancel"
+    )]
+    Move(MoveGroupArgs),
     /// Give up what groups held whose nodes will not come back: they begin anew, empty
     #[command(
         after_help = "Groups that nobody leads wait for the nodes that had their only copies. This gives up those \
@@ -588,6 +602,24 @@ Examples:
   herd group recover 0/7 --accept-data-loss"
     )]
     Recover(RecoverArgs),
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct MoveGroupArgs {
+    /// The group, as `herd group ls` names it
+    #[arg(value_name = "SPREAD/GROUP", value_parser = crate::values::group)]
+    pub(crate) group: (u16, u16),
+    /// The node that is to have a copy
+    #[arg(value_name = "NODE", required_unless_present = "cancel")]
+    pub(crate) to: Option<String>,
+    /// The node whose copy goes
+    #[arg(long, value_name = "NODE", requires = "to")]
+    pub(crate) from: Option<String>,
+    /// Call off what was asked of this group
+    #[arg(long, conflicts_with = "to")]
+    pub(crate) cancel: bool,
+    #[command(flatten)]
+    pub(crate) herd: HerdArgs,
 }
 
 #[derive(ClapArgs)]

@@ -8,6 +8,7 @@ mod drain;
 mod exec;
 mod exit;
 mod fsck;
+mod group;
 mod list;
 mod lock;
 mod machine;
@@ -102,6 +103,7 @@ fn name(command: &Command) -> &'static str {
         Command::Status(_) => "status",
         Command::Group(options) => match options.command {
             GroupCommand::Ls(_) => "group ls",
+            GroupCommand::Move(_) => "group move",
             GroupCommand::Recover(_) => "group recover",
         },
         Command::Drain(_) => "drain",

@@ -172,6 +172,14 @@ pub(crate) fn groups(text: &str) -> Result<(Option<u16>, Option<u16>), String> {
     }
 }
 
+/// One group: `SPREAD/GROUP`.
+pub(crate) fn group(text: &str) -> Result<(u16, u16), String> {
+    match groups(text)? {
+        (Some(spread), Some(group)) => Ok((spread, group)),
+        _ => Err(format!("'{text}' names no group: give one as `herd group ls` does, such as 0/7")),
+    }
+}
+
 /// A moment, s since 1970, as people read it: `2026-11-22 04:59:00 UTC`.
 pub(crate) fn date(unix_s: i64) -> String {
     let (days, second) = (unix_s.div_euclid(86_400), unix_s.rem_euclid(86_400));

@@ -147,6 +147,7 @@ pub(crate) fn status(args: &StatusArgs) -> Outcome {
 pub(crate) fn group(command: &GroupCommand) -> Outcome {
     let args = match command {
         GroupCommand::Ls(args) => args,
+        GroupCommand::Move(args) => return crate::group::run(args),
         GroupCommand::Recover(args) => return crate::detach::recover(args),
     };
     let mut status = client(&args.herd)?.status()?;
@@ -287,6 +288,10 @@ fn groups_text(groups: &Value, nodes: &Value) -> String {
         let mut state = if group["stops"].is_null() { "takes writes".into() } else { word(group, "stops") };
         if !group["syncing"].is_null() {
             state += &format!("; {} gets its copies", word(group, "syncing"));
+        }
+        let placed: Vec<String> = group["placed"].as_array().into_iter().flatten().map(named).collect();
+        if !placed.is_empty() {
+            state += &format!("; put on {}", placed.join(", "));
         }
         if let Some(epoch) = group["lost"].as_u64() {
             state += &format!("; lost its objects at epoch {epoch}");

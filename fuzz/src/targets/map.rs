@@ -30,7 +30,8 @@ pub const DICTIONARY: &[&[u8]] = &[
     b"HERDMAP\x01", b"a herd of fuzz..", b"\x01\x04\0\0\0\x01\0\0\0", b"\x02\x1C\0\0\0", b"\x03\x02\0\0\0\0\0",
     b"\x04\x08\0\0\0\x01\0\0\0\x03\x02\x01\0", b"\x05\x1C\0\0\0", b"\x06\x0C\0\0\0\0\0\0\0\x01\0\x01\0\0\0\0\0",
     b"\x07\x08\0\0\0\x02\0\0\0\0\0\0\0", b"\x08\x2C\0\0\0", b"{\"class\":\"ram:1\"}", b"{\"class\":\"cache\"}",
-    b"\x09\0\0\0\0", b"\x0A\x06\0\0\0\x01\0\0\0\x02\0", b"\x0C\x11\0\0\0", b"\xFF\xFF", b"\x01\0\0\0", b"\x02\0\0\0",
+    b"\x09\0\0\0\0", b"\x0A\x06\0\0\0\x01\0\0\0\x02\0", b"\x0C\x11\0\0\0", b"\x0D\x0D\0\0\0",
+    b"\xFF\xFF", b"\x01\0\0\0", b"\x02\0\0\0",
 ];
 
 names!(error_name, ERRORS, MapError {
@@ -61,6 +62,8 @@ const REASONS: &[&str] = &[
     "epochs out of order in group", "bad name of collection", "two collections of one name, the second is",
     "bad class of collection", "no spread group of its kind for collection", "what was given up out of order",
     "given up at a later epoch", "text of who gave up too long or not printable",
+    "no such group or node to put it on", "no such node to take it from, group",
+    "unknown mark of what was put on a node",
 ];
 
 /// A small herd at its first map, for differences to follow.

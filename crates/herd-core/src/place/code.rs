@@ -7,11 +7,13 @@
 use super::map::{
     Collection, Draft, Group, Grows, HerdId, Kind, Map, Member, Node, NodeId, NodeState, Spread, Standing,
 };
-use super::{GivenUp, MapError};
+use super::{GivenUp, GroupId, MapError, Placed};
 use crate::checksum::crc32c;
 use crate::collection::Spec;
 use crate::key::CollectionId;
-use crate::limits::{COLLECTIONS_MAX, GIVEN_UP_MAX, MAP_MAX_BYTES, NODES_MAX, SLOTS, SPEC_MAX_BYTES, SPREADS_MAX};
+use crate::limits::{
+    COLLECTIONS_MAX, GIVEN_UP_MAX, MAP_MAX_BYTES, NODES_MAX, PLACED_MAX, SLOTS, SPEC_MAX_BYTES, SPREADS_MAX,
+};
 use std::num::NonZeroU32;
 
 const MAGIC: [u8; 7] = *b"HERDMAP";
@@ -34,6 +36,7 @@ const PROTOCOLS: u8 = 10;
 /// What the release after this one adds, once all nodes are of it.
 const NEXT: u8 = 11;
 const GIVEN_UP: u8 = 12;
+const PLACED: u8 = 13;
 
 impl Map {
     /// The whole map.
@@ -61,6 +64,7 @@ impl Map {
             section(&mut out, NEXT, |out| put_u32(out, self.epoch));
         }
         section(&mut out, GIVEN_UP, |out| write_given_up(out, old, self));
+        section(&mut out, PLACED, |out| write_placed(out, old, self));
         let crc = crc32c(&out);
         put_u32(&mut out, crc);
         out
@@ -237,6 +241,19 @@ fn write_given_up(out: &mut Vec<u8>, old: &Draft, new: &Draft) {
     }
 }
 
+/// What is placed no more, and what is so now.
+fn write_placed(out: &mut Vec<u8>, old: &Draft, new: &Draft) {
+    let is_gone = |it: &&Placed| new.placed.binary_search_by_key(&it.key(), Placed::key).is_err();
+    let gone = old.placed.iter().filter(is_gone).map(|it| (it, true));
+    for (it, is_gone) in gone.chain(came(&old.placed, &new.placed, Placed::key).map(|it| (it, false))) {
+        put_u16(out, it.group.spread);
+        put_u16(out, it.group.number);
+        put_u32(out, it.node.0.get());
+        out.push(is_gone.into());
+        put_u32(out, it.from.filter(|_| !is_gone).map_or(0, |node| node.0.get()));
+    }
+}
+
 /// Runs of slots that changed and came to their groups in one epoch.
 fn write_slots(out: &mut Vec<u8>, old: Option<&Spread>, spread: &Spread) {
     let of = |spread: &Spread, slot: usize| (spread.slots[slot], spread.moved[slot]);
@@ -382,6 +399,7 @@ fn read_item(tag: u8, items: &mut Reader<'_>, draft: &mut Draft) -> Result<(), M
         PROTOCOLS => read_protocol(items, draft),
         NEXT if cfg!(herd_next) => read_next(items, draft),
         GIVEN_UP => read_given_up(items, draft),
+        PLACED => read_placed(items, draft),
         COLLECTIONS => put(&mut draft.collections, read_collection(items)?, |it| it.id, COLLECTIONS_MAX),
         _ => items.bytes(items.0.len()).map(|_| ()),
     }
@@ -498,6 +516,16 @@ fn read_given_up(items: &mut Reader<'_>, draft: &mut Draft) -> Result<(), MapErr
     let (epoch, groups, unix_ms, who) = (items.u32()?, items.u16()?, items.u64()?, items.text()?);
     draft.given_up.push(GivenUp { epoch, groups, unix_ms, who });
     Ok(())
+}
+
+fn read_placed(items: &mut Reader<'_>, draft: &mut Draft) -> Result<(), MapError> {
+    let group = GroupId { spread: items.u16()?, number: items.u16()? };
+    let (node, is_gone, from) = (items.node()?, items.u8()?, NonZeroU32::new(items.u32()?).map(NodeId));
+    match is_gone {
+        0 => put(&mut draft.placed, Placed { group, node, from }, Placed::key, PLACED_MAX),
+        1 => take(&mut draft.placed, (group, node), Placed::key),
+        other => Err(MapError::Invalid("unknown mark of what was put on a node", other.into())),
+    }
 }
 
 fn read_member(items: &mut Reader<'_>) -> Result<Member, MapError> {

@@ -9,12 +9,12 @@
 //! * **since** of a slot: the epoch at which its group, or the primary of its group, last changed. It is the high part
 //!   of the versions made there; as it comes from the one epoch of the map, it never falls, wherever a slot moves.
 
-use super::{GivenUp, MapError};
+use super::{GivenUp, MapError, Placed};
 use crate::collection::{Class, Spec};
 use crate::key::{CollectionId, ObjectId, collection_name_is_valid};
 use crate::limits::{
     COLLECTIONS_MAX, COPIES_MAX, GIVEN_UP_MAX, GROUP_MEMBERS_MAX, MAP_EPOCHS_END, MAP_TEXT_MAX_BYTES,
-    NODE_ADDRESSES_MAX, NODES_MAX, SLOTS, SPREADS_MAX,
+    NODE_ADDRESSES_MAX, NODES_MAX, PLACED_MAX, SLOTS, SPREADS_MAX,
 };
 pub use crate::replica::Standing;
 use std::collections::BTreeSet;
@@ -252,13 +252,15 @@ pub struct Draft {
     pub collections: Vec<Collection>,
     /// Times that an operator gave up what groups held, by rising epoch: the latest.
     pub given_up: Vec<GivenUp>,
+    /// What operators have put on nodes, by rising group and node.
+    pub placed: Vec<Placed>,
 }
 
 impl Draft {
     /// Nothing yet, to begin a herd or a decoding with.
     pub fn empty(herd: HerdId) -> Self {
-        let (nodes, spreads, collections, given_up) = Default::default();
-        Self { herd, term: 0, epoch: 0, revision: 0, nodes, spreads, collections, given_up }
+        let (nodes, spreads, collections, given_up, placed) = Default::default();
+        Self { herd, term: 0, epoch: 0, revision: 0, nodes, spreads, collections, given_up, placed }
     }
 
     /// A node by its id.
@@ -312,7 +314,8 @@ impl Draft {
         for spread in &mut self.spreads {
             spread.stamp(old.spread(spread.id), old.epoch + 1, &|node| renewed.contains(&node));
         }
-        self.epoch += u32::from(self.nodes != old.nodes || self.spreads != old.spreads);
+        let is_as_before = self.nodes == old.nodes && self.spreads == old.spreads && self.placed == old.placed;
+        self.epoch += u32::from(!is_as_before);
         self.revision += u64::from(self.collections != old.collections);
     }
 
@@ -325,7 +328,8 @@ impl Draft {
         hold(self.spreads.is_sorted_by(|a, b| a.id < b.id), "spread groups out of order", 0u32)?;
         self.spreads.iter().try_for_each(|spread| self.check_spread(spread))?;
         self.check_collections()?;
-        self.check_given_up()
+        self.check_given_up()?;
+        self.check_placed()
     }
 
     fn check_given_up(&self) -> Result<(), MapError> {
@@ -335,6 +339,18 @@ impl Draft {
         for it in all {
             hold(it.epoch <= self.epoch, "given up at a later epoch", it.epoch)?;
             hold(is_text(&it.who), "text of who gave up too long or not printable", it.epoch)?;
+        }
+        Ok(())
+    }
+
+    fn check_placed(&self) -> Result<(), MapError> {
+        let all = &self.placed;
+        hold(all.len() <= PLACED_MAX, "too many groups put on nodes", all.len() as u64)?;
+        hold(all.is_sorted_by(|a, b| a.key() < b.key()), "what was put on nodes out of order", 0u32)?;
+        for it in all {
+            let id = u64::from(it.group.spread) << 16 | u64::from(it.group.number);
+            hold(self.may_be_placed(it), "no such group or node to put it on", id)?;
+            hold(it.from.is_none_or(|from| self.node(from).is_some()), "no such node to take it from, group", id)?;
         }
         Ok(())
     }
@@ -428,6 +444,7 @@ impl Map {
     pub fn next(&self, change: impl FnOnce(&mut Draft)) -> Result<Self, MapError> {
         let mut draft = self.0.clone();
         change(&mut draft);
+        draft.forget_placed();
         draft.stamp(self);
         Self::new(draft)
     }

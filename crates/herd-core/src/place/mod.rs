@@ -6,6 +6,7 @@
 //! * [`plan`]: from the nodes and the copies wanted to replica groups and slots.
 //! * `mend`: what becomes of groups as nodes come and go.
 //! * `moves`: members that go from node to node.
+//! * `placed`: groups that an operator has put on nodes.
 //! * `loss`: what an operator gives up.
 //! * `caches`: groups of class `cache`, which are given from node to node, empty.
 //!
@@ -19,6 +20,7 @@ mod loss;
 pub mod map;
 mod mend;
 mod moves;
+mod placed;
 pub mod plan;
 pub mod seat;
 #[cfg(test)]
@@ -29,6 +31,7 @@ pub use loss::GivenUp;
 pub use map::{
     Collection, Draft, Group, GroupId, Grows, HerdId, Kind, Map, Member, Node, NodeId, NodeState, Spread, Standing,
 };
+pub use placed::Placed;
 pub use seat::{Life, Seat};
 
 /// Replica groups the planner makes for each node and spread group, about: what a dead node was primary of goes to as

@@ -5,8 +5,9 @@
 //! group gets one member more, which has nothing yet, and its primary brings that up to date. When it is a backup the
 //! group has one member too many, and one goes:
 //!
-//! * one whose node was taken out; else one whose node drains; else one that is on the host of another; else one of
-//!   the node that keeps most above its share;
+//! * one whose node was taken out; else one whose node drains; else one that an operator has sent away; but then none
+//!   that an operator has put there ([`Placed`]); else one that is on the host of another; else one of the node that
+//!   keeps most above its share;
 //! * who leads hands the lead over first, and stays a backup until it has told that it has the map which says so.
 //!   Nobody is taken out that may take itself for the primary: it would answer reads while others write.
 //!
@@ -16,6 +17,7 @@
 
 use super::map::{Draft, Group, GroupId, Kind, Member, Node, NodeId, NodeState, Spread, Standing};
 use super::mend::Loads;
+use super::placed::{Placed, is_due};
 use super::plan::shares;
 use crate::bugs::{self, Bug};
 use crate::limits::MOVES_AT_ONCE;
@@ -31,7 +33,9 @@ impl Draft {
             group.members().count() > usize::from(spread.copies) || group.members().any(|id| draining.contains(&id))
         };
         let mut kept = self.spreads.iter().filter(|spread| spread.kind == Kind::Kept);
-        kept.any(|spread| spread.groups.iter().any(|group| moves(spread, group))) || self.moves_caches()
+        kept.any(|spread| spread.groups.iter().any(|group| moves(spread, group)))
+            || self.moves_caches()
+            || self.has_to_place()
     }
 
     /// Whether a node keeps something, or may get something: what all must have heard, it must. One that is silent
@@ -55,14 +59,14 @@ impl Draft {
         groups.into_iter().any(|group| group.members().any(|id| id == node) || group.eligible.contains(&node))
     }
 
-    /// Begins moves: of what nodes that drain have, and, if `evens`, to nodes that keep less than their share. `may`:
-    /// whether a node may be asked to keep a group. Whether there were any.
+    /// Begins moves: of what nodes that drain have, to where operators have put groups, and, if `evens`, to nodes that
+    /// keep less than their share. `may`: whether a node may be asked to keep a group. Whether there were any.
     pub fn begin_moves(&mut self, may: impl Fn(GroupId, NodeId) -> bool, evens: bool) -> bool {
         let mut busy = self.busy();
         let nodes = std::mem::take(&mut self.nodes);
         let mut any = false;
         for spread in self.spreads.iter_mut().filter(|spread| spread.kind == Kind::Kept) {
-            let mut moves = Moves::of(spread, &nodes);
+            let mut moves = Moves::of(spread, &nodes).with(&self.placed);
             drop(moves.leavers(spread));
             while let Some((number, from, to)) = moves.next(spread, &busy, &may, evens) {
                 let slots = moves.slots[number] as i64;
@@ -95,7 +99,7 @@ impl Draft {
         let nodes = std::mem::take(&mut self.nodes);
         let mut any = false;
         for spread in self.spreads.iter_mut().filter(|spread| spread.kind == Kind::Kept) {
-            let mut moves = Moves::of(spread, &nodes);
+            let mut moves = Moves::of(spread, &nodes).with(&self.placed);
             let mut loads = Loads::of(spread, &moves.slots);
             for (number, goes) in moves.leavers(spread) {
                 let (group, slots) = (&mut spread.groups[number], moves.slots[number]);
@@ -122,6 +126,8 @@ impl Draft {
             }
         }
         self.nodes = nodes;
+        // Who was sent away has gone: it may get the group again, as any other.
+        self.forget_placed();
         any
     }
 
@@ -170,6 +176,7 @@ pub(super) struct Moves<'n> {
     pub(super) slots: Vec<u64>,
     kept: BTreeMap<NodeId, i64>,
     shares: BTreeMap<NodeId, i64>,
+    placed: &'n [Placed],
 }
 
 impl<'n> Moves<'n> {
@@ -180,7 +187,17 @@ impl<'n> Moves<'n> {
             group.members().for_each(|id| *kept.entry(id).or_default() += *slots as i64);
         }
         let shares = shares(nodes, spread.copies.into()).into_iter().map(|(id, slots)| (id, slots as i64)).collect();
-        Self { nodes: nodes.iter().map(|node| (node.id, node)).collect(), slots, kept, shares }
+        Self { nodes: nodes.iter().map(|node| (node.id, node)).collect(), slots, kept, shares, placed: &[] }
+    }
+
+    /// Where an operator has put groups.
+    fn with(self, placed: &'n [Placed]) -> Self {
+        Self { placed, ..self }
+    }
+
+    /// What an operator has said of a group.
+    fn placed_of(&self, id: GroupId) -> impl Iterator<Item = &Placed> {
+        self.placed.iter().filter(move |it| it.group == id)
     }
 
     fn drains(&self, id: NodeId) -> bool {
@@ -220,7 +237,7 @@ impl<'n> Moves<'n> {
         let mut leavers = Vec::new();
         let has_more = |group: &Group| group.members().count() > usize::from(spread.copies);
         for (number, group) in spread.groups.iter().enumerate().filter(|(_, group)| has_more(group)) {
-            let Some(goes) = self.leaver(group) else { continue };
+            let Some(goes) = self.leaver(id_of(spread, number), group) else { continue };
             *self.kept.entry(goes).or_default() -= self.slots[number] as i64;
             leavers.push((number, goes));
         }
@@ -228,13 +245,15 @@ impl<'n> Moves<'n> {
     }
 
     /// Which of the members that have all goes.
-    fn leaver(&self, group: &Group) -> Option<NodeId> {
+    fn leaver(&self, number: GroupId, group: &Group) -> Option<NodeId> {
         let members: Vec<NodeId> = group.members().collect();
         group.full().max_by_key(|id| {
             let others: Vec<NodeId> = members.iter().copied().filter(|other| other != id).collect();
             let (host, _) = self.is_near(*id, &others);
             let is_out = !self.is_up(*id) && !self.drains(*id);
-            (is_out, self.drains(*id), host, self.excess(*id), *id)
+            let is_sent = self.placed_of(number).any(|it| it.from == Some(*id));
+            let stays = self.placed_of(number).any(|it| it.node == *id);
+            (is_out, self.drains(*id), is_sent, !stays, host, self.excess(*id), *id)
         })
     }
 
@@ -246,7 +265,7 @@ impl<'n> Moves<'n> {
         may: impl Fn(GroupId, NodeId) -> bool,
         evens: bool,
     ) -> Option<(usize, NodeId, NodeId)> {
-        let id = |number: usize| GroupId { spread: spread.id, number: number as u16 };
+        let id = |number: usize| id_of(spread, number);
         let is_free = |id: NodeId| busy.get(&id).is_none_or(|copies| *copies < MOVES_AT_ONCE);
         let may_begin = |group: &Group| is_whole(group) && group.members().count() <= usize::from(spread.copies);
         let groups = || spread.groups.iter().enumerate().filter(|(_, group)| may_begin(group));
@@ -255,11 +274,21 @@ impl<'n> Moves<'n> {
             let to = self.target(group, from, |to| may(id(number), to), is_free)?;
             Some((number, from, to))
         });
-        if drained.is_some() || !evens {
-            return drained;
+        let placed = || {
+            groups().find_map(|(number, group)| {
+                let due = |it: &&Placed| is_due(it, group, self.nodes.get(&it.node).copied());
+                let may = |it: &&Placed| is_free(it.node) && may(id(number), it.node);
+                let to = self.placed_of(id(number)).find(|it| due(it) && may(it))?.node;
+                Some((number, self.leaver(id(number), group)?, to))
+            })
+        };
+        let wanted = drained.or_else(placed);
+        if wanted.is_some() || !evens {
+            return wanted;
         }
         let evened = groups().filter_map(|(number, group)| {
-            let from = group.members().max_by_key(|id| (self.excess(*id), *id))?;
+            let stays = |node: &NodeId| self.placed_of(id(number)).any(|it| it.node == *node);
+            let from = group.members().filter(|node| !stays(node)).max_by_key(|id| (self.excess(*id), *id))?;
             let to = self.target(group, from, |to| may(id(number), to), is_free)?;
             let slots = self.slots[number] as i64;
             let (more, less) = (self.excess(from), -self.excess(to));
@@ -289,6 +318,10 @@ impl<'n> Moves<'n> {
         let was_near = self.is_near(from, &stay).0;
         (!near.0 || was_near || self.drains(from)).then_some(best)
     }
+}
+
+fn id_of(spread: &Spread, number: usize) -> GroupId {
+    GroupId { spread: spread.id, number: number as u16 }
 }
 
 /// Whether somebody leads, and all others have all.

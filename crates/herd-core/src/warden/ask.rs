@@ -96,6 +96,21 @@ pub struct GiveUp {
     pub unix_ms: u64,
 }
 
+/// A node is to keep a group, and another one is not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoveGroup {
+    /// The group's spread group.
+    pub spread: u16,
+    /// Its number there.
+    pub group: u16,
+    /// The node that is to keep it, by name; `None`: what was asked of this group is called off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// The member that is to go; `None`: the one of the node that keeps most above its share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+}
+
 /// A request. Asked again, one that was done is answered as before, but for `Flush`, which flushes again, and
 /// `Destroy`, which finds nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,6 +141,8 @@ pub enum Ask {
     },
     /// [`GiveUp`].
     GiveUp(GiveUp),
+    /// [`MoveGroup`]: noted in the map, and done as other moves are.
+    MoveGroup(MoveGroup),
     /// What the primaries of groups want, each in the view of that epoch: noted, and done with the next map, if it is
     /// the present view still. At most [`WANTS_MAX`](crate::limits::WANTS_MAX); told again until the map says so.
     Wants(Vec<(GroupId, GroupEpoch, Want)>),
@@ -182,6 +199,8 @@ pub enum Answer {
     },
     /// The node drains, or stays: the map says so.
     Drains,
+    /// The map says where the group is to be.
+    Placed,
     /// So many groups lost what they held.
     GaveUp {
         /// How many.
@@ -264,6 +283,10 @@ pub enum Refusal {
         /// Nodes that would be there without it.
         nodes: usize,
     },
+    /// There is no such group.
+    NoGroup(GroupId),
+    /// Why a group can't be moved as it was asked.
+    NotMoved(String),
     /// The node of this name lives, or may.
     Lives(String),
     /// What so many groups hold would be lost, and it was not said that it may be.
@@ -329,17 +352,16 @@ impl fmt::Display for Refusal {
             Refusal::NoNumber(what) => write!(f, "the herd has run out of numbers for {what}"),
             Refusal::Map(error) => error.fmt(f),
             Refusal::NoNode(name) => write!(f, "no node '{}': `herd nodes` shows all", quote(name.as_bytes())),
+            Refusal::NoGroup(id) => write!(f, "no group {}/{}: `herd group ls` shows all", id.spread, id.number),
             Refusal::OldLife => f.write_str("the herd goes by another process of this node: it was started anew since"),
             Refusal::NoRoomFor { name, copies, nodes } => no_room_for(name, *copies, *nodes).fmt(f),
             Refusal::Lives(name) => {
                 let name = quote(name.as_bytes());
                 write!(f, "node '{name}' was heard a moment ago, and may answer for what it has: stop it, or wait 10 s")
             }
-            Refusal::WouldLose(1) => {
-                f.write_str("what 1 group holds would be lost, and it was not said that it may be")
-            }
             Refusal::WouldLose(groups) => {
-                write!(f, "what {groups} groups hold would be lost, and it was not said that it may be")
+                let hold = if *groups == 1 { "1 group holds".into() } else { format!("{groups} groups hold") };
+                write!(f, "what {hold} would be lost, and it was not said that it may be")
             }
             Refusal::Collection(error) => error.fmt(f),
             Refusal::NotWarden(Some(name)) => write!(f, "the warden is {}: ask there", quote(name.as_bytes())),
@@ -360,7 +382,7 @@ impl fmt::Display for Refusal {
                 write!(f, "{done} at {at} of {nodes} nodes; {} can't be reached and {back}; {there}", listed(names))
             }
             Refusal::Busy => f.write_str("too many changes of the herd are waiting: try again"),
-            Refusal::Store(text) => f.write_str(text),
+            Refusal::Store(text) | Refusal::NotMoved(text) => f.write_str(text),
             Refusal::Unknown => f.write_str("outcome unknown: look before trying again"),
         }
     }
@@ -404,6 +426,8 @@ impl Refusal {
             | Refusal::NoNumber(_)
             | Refusal::Map(_)
             | Refusal::NoNode(_)
+            | Refusal::NoGroup(_)
+            | Refusal::NotMoved(_)
             | Refusal::OldLife
             | Refusal::NoRoomFor { .. }
             | Refusal::WouldLose(_)
@@ -434,7 +458,7 @@ impl From<Refusal> for Error {
             Refusal::NotWarden(_) | Refusal::Missing(_) | Refusal::Away(_) | Refusal::Store(_) => {
                 ErrorKind::Unreachable
             }
-            Refusal::NoNode(_) => ErrorKind::NotFound,
+            Refusal::NoNode(_) | Refusal::NoGroup(_) => ErrorKind::NotFound,
             Refusal::Lives(_) => ErrorKind::Busy,
             Refusal::WouldLose(_) => ErrorKind::NotAllowed,
             Refusal::NoNumber(_) | Refusal::TooManyNodes | Refusal::Map(_) => ErrorKind::Full,
@@ -447,6 +471,7 @@ impl From<Refusal> for Error {
             | Refusal::OnLoopback(_)
             | Refusal::NoRoomFor { .. }
             | Refusal::OldLife
+            | Refusal::NotMoved(_)
             | Refusal::NoAddress => ErrorKind::NotAllowed,
         };
         Error::new(kind, refusal.to_string())

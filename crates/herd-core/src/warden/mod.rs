@@ -70,7 +70,7 @@ mod tend;
 mod tests;
 mod told;
 
-pub use ask::{Answer, Ask, ControlAsk, Create, GiveUp, Identity, Join, Joined, Refusal};
+pub use ask::{Answer, Ask, ControlAsk, Create, GiveUp, Identity, Join, Joined, MoveGroup, Refusal};
 pub use hex::Hex;
 pub use moving::{Mark, MoveId};
 pub use order::{Call, Order, Reply};

@@ -2,14 +2,14 @@
 
 use super::Birth;
 use super::address;
-use super::ask::{Answer, Ask, GiveUp, Identity, Join, Joined, Refusal};
+use super::ask::{Answer, Ask, GiveUp, Identity, Join, Joined, MoveGroup, Refusal};
 use super::reach::Heard;
 use crate::bugs::{Bug, has};
 use crate::collection::{Class, Spec};
 use crate::control::Term;
 use crate::key::CollectionId;
 use crate::limits::NODES_MAX;
-use crate::place::{Collection, Draft, GroupId, Grows, Kind, Map, MapError, Node, NodeId, NodeState};
+use crate::place::{Collection, Draft, GroupId, Grows, Kind, Map, MapError, Node, NodeId, NodeState, Placed};
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -105,6 +105,7 @@ impl State {
             Ask::Flush { name } => self.flush(name, rules).map(|generation| Answer::Flushed { generation }),
             Ask::Drain { name, stays } => self.drain(name, *stays, rules).map(|()| Answer::Drains),
             Ask::GiveUp(give_up) => self.give_up(give_up, rules).map(|groups| Answer::GaveUp { groups }),
+            Ask::MoveGroup(asked) => self.move_group(asked, rules).map(|()| Answer::Placed),
             // Done with what else there is to do.
             Ask::Wants(_) | Ask::Obituary(_) | Ask::Leave(_) => Ok(Answer::Noted),
             Ask::Control(_) => Err(Refusal::NotWarden(None)),
@@ -222,6 +223,46 @@ impl State {
         })?;
         self.members.retain(|id, _| Some(*id) != node);
         Ok(lost.len())
+    }
+
+    /// Notes where a group is to be, or that it may be anywhere. The moves come with what else there is to do.
+    fn move_group(&mut self, asked: &MoveGroup, rules: &Rules) -> Result<(), Refusal> {
+        let id = GroupId { spread: asked.spread, number: asked.group };
+        let shown = format!("{}/{}", id.spread, id.number);
+        let not = |why: String| Err(Refusal::NotMoved(why));
+        let group = self.map.group(id).ok_or(Refusal::NoGroup(id))?;
+        let named = |name: &String| {
+            let node = self.map.nodes.iter().find(|node| node.name == *name);
+            node.ok_or_else(|| Refusal::NoNode(name.clone()))
+        };
+        let (to, from) = (asked.to.as_ref().map(named).transpose()?, asked.from.as_ref().map(named).transpose()?);
+        if self.map.spread(id.spread).is_some_and(|spread| spread.kind == Kind::Cache) {
+            return not(format!("group {shown} is of class cache: it is given from node to node, empty, by itself"));
+        }
+        if !self.held {
+            return not("the herd holds no object yet: its groups are dealt when the first one comes".into());
+        }
+        if let Some(node) = to.filter(|node| node.state != NodeState::Up) {
+            return not(format!("node '{}' drains, or is not there: it gets nothing", node.name));
+        }
+        let has = |node: NodeId| group.members().any(|id| id == node);
+        // Asked again it is so, or even done.
+        let mut placed = self.map.placed.iter().filter(|it| it.group == id && to.is_some_and(|to| to.id == it.node));
+        if placed.any(|it| it.from == from.map(|node| node.id).filter(|from| has(*from))) {
+            return Ok(());
+        }
+        if let Some(node) = from.filter(|node| !has(node.id)) {
+            return not(format!("node '{}' has no copy of group {shown}", node.name));
+        }
+        if let Some(node) = to.filter(|node| from.is_some() && has(node.id)) {
+            return not(format!("node '{}' has a copy of group {shown} already: nobody else's goes for it", node.name));
+        }
+        let (to, from) = (to.map(|node| node.id), from.map(|node| node.id));
+        self.map = self.changed(rules, |draft| match to {
+            Some(node) => draft.place(Placed { group: id, node, from }),
+            None => draft.unplace(id),
+        })?;
+        Ok(())
     }
 
     /// A node that answers for nothing any more, by its name.

@@ -29,6 +29,7 @@ const STAY: u16 = 7;
 const LEAVE: u16 = 8;
 const CONTROL: u16 = 9;
 const GIVE_UP: u16 = 16;
+const MOVE_GROUP: u16 = 17;
 
 /// A life of a node, as it is sent.
 #[derive(Serialize, Deserialize)]
@@ -103,6 +104,10 @@ pub fn encode_ask(out: &mut Vec<u8>, id: u64, ask: &Ask) -> Result<(), WireError
             json = serde_json::to_string(give_up).expect("plain data");
             (GIVE_UP, Fields { spec: Some(&json), ..none })
         }
+        Ask::MoveGroup(asked) => {
+            json = serde_json::to_string(asked).expect("plain data");
+            (MOVE_GROUP, Fields { spec: Some(&json), ..none })
+        }
         Ask::Join(_) | Ask::Obituary(_) => return Err(WireError::BadField(super::fields::JOIN)),
     };
     let header = Header { verb: VERB_WARDEN, id, code, ..Header::new(Kind::Request) };
@@ -151,6 +156,11 @@ pub fn ask_of(header: &Header, fields: &Fields<'_>) -> Result<Ask, Error> {
             let give_up = serde_json::from_str(json).map_err(|_| bad("what is given up can't be read"))?;
             Ok(Ask::GiveUp(give_up))
         }
+        MOVE_GROUP => {
+            let json = fields.spec.ok_or_else(|| bad("the request says nothing"))?;
+            let asked = serde_json::from_str(json).map_err(|_| bad("which group is moved can't be read"))?;
+            Ok(Ask::MoveGroup(asked))
+        }
         _ => Err(Error::new(ErrorKind::NotInVersion, "the warden of this version knows no such request")),
     }
 }
@@ -166,7 +176,9 @@ pub fn encode_answer(out: &mut Vec<u8>, request: &Header, answer: &Result<Answer
         Ok(Answer::Leaves { epoch }) => Header { version: u64::from(*epoch), ..ok },
         Ok(Answer::Flushed { generation }) => Header { version: u64::from(*generation), ..ok },
         Ok(Answer::GaveUp { groups }) => Header { version: *groups as u64, ..ok },
-        Ok(Answer::Held | Answer::Destroyed | Answer::Joined(_) | Answer::Drains | Answer::Noted) => ok,
+        Ok(Answer::Held | Answer::Destroyed | Answer::Joined(_) | Answer::Drains | Answer::Placed | Answer::Noted) => {
+            ok
+        }
         Err(refusal) => {
             let error = Error::from(refusal.clone());
             let header = match refusal {
@@ -198,6 +210,7 @@ pub fn answer_of(ask: &Ask, header: &Header, fields: &Fields<'_>) -> Result<Answ
         }
         Ask::Wants(_) => Ok(Answer::Noted),
         Ask::Drain { .. } => Ok(Answer::Drains),
+        Ask::MoveGroup(_) => Ok(Answer::Placed),
         Ask::Leave(_) => Ok(Answer::Leaves { epoch: u32::try_from(header.version).map_err(|_| unknown())? }),
         Ask::Control(_) => Ok(Answer::Control(fields.spec.ok_or_else(unknown)?.into())),
         Ask::GiveUp(_) => Ok(Answer::GaveUp { groups: usize::try_from(header.version).map_err(|_| unknown())? }),
@@ -214,7 +227,7 @@ pub fn is_elsewhere(reply: &Header) -> bool {
 mod tests {
     use super::*;
     use crate::collection::Spec;
-    use crate::warden::{ControlAsk, GiveUp};
+    use crate::warden::{ControlAsk, GiveUp, MoveGroup};
     use crate::wire::{Frame, parse_frame};
 
     fn parse(bytes: &[u8]) -> Frame<'_> {
@@ -247,6 +260,8 @@ mod tests {
                 who: "somebody".into(),
                 unix_ms: u64::MAX,
             }),
+            Ask::MoveGroup(MoveGroup { spread: 7, group: 4_095, to: Some("n4".into()), from: Some("n\"1".into()) }),
+            Ask::MoveGroup(MoveGroup { spread: 0, group: 3, to: None, from: None }),
         ]
     }
 
@@ -292,6 +307,8 @@ mod tests {
             Answer::Control("{\"backend\":\"etcd\"}".into()),
             Answer::Control("{\"node\":\"n2\"}".into()),
             Answer::GaveUp { groups: 4_096 },
+            Answer::Placed,
+            Answer::Placed,
         ];
         let request = Header { verb: VERB_WARDEN, id: 3, ..Header::new(Kind::Request) };
         assert_eq!(asks().len(), answers.len());

@@ -5,7 +5,7 @@ use super::groups::{losses, syncing, used, waiting_for, why_stopped};
 use crate::context::Shared;
 use crate::member::Member;
 use herd_core::limits::STATUS_GROUPS_MAX;
-use herd_core::place::{Kind, Map, Node, NodeId, NodeState, Spread};
+use herd_core::place::{GroupId, Kind, Map, Node, NodeId, NodeState, Spread};
 use herd_core::warden::Hex;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -106,6 +106,8 @@ impl View<'_> {
                 "lost": (group.lost > 0).then_some(group.lost),
                 "primary": group.primary.map(|id| id.0.get()),
                 "members": members,
+                "full": group.full().map(|id| id.0.get()).collect::<Vec<_>>(),
+                "placed": placed(&self.map, id),
                 "eligible": group.eligible.iter().map(|id| id.0.get()).collect::<Vec<_>>(),
                 "has": group.copies(),
                 "syncing": syncing(&self.map, group),
@@ -113,4 +115,9 @@ impl View<'_> {
             })
         })
     }
+}
+
+/// The nodes on which an operator has put a group.
+fn placed(map: &Map, id: GroupId) -> Vec<u32> {
+    map.placed.iter().filter(|it| it.group == id).map(|it| it.node.0.get()).collect()
 }

@@ -410,11 +410,15 @@ impl Session {
                 let bad = |_| Error::new(ErrorKind::BadRequest, "what is given up can't be read");
                 Ask::GiveUp(serde_json::from_str(&name).map_err(bad)?)
             }
+            Some("move") => {
+                let bad = |_| Error::new(ErrorKind::BadRequest, "which group is moved can't be read");
+                Ask::MoveGroup(serde_json::from_str(&name).map_err(bad)?)
+            }
             Some("end") => return end(cx, &name, header, out),
             _ => {
                 return Err(Error::new(
                     ErrorKind::NotInVersion,
-                    "the system collection has: drain, stay, give_up, end, control",
+                    "the system collection has: drain, stay, give_up, move, end, control",
                 ));
             }
         };

@@ -104,6 +104,50 @@ fn a_node_comes_and_drains_and_no_client_notices() {
     first.ok(&["fsck"]);
 }
 
+#[test]
+fn a_group_is_put_on_a_node_while_all_is_written_and_stays_there() {
+    let nodes = three_that_keep(2, &["--memory", "64m", "--threads", "1"], &[]);
+    let [first, second] = [0, 1].map(|at| &nodes[at].0);
+    let (ends, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write_and_read(&second.addr, 0, &ends, &done));
+        let ends = End(&ends);
+        assert!(within(PATIENCE, || done.load(Relaxed) > 500));
+        let members = |ids: &Value| ids.as_array().into_iter().flatten().filter_map(Value::as_u64).collect::<Vec<_>>();
+        let group = || told(first, &["group", "ls", "--json"])[0].clone();
+        let (before, name) = (members(&group()["members"]), format!("{}/{}", group()["spread"], group()["group"]));
+        let outside = (1..=3).find(|id| !before.contains(id)).expect("two of three have it");
+        let named = |id: u64| format!("n{id}");
+        // Who leads it goes, so the lead is handed over, too.
+        let primary = group()["primary"].as_u64().expect("it is led");
+        let (to, from) = (named(outside), named(primary));
+        let moved = first.herd(&["group", "move", &name, &to, "--from", &from]);
+        let said = String::from_utf8_lossy(&moved.stderr).into_owned();
+        assert!(moved.status.success() && said.ends_with(&format!("{name} is at {to}, and stays there\n")), "{said}");
+        let now = members(&group()["members"]);
+        assert!(now.contains(&outside) && !now.contains(&primary) && now.len() == 2, "{before:?}, then {now:?}");
+        assert!(first.ok(&["group", "ls"]).contains(&format!("put on {to}")));
+        let again = first.herd(&["group", "move", &name, &to]);
+        assert!(String::from_utf8_lossy(&again.stderr).contains("already"), "{again:?}");
+        first.ok(&["group", "move", &name, "--cancel"]);
+        assert!(!first.ok(&["group", "ls"]).contains("put on"));
+        for (args, code, words) in [
+            (&["0/999", "n1"][..], 1, "no group 0/999"),
+            (&["0/0", "n9"], 1, "no node 'n9'"),
+            (&["0", "n1"], 2, "'0' names no group"),
+            (&["0/0"], 2, "required"),
+        ] {
+            let refused = first.herd(&[&["group", "move"], args].concat());
+            let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+            assert!(refused.status.code() == Some(code) && said.contains(words), "{args:?}: {said}");
+        }
+        drop(ends);
+        assert!(writer.join().expect("no client failed") > 1);
+    });
+    first.ok(&["status", "--wait"]);
+    first.ok(&["fsck"]);
+}
+
 /// Ends the clients.
 pub(crate) struct End<'a>(pub(crate) &'a AtomicBool);
 

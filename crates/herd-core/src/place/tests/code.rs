@@ -23,7 +23,7 @@ fn lived(seed: u64) -> (Map, Map) {
 
 fn befall(chance: &mut Chance, draft: &mut Draft, step: u64) {
     let at = chance.below(draft.nodes.len() as u64) as usize;
-    match chance.below(10) {
+    match chance.below(11) {
         0 => draft.nodes.push(Node { rack: "r é".into(), ..node(100 + step as u32, GIB) }),
         1 => draft.nodes[at].incarnation += 1,
         2 => draft.nodes[at].state = [NodeState::Up, NodeState::Draining, NodeState::Down][chance.below(3) as usize],
@@ -42,6 +42,14 @@ fn befall(chance: &mut Chance, draft: &mut Draft, step: u64) {
             (0..50).for_each(|_| draft.spreads[0].slots[chance.below(4096) as usize] = chance.below(last) as u16);
         }
         8 => draft.nodes[at].protocol = 1 + chance.below(3) as u16,
+        9 => {
+            let group = GroupId { spread: 0, number: chance.below(draft.spreads[0].groups.len() as u64) as u16 };
+            let (node, first) = (draft.nodes[at].id, draft.nodes[0].id);
+            match chance.below(3) {
+                0 => draft.unplace(group),
+                is_from => draft.place(Placed { group, node, from: (is_from == 1).then_some(first) }),
+            }
+        }
         _ => draft.spreads[0].groups.iter_mut().for_each(|group| {
             group.others.iter_mut().for_each(|member| member.standing = Standing::Joining);
             if chance.below(2) == 0 {

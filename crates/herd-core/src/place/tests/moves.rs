@@ -170,3 +170,70 @@ fn nobody_is_asked_who_may_not_be_and_hosts_stay_apart() {
         assert!(map.spreads[0].groups.iter().all(|group| hosts(group) == group.members().count()), "seed {seed}");
     }
 }
+
+/// Some groups, each with a node that is not in it, and one of its members that is to go for that.
+fn draw_placed(map: &Map, chance: &mut Chance) -> Vec<Placed> {
+    let mut all: BTreeMap<GroupId, Placed> = BTreeMap::new();
+    for _ in 0..5 {
+        let number = chance.below(map.spreads[0].groups.len() as u64) as u16;
+        let group = &map.spreads[0].groups[usize::from(number)];
+        let node = map.nodes[chance.below(map.nodes.len() as u64) as usize].id;
+        let members: Vec<NodeId> = group.members().collect();
+        let from = (chance.below(2) == 0).then(|| members[chance.below(members.len() as u64) as usize]);
+        let id = GroupId { spread: 0, number };
+        if !members.contains(&node) {
+            all.insert(id, Placed { group: id, node, from });
+        }
+    }
+    all.into_values().collect()
+}
+
+#[test]
+fn groups_go_where_they_are_put_and_stay_there_while_the_rest_is_evened_out() {
+    for seed in 0..60 {
+        let mut map = drawn(seed, seed % 2 == 0);
+        go_on(&mut map, true, seed);
+        let placed = draw_placed(&map, &mut Chance(seed ^ 0xface));
+        let before = map.epoch;
+        map = map.next(|draft| placed.iter().for_each(|it| draft.place(*it))).expect("valid");
+        assert_eq!((map.epoch > before, map.is_moving()), (!placed.is_empty(), !placed.is_empty()), "seed {seed}");
+        go_on(&mut map, true, seed);
+        assert!(!map.is_moving(), "seed {seed}");
+        for it in &placed {
+            let members: Vec<NodeId> = map.group(it.group).expect("it is there").members().collect();
+            assert!(members.contains(&it.node), "seed {seed}: {it:?} is at {members:?}");
+            assert_eq!(members.len(), usize::from(map.spreads[0].copies));
+        }
+        assert!(map.placed.iter().all(|it| it.from.is_none()), "seed {seed}: who has gone may come again");
+        // Who is drained keeps nothing, whatever was put there.
+        let one = map.nodes[seed as usize % map.nodes.len()].id;
+        map = map.next(|draft| draft.drain(one, true)).expect("valid");
+        go_on(&mut map, true, seed);
+        assert_eq!((kept(&map, one), map.placed.iter().any(|it| it.node == one)), (0, false), "seed {seed}");
+    }
+}
+
+#[test]
+fn one_copy_is_put_in_one_place_and_who_goes_is_who_was_named() {
+    for seed in 0..30 {
+        let mut map = drawn(seed, true);
+        let id = GroupId { spread: 0, number: 0 };
+        let its = |map: &Map| map.group(id).expect("it is there").members().collect::<Vec<_>>();
+        let outside = |map: &Map| map.nodes.iter().map(|node| node.id).find(|node| !its(map).contains(node));
+        let copies = usize::from(map.spreads[0].copies);
+        // One more than there is room for: the first one put there may go again.
+        for _ in 0..=copies {
+            let (node, from) = (outside(&map).expect("more nodes than copies"), its(&map).pop());
+            map = map.next(|draft| draft.place(Placed { group: id, node, from })).expect("valid");
+            go_on(&mut map, true, seed);
+            assert!(its(&map).contains(&node) && !its(&map).contains(&from.expect("it has some")), "seed {seed}");
+            assert!(map.placed.len() <= copies, "seed {seed}");
+        }
+        let node = outside(&map).expect("more nodes than copies");
+        let before = its(&map);
+        map = map.next(|draft| draft.place(Placed { group: id, node, from: None })).expect("valid");
+        map = map.next(|draft| assert!(draft.begin_moves(|_, _| true, false))).expect("valid");
+        map = map.next(|draft| draft.unplace(id)).expect("valid");
+        assert_eq!((its(&map), map.placed.len(), map.is_moving()), (before, 0, false), "seed {seed}");
+    }
+}

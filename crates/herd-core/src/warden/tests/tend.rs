@@ -4,6 +4,7 @@ use super::*;
 use crate::limits::{BALANCE_CALM_MS, FORGET_AFTER_MS, REPAIR_AFTER_MS, WANTS_MAX, WARDEN_HEARS_MS, WARDEN_TICK_MS};
 use crate::place::{Group, GroupId, Member, NodeState, Standing};
 use crate::replica::Want;
+use crate::warden::MoveGroup;
 
 /// Three nodes that keep three copies, and the herd holds objects.
 pub(super) fn held() -> Bench {
@@ -471,4 +472,49 @@ fn who_drains_hands_the_lead_to_nobody_who_is_silent() {
         }
     }
     assert_eq!(led(&bench)[0], 0, "what it led others lead");
+}
+
+fn moved(group: u16, to: Option<u32>, from: Option<u32>) -> Ask {
+    let name = |number: u32| format!("node-{number}");
+    Ask::MoveGroup(MoveGroup { spread: 0, group, to: to.map(name), from: from.map(name) })
+}
+
+#[test]
+fn a_group_is_put_on_a_node_and_let_go_again() {
+    let mut bench = Bench::new(Config { birth: Some(Birth { copies: Some(2), ..birth() }), ..config("a") });
+    bench.join_all(1..=3);
+    bench.all_have();
+    let not = |said: Result<Answer, Refusal>, words: &str| {
+        let text = said.expect_err("refused").to_string();
+        assert!(text.contains(words), "{text}");
+    };
+    not(bench.ask(moved(0, Some(1), None)), "no object yet");
+    bench.ask(Ask::Hold).expect("all have the map");
+    bench.links(&[1, 2, 3]);
+    let members = |bench: &Bench| bench.map().spreads[0].groups[0].members().map(|id| id.0.get()).collect::<Vec<_>>();
+    let before = members(&bench);
+    let outside = (1..=3).find(|number| !before.contains(number)).expect("two of three have it");
+    not(bench.ask(moved(999, Some(1), None)), "no group 0/999");
+    not(bench.ask(moved(0, Some(9), None)), "no node 'node-9'");
+    not(bench.ask(moved(0, Some(before[0]), Some(outside))), "has no copy of group 0/0");
+    not(bench.ask(moved(0, Some(before[0]), Some(before[1]))), "has a copy of group 0/0 already");
+    assert_eq!(bench.ask(moved(0, Some(outside), Some(before[0]))), Ok(Answer::Placed));
+    assert_eq!(bench.map().placed.len(), 1);
+    bench.tick(WARDEN_TICK_MS);
+    assert_eq!(members(&bench), [&before[..], &[outside]].concat(), "a copy is on its way");
+    // Asked again nothing changes; called off it is as it was.
+    let epoch = bench.map().epoch;
+    assert_eq!(bench.ask(moved(0, Some(outside), Some(before[0]))), Ok(Answer::Placed));
+    assert_eq!(bench.map().epoch, epoch);
+    assert_eq!(bench.ask(moved(0, None, None)), Ok(Answer::Placed));
+    assert_eq!((members(&bench), bench.map().placed.len()), (before.clone(), 0));
+    // Who drains gets nothing, and what was put there is forgotten with it.
+    assert_eq!(bench.ask(moved(0, Some(outside), None)), Ok(Answer::Placed));
+    let name = format!("node-{outside}");
+    bench.ask(Ask::Drain { name, stays: false }).expect("two stay");
+    assert!(bench.map().placed.is_empty());
+    not(bench.ask(moved(0, Some(outside), None)), "drains, or is not there");
+    bench.ask(Ask::Create(create("cache", "cache"))).expect("it is made");
+    let cache = Ask::MoveGroup(MoveGroup { spread: 1, group: 0, to: Some("node-1".into()), from: None });
+    not(bench.ask(cache), "of class cache");
 }
