@@ -221,7 +221,8 @@ impl Client {
         self.write(Request::about_node("give_up", what), Upload::Nothing).await.map(|ack| ack.version)
     }
 
-    /// Has the herd keep a group at a node, or wherever it comes to be (PROTOCOL.md §1.5); the moves come after the reply.
+    /// Has the herd keep a group at a node, or wherever it comes to be (PROTOCOL.md §1.5). The moves come after the
+    /// reply.
     pub async fn move_group(&self, what: &str) -> Result<()> {
         self.write(Request::about_node("move", what), Upload::Nothing).await.map(|_| ())
     }
