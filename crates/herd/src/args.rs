@@ -796,7 +796,7 @@ pub(crate) fn not_in_version(words: &[OsString]) -> Option<Failure> {
     };
     let what = match words[..] {
         [command, ..] if COMMANDS.contains(&command) => command.to_string(),
-        ["group", command, ..] if ["create", "set", "move"].contains(&command) => format!("group {command}"),
+        ["group", command, ..] if ["create", "set"].contains(&command) => format!("group {command}"),
         ["node", ..] => {
             let socket = words.iter().any(|word| word.trim_start_matches("--listen=").starts_with("unix:"));
             let option = if socket { Some("--listen unix:".into()) } else { find(&NODE_OPTIONS) };
