@@ -184,8 +184,8 @@ impl Admission {
     }
 }
 
-/// Whether a node wants in whose control store went elsewhere, and nobody has gone on with it, as far as this node knows,
-/// which has that node for the warden's. If it came here, this one was not there to hear that it is to begin with it.
+/// Whether a node wants in whose control store went elsewhere, and nobody has gone on with it, as far as this node
+/// knows, which has that node for the warden's. If it came here, this one has not heard that it is to begin with it.
 fn is_to_begin(hub: &Hub, wish: &Ask, warden: &Warden) -> bool {
     let Ask::Join(Join { moved: Some(id), addresses, .. }) = wish else { return false };
     let is_unheard = match warden {

@@ -6,7 +6,7 @@
 //! | nothing | begins, or goes on in etcd | joins |
 //! | a control store | goes on with it | goes on with it, if it came by a move |
 //! | one that was moved to a node | joins, by the nodes that it knew | joins, by these too |
-//! | one that was moved to etcd | goes on in that, or where it went from there | joins, unless it was the last one here |
+//! | one that was moved to etcd | goes on in that, or where it went from there | joins, unless it was the last here |
 //!
 //! Where another node's warden is in office in that etcd by now, the node joins that one (`start.rs`).
 

@@ -16,8 +16,8 @@ use serde_json::json;
 const BATCH_BYTES: usize = CONTROL_TXN_MAX_BYTES / 2;
 
 impl Etcd {
-    /// Puts the copy of that move here, as nobody's yet. Refused where there is a herd, this one too, or anything. All of
-    /// it together has so much time: the warden does nothing else meanwhile.
+    /// Puts the copy of that move here, as nobody's yet. Refused where there is a herd, this one too, or anything. It
+    /// has a bound as a whole: the warden does nothing else meanwhile.
     pub(crate) fn prepare(&mut self, id: MoveId, herd: HerdId, copy: &Snapshot) -> Result<(), ControlError> {
         let invalid = |text: String| ControlError::Invalid(text);
         let until = self.members.within(MOVE_PREPARE_MS);
