@@ -203,3 +203,17 @@ fn what_is_made_up_changes_nothing() {
     assert_eq!(third.wait(), Some(3), "the herd refuses it");
     assert!(within(SOON, || state(&nodes[0].0, "n3") == "down"));
 }
+
+/// The first node dials nobody, and nobody dials it any more.
+#[test]
+fn a_node_that_others_dial_hears_too_that_the_herd_goes_on_without_it() {
+    let mut nodes = three_that_keep(2, &ARGS, &[]);
+    assert!((0..24).all(|number| put(&nodes[0].0, &format!("k{number}"), "old")));
+    nodes[1].0.ok(&["control", "move", "n3"]);
+    nodes[0].0.signal("-STOP");
+    let detached = within(3 * SOON, || nodes[1].0.herd(&["detach", "--now", "n1", "--yes"]).status.success());
+    nodes[0].0.signal("-CONT");
+    assert!(detached);
+    assert!(within(3 * SOON, || nodes[0].0.has_ended()));
+    assert_eq!(nodes[0].0.wait(), Some(3));
+}
