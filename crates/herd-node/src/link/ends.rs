@@ -400,9 +400,10 @@ impl Ends {
         };
         let accepting = Accepting::new(hello, &self.me(hub, 0), hub.me.secret)?;
         let (own, theirs) = (hub.me.node, accepting.claimed().node);
+        // Before the welcome: else the other end takes the link for one that is up, for a moment, each time that it dials.
+        // Who has no link to anybody asks so, too, whether the herd goes on without it.
+        hub::check(self.view.as_deref(), accepting.claimed())?;
         if theirs < own {
-            // Who has no link to anybody asks so whether the herd goes on without it.
-            hub::check(self.view.as_deref(), accepting.claimed())?;
             return refuse(format!("node {} dials node {}, not the other way round", own.0, theirs.0));
         }
         Ok((accepting, self.links.begin()))
