@@ -400,7 +400,7 @@ impl Ends {
         };
         let accepting = Accepting::new(hello, &self.me(hub, 0), hub.me.secret)?;
         let (own, theirs) = (hub.me.node, accepting.claimed().node);
-        // Before the welcome: else the other end takes the link for one that is up, for a moment, each time that it dials.
+        // Before the welcome: else the other end takes the link for one that is up, for a moment, each time it dials.
         // Who has no link to anybody asks so, too, whether the herd goes on without it.
         hub::check(self.view.as_deref(), accepting.claimed())?;
         if theirs < own {
