@@ -517,6 +517,10 @@ pub const WARDEN_HEARS_MS: u64 = 3_000;
 /// known to have ended, and that kept nothing any more, is forgotten at once.
 pub const FORGET_AFTER_MS: u64 = 60_000;
 
+/// How often a node that has no link to any other asks those of higher numbers, which dial it and not the other way
+/// round, whether the herd goes on without it: seldomer than they dial it if it does not.
+pub const ASK_AROUND_MS: u64 = 3 * LINK_REDIAL_MAX_MS;
+
 /// How long a process that the herd goes on without, as other nodes say, and that has no link to any, waits for that to
 /// change before it ends.
 pub const OUTCAST_AFTER_MS: u64 = 5_000;

@@ -442,6 +442,16 @@ impl Shared {
         self.place.get_or_init(|| Place::new(me)).take((&self.store, now), &self.gates, map, held)
     }
 
+    /// The herd goes on without this process, as other nodes say, or it does not: what this node has alone another one
+    /// may have by now, so it answers for none of it meanwhile.
+    pub(crate) fn bar(&self, is_barred: bool) {
+        if self.gates.bar(is_barred)
+            && let Some(place) = self.place.get()
+        {
+            place.sit_again(&self.store, &self.gates);
+        }
+    }
+
     /// Refuses what is about all objects of a collection where other nodes have some.
     pub(crate) fn check_alone(&self, c: &Collection) -> Result<(), Error> {
         if self.store.is_alone(c) { Ok(()) } else { Err(elsewhere(&format!("collection '{}'", c.name()))) }

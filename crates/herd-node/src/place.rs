@@ -132,6 +132,21 @@ impl Place {
         Ok(true)
     }
 
+    /// Sets all seats anew by the map at hand: what is asked of it beside the map has changed.
+    pub(crate) fn sit_again(&self, store: &Store, gates: &Gates) {
+        let _turn = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((map, _)) = self.map() else { return };
+        let is_leased = gates.is_leased(&map);
+        for spread in &map.spreads {
+            let seats = map.seats(self.me, spread);
+            store.set_seats(spread.id, |slot| {
+                let (seat, floor) = seats(slot);
+                (gates.seat(spread, slot, seat, is_leased), floor)
+            });
+        }
+        self.maps.fetch_add(1, Release);
+    }
+
     /// The slots of class `cache` that this node had by the map before, and that it has not any more, or anew: others
     /// may have had them meanwhile, and what is here of them is worth nothing.
     fn lost(&self, before: &Map, spread: &Spread) -> Vec<usize> {

@@ -12,7 +12,7 @@ use herd_core::replica::GroupEpoch;
 use herd_store::Entry;
 use std::collections::BTreeSet;
 use std::sync::atomic::{
-    AtomicU16, AtomicU32, AtomicU64,
+    AtomicBool, AtomicU16, AtomicU32, AtomicU64,
     Ordering::{Relaxed, SeqCst},
 };
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -33,6 +33,8 @@ pub(crate) struct Gates {
     pending: [OnceLock<Box<[AtomicU32]>>; SPREADS_MAX],
     /// Until when reads of what others keep too are answered without asking them; without links it never is.
     lease: OnceLock<Arc<Leases>>,
+    /// The herd goes on without this process, as other nodes say.
+    barred: AtomicBool,
     /// In which epoch of which group this node acted as the primary, where somebody looks at it from inside.
     acts: OnceLock<Mutex<Acts>>,
 }
@@ -137,6 +139,12 @@ impl Gates {
         self.lease.get().is_some_and(|lease| map.nodes.len() > 1 || lease.is_always())
     }
 
+    /// Others may have what this node has alone, or may not, from now on; whether that is another than before. Before
+    /// the seats are set anew.
+    pub(crate) fn bar(&self, is_barred: bool) -> bool {
+        self.barred.swap(is_barred, SeqCst) != is_barred
+    }
+
     /// The lease of this node; before its loops are made.
     pub(crate) fn go_by(&self, lease: Arc<Leases>) {
         self.lease.set(lease).ok();
@@ -169,7 +177,7 @@ impl Gates {
     /// Whether this node answers for what it has of class `cache` now.
     #[inline]
     pub(crate) fn has_cache_lease(&self) -> bool {
-        self.lease.get().is_some_and(|lease| lease.holds_caches())
+        self.lease.get().is_some_and(|lease| lease.holds_caches()) && !self.barred.load(SeqCst)
     }
 
     /// Whether an object is read here, whose entry is locked: this node alone decides, or for its group, and has leave
@@ -235,6 +243,7 @@ impl Gates {
         match seat {
             Seat::Alone if spread.kind == Kind::Cache && is_leased => Seat::Leased,
             Seat::Alone if spread.kind == Kind::Kept && self.is_shared(id) => Seat::Led,
+            Seat::Alone if self.barred.load(SeqCst) => Seat::Leased,
             seat => seat,
         }
     }

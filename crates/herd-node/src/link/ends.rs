@@ -7,7 +7,9 @@ use super::petition::Answers;
 use super::push::{Pushed, Staged};
 use super::{Came, Hub, LinkLost, NoLink, Note, verbs};
 use crate::context::Context;
-use herd_core::limits::{LINK_BYTES_MAX, LINK_OPS_MAX, LINK_PART, LINK_ROOM_MIN_BYTES, STALLED_TIMEOUT_MS};
+use herd_core::limits::{
+    ASK_AROUND_MS, LINK_BYTES_MAX, LINK_OPS_MAX, LINK_PART, LINK_ROOM_MIN_BYTES, STALLED_TIMEOUT_MS,
+};
 use herd_core::place::NodeId;
 use herd_core::wire::{
     Accepting, Asker, Beat, Beats, Dialing, ErrandComing, Fields, Header, Kind, LENGTH_UNKNOWN, LINK_PROTOCOL,
@@ -15,6 +17,7 @@ use herd_core::wire::{
 };
 use herd_net::Ticket;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The links of one loop.
@@ -34,6 +37,8 @@ pub(crate) struct Ends {
     gone_ms: BTreeMap<Target, u64>,
     /// When [`super::alarm`] has something to do, unless there is a new map.
     due_ms: u64,
+    /// When it is asked around whether the herd goes on without this process; `None`: it has links.
+    around_ms: Option<u64>,
     /// Ends with something to say.
     pub(super) ready: Vec<Ticket>,
     /// Links that came and went.
@@ -175,6 +180,7 @@ impl Ends {
             peers: Peers::new(number, loops),
             gone_ms: BTreeMap::new(),
             due_ms: u64::MAX,
+            around_ms: None,
             ready: Vec::new(),
             changes: Vec::new(),
             answers: Arc::default(),
@@ -394,6 +400,9 @@ impl Ends {
         };
         let accepting = Accepting::new(hello, &self.me(hub, 0), hub.me.secret)?;
         let (own, theirs) = (hub.me.node, accepting.claimed().node);
+        // Before the welcome: else the other end takes the link for one that is up, for a moment, each time it dials.
+        // Who has no link to anybody asks so, too, whether the herd goes on without it.
+        hub::check(self.view.as_deref(), accepting.claimed())?;
         if theirs < own {
             return refuse(format!("node {} dials node {}, not the other way round", own.0, theirs.0));
         }
@@ -440,7 +449,8 @@ impl Ends {
         self.changes.push(Change::Down(id));
         self.hub().into_iter().for_each(|hub| hub.linked(id.node, false));
         self.peers.lost(of(id), now_ms);
-        self.due_ms = self.due_ms.min(self.peers.due_ms());
+        // Where it was the last one there is something to plan.
+        self.due_ms = self.due_ms.min(if self.ends.is_empty() { now_ms } else { self.peers.due_ms() });
         end.asker.notes().map(|(_, note)| *note).collect()
     }
 
@@ -458,6 +468,11 @@ impl Ends {
 
     /// Tells the owner, once, and by one loop.
     fn tell_refused(&mut self, target: Target, error: &LinkError) {
+        let is_dialed = self.hub().is_some_and(|hub| target.node < hub.me.node);
+        // What those say who were only asked is news if the herd goes on without this process.
+        if !is_dialed && error.kind != LinkErrorKind::OlderIncarnation {
+            return;
+        }
         let told = target.link == 0 && self.refused.insert(target.node, error.kind) != Some(error.kind);
         self.hub().filter(|_| told).into_iter().for_each(|hub| hub.owner.refused(target.node, error));
     }
@@ -526,10 +541,33 @@ impl Ends {
         }
     }
 
+    /// The nodes to be asked, by one loop, while this node has no link to any: those of higher numbers, which dial and
+    /// are not dialed. One that goes on without this process says so; else it refuses the link.
+    pub(super) fn ask_around(&mut self, now_ms: u64) -> Vec<(Target, SocketAddr)> {
+        let Some((hub, view)) = self.hub.as_ref().zip(self.view.as_ref()) else { return Vec::new() };
+        if self.number != 0 || !self.ends.is_empty() || view.higher.is_empty() {
+            self.around_ms = None;
+            return Vec::new();
+        }
+        let due_ms = *self.around_ms.get_or_insert(now_ms + ASK_AROUND_MS);
+        if now_ms < due_ms {
+            return Vec::new();
+        }
+        self.around_ms = Some(now_ms + ASK_AROUND_MS);
+        if !hub.links().is_empty() {
+            return Vec::new();
+        }
+        let first = |(node, addresses): (&NodeId, &Vec<SocketAddr>)| {
+            addresses.first().map(|to| (Target { node: *node, link: 0 }, *to))
+        };
+        view.higher.iter().filter_map(first).collect()
+    }
+
     /// Reckons when there is something to do next.
     pub(super) fn plan(&mut self, dials: bool) {
         let beats = self.ends.values().map(|end| end.beats.due_ms()).min().unwrap_or(u64::MAX);
-        self.due_ms = beats.min(if dials { self.peers.due_ms() } else { u64::MAX });
+        let dialing = self.peers.due_ms().min(self.around_ms.unwrap_or(u64::MAX));
+        self.due_ms = beats.min(if dials { dialing } else { u64::MAX });
     }
 }
 

@@ -114,6 +114,8 @@ pub(super) struct View {
     pub(super) pushes: bool,
     /// Where the nodes are that this one dials.
     pub(super) addresses: BTreeMap<NodeId, Vec<SocketAddr>>,
+    /// And those that dial it.
+    pub(super) higher: BTreeMap<NodeId, Vec<SocketAddr>>,
     /// The whole map's bytes, once somebody needs them.
     pub(super) whole: OnceLock<Vec<u8>>,
 }
@@ -154,10 +156,12 @@ impl Hub {
     fn show(self: &Arc<Self>, map: Arc<Map>, held: bool, pushes: bool) {
         let mut state = self.lock();
         let (before, edition) = state.view.as_ref().map_or((None, 0), |view| (Some(view.map.clone()), view.edition));
-        state.names.want(self, dialed(&map, &self.me).flat_map(|(_, addresses)| addresses.iter()));
+        let all = dialed(&map, &self.me).chain(higher(&map, &self.me));
+        state.names.want(self, all.flat_map(|(_, addresses)| addresses.iter()));
         let addresses = state.names.addresses(dialed(&map, &self.me));
+        let higher = state.names.addresses(higher(&map, &self.me));
         let (mark, edition, whole) = (MapMark::of(&map, held), edition + 1, OnceLock::new());
-        state.view = Some(Arc::new(View { map, mark, before, edition, pushes, addresses, whole }));
+        state.view = Some(Arc::new(View { map, mark, before, edition, pushes, addresses, higher, whole }));
         drop(state);
         self.tell();
     }
@@ -170,9 +174,10 @@ impl Hub {
         }
         let Some(view) = state.view.clone() else { return };
         let addresses = state.names.addresses(dialed(&view.map, &self.me));
+        let higher = state.names.addresses(higher(&view.map, &self.me));
         let (map, before, whole) = (view.map.clone(), view.before.clone(), view.whole.clone());
         let View { mark, edition, pushes, .. } = *view;
-        state.view = Some(Arc::new(View { map, mark, before, edition, pushes, addresses, whole }));
+        state.view = Some(Arc::new(View { map, mark, before, edition, pushes, addresses, higher, whole }));
         drop(state);
         self.tell();
     }
@@ -255,6 +260,12 @@ fn dialed<'a>(map: &'a Map, me: &Membership) -> impl Iterator<Item = (NodeId, &'
     let is_in = map.node(own).is_some();
     let there = map.nodes.iter().filter(move |node| node.id < own && is_in);
     there.map(|node| (node.id, node.addresses.as_slice()))
+}
+
+/// The nodes that dial this one, and their addresses.
+fn higher<'a>(map: &'a Map, me: &Membership) -> impl Iterator<Item = (NodeId, &'a [String])> + use<'a> {
+    let own = me.node;
+    map.nodes.iter().filter(move |node| node.id > own).map(|node| (node.id, node.addresses.as_slice()))
 }
 
 /// Whether a node may have a link here, by the map that is known; without any, all may.

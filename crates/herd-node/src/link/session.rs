@@ -119,7 +119,8 @@ pub(crate) fn alarm(cx: &mut Context, now_ms: u64, due: &mut Due<doors::Session>
     let mut lost = cx.links.look(now_ms);
     lost.extend(cx.links.poll(now_ms));
     let dials = cx.shared.check_serving().is_ok();
-    let targets = if dials { cx.links.peers.dial(now_ms) } else { Vec::new() };
+    let mut targets = if dials { cx.links.peers.dial(now_ms) } else { Vec::new() };
+    targets.extend(if dials { cx.links.ask_around(now_ms) } else { Vec::new() });
     for (target, to) in targets {
         let dialing = cx.links.dial(target).map(|(dialing, begun)| (Box::new(dialing), begun));
         let session = dialing.map(|(dialing, begun)| Session::Dialing { target, dialing, begun });

@@ -204,8 +204,8 @@ impl Member {
     }
 
     /// Notes that the herd goes on without this process, once it was told so and has had no link for so long since.
-    /// `told`: what it was told, and when.
-    fn judge(&self, told: &mut Option<(u64, String)>, now_ms: u64) {
+    /// `told`: what it was told, and when. From then on it answers for nothing that it has alone.
+    fn judge(&self, shared: &Shared, told: &mut Option<(u64, String)>, now_ms: u64) {
         if self.hub.get().is_none_or(|hub| !hub.links().is_empty()) {
             *told = None;
         } else if let Some((since_ms, why)) = told
@@ -213,6 +213,7 @@ impl Member {
         {
             self.outcast.set(why.clone()).ok();
         }
+        shared.bar(told.is_some());
     }
 
     /// Why the herd goes on without this process, if it does.
@@ -334,7 +335,7 @@ impl Duty {
                 member.look(&mut journal, now_ms).iter().for_each(|line| tell(line));
                 watched.look(&member).iter().for_each(|line| tell(line));
                 told = told.or(mail.outcast.take().map(|why| (now_ms, why)));
-                member.judge(&mut told, now_ms);
+                member.judge(&shared, &mut told, now_ms);
             }
             watched
         };

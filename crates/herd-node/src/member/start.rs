@@ -135,7 +135,13 @@ pub(crate) struct Own<'a> {
 pub(crate) fn enter(entry: &Entry, me: &Own<'_>) -> Result<InHerd, StartError> {
     let options = options(entry, me);
     match way(entry, options.clone())? {
-        Way::Begin(options) => begins(entry, *options, me),
+        Way::Begin(begin) => match begins(entry, *begin, me) {
+            // That etcd was found in its directory; the herd has gone on with another node's warden.
+            Err(StartError::Begin(BeginError::Held(holder))) if entry.etcd.is_none() => {
+                joins(entry, &options, me, &beside(&holder, &entry.join), None)
+            }
+            begun => begun,
+        },
         Way::Join { nodes, moved } => match joins(entry, &options, me, &nodes, moved) {
             // The herd's control store is here: it came before this node ended.
             Err(StartError::Join(JoinError::Begins(id))) => {
@@ -145,6 +151,13 @@ pub(crate) fn enter(entry: &Entry, me: &Own<'_>) -> Result<InHerd, StartError> {
             joined => joined,
         },
     }
+}
+
+/// Where a warden of that name is, and these other nodes.
+fn beside(holder: &str, join: &[String]) -> Vec<String> {
+    let address = holder.split(' ').next().unwrap_or_default();
+    let others = join.iter().filter(|other| *other != address);
+    std::iter::once(address).chain(others.map(String::as_str)).map(str::to_owned).collect()
 }
 
 /// With a warden of its own.

@@ -6,7 +6,9 @@
 //! | nothing | begins, or goes on in etcd | joins |
 //! | a control store | goes on with it | goes on with it, if it came by a move |
 //! | one that was moved to a node | joins, by the nodes that it knew | joins, by these too |
-//! | one that was moved to etcd | goes on in that, or where it went from there | joins, unless the warden was here |
+//! | one that was moved to etcd | goes on in that, or where it went from there | joins, unless it was the last here |
+//!
+//! Where another node's warden is in office in that etcd by now, the node joins that one (`start.rs`).
 
 use super::StartError;
 use super::start::Entry;
@@ -68,8 +70,11 @@ fn of_moved(entry: &Entry, options: Options, home: &Home, mark: Mark) -> Result<
         etcd.snapshot().map_err(BeginError::Etcd)
     })?;
     keep_herd(home, mark.herd)?;
-    let is_its = mark.node == options.name || entry.join.is_empty();
-    match self::standing(&standing.entries) {
+    let there = self::standing(&standing.entries);
+    // By a later move another node's warden may have come there.
+    let is_last = !matches!(&there, Ok(Standing::Open { came, .. }) if *came != Some(mark.id));
+    let is_its = mark.node == options.name && is_last || entry.join.is_empty();
+    match there {
         Ok(Standing::Moved(next)) => by_mark(entry, options, home, next),
         _ if is_its => Ok(Way::Begin(Box::new(Options { etcd: Some(address), ..options }))),
         _ => Ok(Way::Join { nodes: joined(&entry.join, &home.known(mark.herd)), moved: None }),

@@ -176,6 +176,51 @@ fn the_control_store_goes_to_etcd_and_back_and_no_client_notices() {
     nodes[1].0.ok(&["fsck"]);
 }
 
+/// What is in the directories of nodes that had the store once, before it went to etcd a second time, is of before.
+#[test]
+fn nodes_that_once_put_the_store_into_etcd_start_again_where_another_one_is_the_warden() {
+    let Some(etcd) = Etcd::start() else { return };
+    let mut nodes = three_that_keep(2, &ARGS, &[FORCE]);
+    let (first, url) = (nodes[0].0.addr.clone(), etcd.url());
+    let (there, third, second) = ([url.as_str()], ["embedded", "--at", "n3"], ["embedded", "--at", "n2"]);
+    for to in [&there[..], &third, &there, &second, &there] {
+        let words = [&["control", "migrate"][..], to].concat();
+        let output = herd().args(&words).env("HERD_NODE", &first).envs([FORCE]).output().expect("herd runs");
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    // The one without --join, and one with it.
+    for number in [0, 2] {
+        nodes[number].0.signal("-TERM");
+        assert_eq!(nodes[number].0.wait(), Some(0));
+        again(&mut nodes, number, &first, &[FORCE]);
+        nodes[number].0.ok(&["status", "--wait", "--timeout", "60s"]);
+    }
+    // All of them at once: whoever comes first is the warden.
+    nodes.iter().for_each(|(node, _)| node.signal("-TERM"));
+    nodes.iter_mut().for_each(|(node, _)| assert_eq!(node.wait(), Some(0)));
+    (0..3).for_each(|number| again(&mut nodes, number, &first, &[FORCE]));
+    nodes[2].0.ok(&["status", "--wait", "--timeout", "60s"]);
+    let there = shown(&nodes[1].0);
+    assert_eq!(names(&there), (Some("etcd"), Some("n1")), "{there}");
+}
+
+#[test]
+fn a_node_that_had_the_store_is_led_to_a_warden_of_which_it_has_never_heard() {
+    let mut nodes = three_that_keep(2, &ARGS, &[]);
+    let first = nodes[0].0.addr.clone();
+    nodes[1].0.ok(&["control", "move", "n2"]);
+    nodes[0].0.signal("-TERM");
+    assert_eq!(nodes[0].0.wait(), Some(0));
+    let data = TempDir::new().expect("a directory");
+    let words = ["--name", "n4", "--data", data.path().to_str().expect("text"), "--join", &nodes[1].0.addr];
+    let fourth = Node::start(&[&words[..], &ARGS].concat());
+    fourth.ok(&["control", "move", "n4"]);
+    again(&mut nodes, 0, &first, &[]);
+    nodes[0].0.ok(&["status", "--wait", "--timeout", "60s"]);
+    let there = shown(&nodes[0].0);
+    assert_eq!(names(&there), (Some("embedded"), Some("n4")), "{there}");
+}
+
 #[test]
 fn a_node_that_can_t_have_it_is_refused_and_all_stays_as_it_was() {
     let nodes = three_that_keep(2, &ARGS, &[]);

@@ -203,3 +203,35 @@ fn what_is_made_up_changes_nothing() {
     assert_eq!(third.wait(), Some(3), "the herd refuses it");
     assert!(within(SOON, || state(&nodes[0].0, "n3") == "down"));
 }
+
+/// The first node dials nobody, and nobody dials it any more.
+#[test]
+fn a_node_that_others_dial_hears_too_that_the_herd_goes_on_without_it() {
+    let mut nodes = three_that_keep(2, &ARGS, &[]);
+    assert!((0..24).all(|number| put(&nodes[0].0, &format!("k{number}"), "old")));
+    nodes[1].0.ok(&["control", "move", "n3"]);
+    nodes[0].0.signal("-STOP");
+    let detached = within(3 * SOON, || nodes[1].0.herd(&["detach", "--now", "n1", "--yes"]).status.success());
+    nodes[0].0.signal("-CONT");
+    assert!(detached);
+    assert!(within(3 * SOON, || nodes[0].0.has_ended()));
+    assert_eq!(nodes[0].0.wait(), Some(3));
+}
+
+/// What a node has alone it answers for as long as it takes itself for one of the herd, and no longer.
+#[test]
+fn a_node_that_hears_that_the_herd_goes_on_without_it_acknowledges_nothing_more() {
+    let mut nodes = three_that_keep(1, &ARGS, &[]);
+    let names: Vec<String> = (0..48).map(|number| format!("k{number}")).collect();
+    assert!(names.iter().all(|name| put(&nodes[0].0, name, "old")));
+    nodes[2].0.signal("-STOP");
+    let detached = within(3 * SOON, || nodes[0].0.herd(&["detach", "--now", "n3", "--yes"]).status.success());
+    nodes[2].0.signal("-CONT");
+    assert!(detached);
+    std::thread::sleep(Duration::from_millis(1_500));
+    assert!(!nodes[2].0.has_ended(), "it waits for a while whether that changes");
+    let stored: Vec<&String> = names.iter().filter(|name| put(&nodes[2].0, name, "new")).collect();
+    assert!(stored.is_empty(), "{stored:?} are written where nobody finds them");
+    assert!(within(3 * SOON, || nodes[2].0.has_ended()));
+    assert!(names.iter().all(|name| put(&nodes[0].0, name, "newer")), "the others have all of them");
+}

@@ -7,6 +7,8 @@ use herd_core::key::collection_name_is_valid;
 use herd_core::limits::{COLLECTION_NAME_MAX_BYTES, ETCD_ENDPOINTS_MAX};
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
 
 const SCHEME: &str = "etcd://";
 /// Where a herd's store lies in an etcd if nothing is said.
@@ -63,6 +65,13 @@ impl Address {
     pub(super) fn look_up(&self) -> Result<Vec<Endpoint>, ControlError> {
         self.endpoints.iter().map(|endpoint| look_up(endpoint)).collect()
     }
+
+    /// The same for the warden's thread, which can't wait for the system's resolver: a thread of its own does it, which
+    /// ends when the system has answered, and nobody waits for that.
+    pub(super) fn look_up_within(&self, within: Duration) -> Result<Vec<Endpoint>, ControlError> {
+        let address = self.clone();
+        bounded(within, move || address.look_up())
+    }
 }
 
 impl fmt::Display for Address {
@@ -88,11 +97,42 @@ fn endpoint(text: &str) -> Option<String> {
     (!host.is_empty() && text.len() <= 255 && host.bytes().all(is_plain)).then(|| format!("{host}:{port}"))
 }
 
+fn bounded<T: Send + 'static>(
+    within: Duration,
+    look_up: impl FnOnce() -> Result<T, ControlError> + Send + 'static,
+) -> Result<T, ControlError> {
+    let (found, finds) = sync_channel(1);
+    let thread = std::thread::Builder::new().name("name".into()).spawn(move || found.send(look_up()).ok());
+    thread.map_err(|error| ControlError::Unreachable(format!("a thread to look names up: {error}")))?;
+    let late = "its name is not found in time: see to what this machine looks names up with";
+    finds.recv_timeout(within).unwrap_or_else(|_| Err(ControlError::Unreachable(format!("etcd: {late}"))))
+}
+
 fn look_up(endpoint: &str) -> Result<Endpoint, ControlError> {
     let unknown = |why: String| ControlError::Unreachable(format!("{endpoint}: {why}: check the address of etcd"));
     let addrs: Vec<SocketAddr> = endpoint.to_socket_addrs().map_err(|error| unknown(error.to_string()))?.collect();
     match addrs.is_empty() {
         true => Err(unknown("there is no such host".into())),
         false => Ok(Endpoint { name: endpoint.into(), addrs }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn a_name_that_is_not_found_in_time_is_not_waited_for() {
+        let (since, within) = (Instant::now(), Duration::from_millis(50));
+        let slow = bounded(within, || {
+            std::thread::sleep(Duration::from_secs(5));
+            Ok(())
+        });
+        assert!(matches!(slow, Err(ControlError::Unreachable(text)) if text.contains("not found in time")));
+        assert!(since.elapsed() < Duration::from_secs(2), "{:?}", since.elapsed());
+        let address = Address::parse("etcd://127.0.0.1:7").expect("it is right");
+        let found = address.look_up_within(Duration::from_secs(5)).expect("no name");
+        assert_eq!(found[0].addrs, ["127.0.0.1:7".parse().expect("an address")]);
     }
 }

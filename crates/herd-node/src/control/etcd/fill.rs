@@ -6,7 +6,7 @@ use super::members::Way;
 use super::wire::{self, Decided, coded};
 use super::{Etcd, TXN};
 use herd_core::control::{Control, ControlError, Entry, Outcome, Snapshot, Txn, Write};
-use herd_core::limits::{CONTROL_TXN_MAX_BYTES, ETCD_SNAPSHOT_MS, WARDEN_BATCH_MAX};
+use herd_core::limits::{CONTROL_TXN_MAX_BYTES, MOVE_PREPARE_MS, WARDEN_BATCH_MAX};
 use herd_core::place::HerdId;
 use herd_core::warden::MoveId;
 use herd_core::warden::moving::{COMING, Coming, Standing, beginning, standing, unbegun};
@@ -16,25 +16,26 @@ use serde_json::json;
 const BATCH_BYTES: usize = CONTROL_TXN_MAX_BYTES / 2;
 
 impl Etcd {
-    /// Puts the copy of that move here, as nobody's yet. Refused where there is a herd, this one too, or anything.
+    /// Puts the copy of that move here, as nobody's yet. Refused where there is a herd, this one too, or anything. It
+    /// has a bound as a whole: the warden does nothing else meanwhile.
     pub(crate) fn prepare(&mut self, id: MoveId, herd: HerdId, copy: &Snapshot) -> Result<(), ControlError> {
         let invalid = |text: String| ControlError::Invalid(text);
-        let until = self.members.within(ETCD_SNAPSHOT_MS);
-        let there = self.snapshot()?;
+        let until = self.members.within(MOVE_PREPARE_MS);
+        let there = self.whole(&until)?;
         self.may_take(herd, &there)?;
         let (rest, coming) = unbegun(copy, id).map_err(invalid)?;
         let old: Vec<Write> = there.entries.iter().map(|entry| Write::Delete { key: entry.key.clone() }).collect();
         // What is there is taken away first, and none of it is a herd's.
         for part in old.chunks(WARDEN_BATCH_MAX) {
-            self.write(part.to_vec())?;
+            self.write(part.to_vec(), &until)?;
         }
-        self.write(vec![coming])?;
+        self.write(vec![coming], &until)?;
         for part in batches(rest) {
-            self.write(part)?;
+            self.write(part, &until)?;
         }
         self.keep_term(copy.term, &until)?;
         // Nobody has begun a herd here meanwhile, and nobody does from now on: its head is there.
-        match standing(&self.snapshot()?.entries) {
+        match standing(&self.whole(&until)?.entries) {
             Ok(Standing::Coming(coming)) if coming.id == id => Ok(()),
             _ => Err(invalid("somebody else writes to the store in etcd: name another one".into())),
         }
@@ -77,8 +78,8 @@ impl Etcd {
         }
     }
 
-    fn write(&mut self, writes: Vec<Write>) -> Result<(), ControlError> {
-        match self.txn(&Txn { writes, ..Txn::default() })? {
+    fn write(&mut self, writes: Vec<Write>, until: &Until) -> Result<(), ControlError> {
+        match self.transact(&Txn { writes, ..Txn::default() }, until)? {
             Outcome::Done(_) => Ok(()),
             Outcome::Refused => Err(self.members.broken("it refuses what depends on nothing")),
         }

@@ -91,9 +91,10 @@ pub(super) struct Members {
 }
 
 impl Members {
-    pub(super) fn new(address: &Address, halt: Halt) -> Result<Self, ControlError> {
-        let (endpoints, forced) = (address.look_up()?.into(), address.forced);
-        Ok(Self { endpoints, connection: None, cluster: None, revision: 0, forced, halt })
+    /// Those of an address, which were looked up.
+    pub(super) fn new(endpoints: Vec<Endpoint>, address: &Address, halt: Halt) -> Self {
+        let (endpoints, forced) = (endpoints.into(), address.forced);
+        Self { endpoints, connection: None, cluster: None, revision: 0, forced, halt }
     }
 
     /// The time a call has.

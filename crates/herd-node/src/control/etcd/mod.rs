@@ -31,10 +31,13 @@ mod wire;
 pub use address::Address;
 pub(crate) use http::Halt;
 
+use address::Endpoint;
 use herd_core::control::{
     Changes, Control, ControlError, Entry, Office, Outcome, Page, Range, Revision, Snapshot, Txn, Write, check_key,
 };
-use herd_core::limits::{CONTROL_MAX_BYTES, ETCD_CALL_MS, ETCD_PAGE_ENTRIES, ETCD_SNAPSHOT_MS, ETCD_START_MS};
+use herd_core::limits::{
+    CONTROL_MAX_BYTES, ETCD_CALL_MS, ETCD_PAGE_ENTRIES, ETCD_SNAPSHOT_MS, ETCD_START_MS, ETCD_TRY_MS,
+};
 use http::Until;
 use members::{Members, Trouble, Way};
 use office::Held;
@@ -64,16 +67,21 @@ impl Etcd {
     pub(crate) fn open(address: &Address, halt: Halt) -> Result<Self, ControlError> {
         let all = Until::within(ETCD_START_MS, &halt);
         loop {
-            match Self::open_at_once(address, halt.clone()) {
+            match address.look_up().and_then(|found| Self::over(found, address, halt.clone())) {
                 Err(ControlError::Unreachable(_)) if !all.is_over() => std::thread::sleep(START_AGAIN),
                 opened => return opened,
             }
         }
     }
 
-    /// As [`Etcd::open`], of one that is there already: it is asked once.
+    /// As [`Etcd::open`], of one that is there already: it is asked once, and its names are not waited for long.
     pub(crate) fn open_at_once(address: &Address, halt: Halt) -> Result<Self, ControlError> {
-        let mut members = Members::new(address, halt)?;
+        let found = address.look_up_within(Duration::from_millis(ETCD_TRY_MS))?;
+        Self::over(found, address, halt)
+    }
+
+    fn over(found: Vec<Endpoint>, address: &Address, halt: Halt) -> Result<Self, ControlError> {
+        let mut members = Members::new(found, address, halt);
         let until = members.within(ETCD_CALL_MS);
         members.check(&until)?;
         Ok(Self { members, prefix: address.prefix(), held: None })
@@ -213,14 +221,9 @@ impl Etcd {
         snapshot.term = self.seen(Some(snapshot.revision), until)?.term;
         Ok(snapshot)
     }
-}
 
-impl Control for Etcd {
-    fn range(&mut self, range: &Range) -> Result<Page, ControlError> {
-        self.read(range, &self.until())
-    }
-
-    fn txn(&mut self, txn: &Txn) -> Result<Outcome, ControlError> {
+    /// As [`Control::txn`], until then.
+    fn transact(&mut self, txn: &Txn, until: &Until) -> Result<Outcome, ControlError> {
         txn.check()?;
         let data = self.data();
         let mut compares: Vec<Value> = txn.compares.iter().map(|compare| wire::compare(&data, compare)).collect();
@@ -235,13 +238,33 @@ impl Control for Etcd {
             }
             true => (Way::Reads, self.asking(json!(compares))),
         };
-        let until = self.until();
-        let told: Decided = match self.members.ask(way, TXN, &body, &until) {
-            Err(Trouble::NoRoom(text)) => return Err(self.without_room(txn, &body["compare"], text, &until)),
+        let told: Decided = match self.members.ask(way, TXN, &body, until) {
+            Err(Trouble::NoRoom(text)) => return Err(self.without_room(txn, &body["compare"], text, until)),
             told => told?,
         };
         let revision = self.members.latest(&told.header)?;
         Ok(if told.succeeded { Outcome::Done(revision) } else { Outcome::Refused })
+    }
+
+    /// As [`Control::snapshot`], until then.
+    fn whole(&mut self, until: &Until) -> Result<Snapshot, ControlError> {
+        for _ in 1..SNAPSHOT_TRIES {
+            match self.all(until) {
+                Err(ControlError::Gap(_)) => {}
+                done => return done,
+            }
+        }
+        self.all(until)
+    }
+}
+
+impl Control for Etcd {
+    fn range(&mut self, range: &Range) -> Result<Page, ControlError> {
+        self.read(range, &self.until())
+    }
+
+    fn txn(&mut self, txn: &Txn) -> Result<Outcome, ControlError> {
+        self.transact(txn, &self.until())
     }
 
     fn watch(&mut self, after: Revision) -> Result<Changes, ControlError> {
@@ -254,12 +277,6 @@ impl Control for Etcd {
 
     fn snapshot(&mut self) -> Result<Snapshot, ControlError> {
         let until = self.members.within(ETCD_SNAPSHOT_MS);
-        for _ in 1..SNAPSHOT_TRIES {
-            match self.all(&until) {
-                Err(ControlError::Gap(_)) => {}
-                done => return done,
-            }
-        }
-        self.all(&until)
+        self.whole(&until)
     }
 }

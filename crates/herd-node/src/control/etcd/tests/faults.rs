@@ -3,6 +3,9 @@
 use super::super::wire;
 use super::server::{Answer, header, standing};
 use super::*;
+use herd_core::control::Snapshot;
+use herd_core::place::HerdId;
+use herd_core::warden::MoveId;
 use serde_json::{Value, json};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
@@ -40,6 +43,15 @@ fn failed<T: std::fmt::Debug>(call: impl FnOnce() -> Result<T, ControlError>) ->
 
 fn is_unreachable(error: &ControlError) -> bool {
     matches!(error, ControlError::Unreachable(_))
+}
+
+/// The warden does nothing else while it puts a copy there: all of that together has an end, and soon.
+#[test]
+fn a_copy_is_not_put_for_long_into_an_etcd_that_is_silent_once_it_has_said_who_it_is() {
+    let fake = member(|_, _| Answer::Silent);
+    let mut etcd = opened(&fake.url());
+    let error = failed(|| etcd.prepare(MoveId([7; 16]), HerdId([1; 16]), &Snapshot::default()));
+    assert!(is_unreachable(&error), "{error}");
 }
 
 /// Of what does not come, a read is not done and a write may be.
