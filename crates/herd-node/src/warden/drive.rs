@@ -257,6 +257,7 @@ impl Driver {
                     (self.outlets.push)(map, held);
                 }
                 Order::Answer(ticket, answer) => self.inbox.answer(ticket, answer),
+                Order::Tell(text) => (self.outlets.tell)(&text),
             }
         }
     }
