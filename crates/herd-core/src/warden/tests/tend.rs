@@ -516,6 +516,10 @@ fn that_the_map_can_t_be_changed_is_told_once_and_the_warden_serves_on() {
         bench.tick(TEND_AGAIN_MS / 2);
     }
     assert_eq!(bench.told.len(), 1, "{:?}", bench.told);
-    assert!(bench.told[0].contains("what primaries want") && bench.told[0].contains("no such epoch"), "{}", bench.told[0]);
+    assert!(
+        bench.told[0].contains("what primaries want") && bench.told[0].contains("no such epoch"),
+        "{}",
+        bench.told[0]
+    );
     assert!(bench.ask(Ask::Flush { name: "default".into() }).is_ok());
 }
