@@ -296,13 +296,21 @@ impl Driver {
 
     /// Tells the node that has the store now to begin, until it has or this node stops.
     pub(super) fn see_through(&mut self) {
+        let mut last = None;
         while let Some((node, id)) = self.gone_to
             && !self.inbox.is_stopping()
         {
-            if self.errand(node, Errand::Begin(id), MOVE_BEGIN_MS).is_ok() {
-                self.gone_to = None;
-            } else {
-                std::thread::sleep(Duration::from_millis(MOVE_AGAIN_MS));
+            match self.errand(node, Errand::Begin(id), MOVE_BEGIN_MS) {
+                Ok(()) => self.gone_to = None,
+                Err(why) => {
+                    if last.as_ref() != Some(&why) {
+                        let text =
+                            format!("the control store was moved, and its new node does not go on with it: {why}");
+                        (self.outlets.tell)(&text);
+                        last = Some(why);
+                    }
+                    std::thread::sleep(Duration::from_millis(MOVE_AGAIN_MS));
+                }
             }
         }
     }
