@@ -240,10 +240,18 @@ fn a_node_that_can_t_give_the_map_away_does_not_drain() {
 /// What the warden of a node has answered takes no place from what is asked of it next.
 #[test]
 fn the_warden_s_node_asks_it_again_and_again() {
+    const CLIENTS: usize = 16;
     let node = Node::start(&[&["--name", "n1"][..], &ARGS].concat());
-    let client = Client::new(&node.addr, Config::default()).expect("an address");
-    for number in 0..WARDEN_ASKS_MAX + 100 {
-        let asked = client.drain("n1", true);
-        assert!(asked.is_ok(), "{number}: {asked:?}");
-    }
+    std::thread::scope(|scope| {
+        for own in 0..CLIENTS {
+            let addr = node.addr.as_str();
+            scope.spawn(move || {
+                let client = Client::new(addr, Config::default()).expect("an address");
+                for number in 0..WARDEN_ASKS_MAX / CLIENTS + 10 {
+                    let asked = client.drain("n1", true);
+                    assert!(asked.is_ok(), "{own} {number}: {asked:?}");
+                }
+            });
+        }
+    });
 }
