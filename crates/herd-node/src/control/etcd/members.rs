@@ -15,6 +15,7 @@ use herd_core::limits::ETCD_TRY_MS;
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::io;
+use std::time::Duration;
 
 /// Numbers of gRPC for what went wrong.
 mod code {
@@ -91,8 +92,9 @@ pub(super) struct Members {
 }
 
 impl Members {
-    pub(super) fn new(address: &Address, halt: Halt) -> Result<Self, ControlError> {
-        let (endpoints, forced) = (address.look_up()?.into(), address.forced);
+    /// Its names are looked up within that time.
+    pub(super) fn new(address: &Address, within: Duration, halt: Halt) -> Result<Self, ControlError> {
+        let (endpoints, forced) = (address.look_up(within)?.into(), address.forced);
         Ok(Self { endpoints, connection: None, cluster: None, revision: 0, forced, halt })
     }
 

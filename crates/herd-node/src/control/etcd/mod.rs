@@ -64,16 +64,21 @@ impl Etcd {
     pub(crate) fn open(address: &Address, halt: Halt) -> Result<Self, ControlError> {
         let all = Until::within(ETCD_START_MS, &halt);
         loop {
-            match Self::open_at_once(address, halt.clone()) {
+            match Self::open_within(address, ETCD_START_MS, halt.clone()) {
                 Err(ControlError::Unreachable(_)) if !all.is_over() => std::thread::sleep(START_AGAIN),
                 opened => return opened,
             }
         }
     }
 
-    /// As [`Etcd::open`], of one that is there already: it is asked once.
+    /// As [`Etcd::open`], of one that is there already: it is asked once, and takes as long as two calls at most.
     pub(crate) fn open_at_once(address: &Address, halt: Halt) -> Result<Self, ControlError> {
-        let mut members = Members::new(address, halt)?;
+        Self::open_within(address, ETCD_CALL_MS, halt)
+    }
+
+    /// Its names are looked up for so long at most.
+    fn open_within(address: &Address, names_ms: u64, halt: Halt) -> Result<Self, ControlError> {
+        let mut members = Members::new(address, Duration::from_millis(names_ms), halt)?;
         let until = members.within(ETCD_CALL_MS);
         members.check(&until)?;
         Ok(Self { members, prefix: address.prefix(), held: None })
