@@ -20,7 +20,8 @@ const STANDINGS: &[&str] = &["nobody's", "a herd's", "that came by a move", "mov
 /// Words of the driver: starts, heads and writes.
 #[rustfmt::skip]
 pub const DICTIONARY: &[&[u8]] = &[
-    b"HERDCTL\x01", b"\x01\x05moved", b"\x01\x06coming", b"\x01\x04came", b"\x01\x04herd", b"\x01\x01a\x01\0\0\0b", b"\x00\x01a", b"\x01\0\0\0\0\0\0\0", b"\xFF\xFF\xFF\xFF",
+    b"HERDCTL\x01", b"\x01\x05moved", b"\x01\x06coming", b"\x01\x04came", b"\x01\x04herd",
+    b"\x01\x01a\x01\0\0\0b", b"\x00\x01a", b"\x01\0\0\0\0\0\0\0", b"\xFF\xFF\xFF\xFF",
 ];
 
 names!(error_name, ERRORS, FileError {

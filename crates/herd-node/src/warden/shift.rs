@@ -430,7 +430,8 @@ mod tests {
         let (node, path) = ("\"".repeat(MAP_TEXT_MAX_BYTES), format!("/{}", "d".repeat(4_000)));
         let about = |endpoints: &[String], path: Option<&str>| {
             let etcd = (!endpoints.is_empty()).then(|| format!("etcd://{}", endpoints.join(",")));
-            let told = json!({"node": node, "term": u64::MAX, "revision": u64::MAX, "path": path, "etcd": etcd, "members": endpoints});
+            let (term, members) = (u64::MAX, endpoints);
+            let told = json!({"node": node, "term": term, "path": path, "etcd": etcd, "members": members});
             let text = fitting(told);
             assert!(text.len() <= SPEC_MAX_BYTES, "{} bytes", text.len());
             serde_json::from_str::<Value>(&text).expect("JSON")
