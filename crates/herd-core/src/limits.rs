@@ -536,6 +536,10 @@ pub const REPAIR_AFTER_MS: u64 = 10_000;
 /// How long at most a node that could not keep a copy is not asked to keep one again: it is asked ever later.
 pub const REPAIR_AGAIN_MAX_MS: u64 = 3_600_000;
 
+/// How long the warden leaves out what makes no valid map, before it tries that again: each step of it is tried alone
+/// then, which costs as much as a change of the map.
+pub const TEND_AGAIN_MS: u64 = 1_000;
+
 /// How long the map is the same before the lead of groups is shared out again: what makes it change comes in a row.
 pub const BALANCE_CALM_MS: u64 = 3_000;
 

@@ -77,6 +77,11 @@ fn moves(herd: &HerdArgs, ask: &ControlAsk) -> Outcome {
     Ok(())
 }
 
+/// Whether a node has the herd's map in its directory.
+pub(crate) fn has_map(herd: &HerdArgs, name: &str) -> bool {
+    about(herd).is_ok_and(|about| about["node"] == name && about["backend"] == "embedded")
+}
+
 /// Has the control store leave a node, if it has the warden and its store is one that can.
 pub(crate) fn leaves(herd: &HerdArgs, name: &str) -> Outcome {
     let before = about(herd)?;

@@ -45,6 +45,13 @@ pub(crate) fn detach(args: &DetachArgs) -> Outcome {
         Client::new(addr, Config { timeout: args.herd.timeout, ..Config::default() })?.end(name)?;
         out::tell(format!("herd: detach: {name} was told to end"));
     }
+    // What waits, led by nobody, was a process that is known to have ended.
+    if addr.is_none() && !lines.is_empty() && node["waiting_groups"] == 0 {
+        out::tell(format!(
+            "herd: detach: {name} can't be told to end: if it runs, it serves what only it has to those who reach it, \
+             until it hears of this: see that it has ended"
+        ));
+    }
     let is_there = addr.is_none() || wait_for_end(args, &node)?;
     let groups = if is_there { ask(args, &give_up(Some(name), args.yes))? } else { 0 };
     out::tell(format!("herd: detach: {name} is none of the herd any more, {}", lost_groups(groups)));

@@ -1,7 +1,7 @@
 //! `herd drain`: has a node give away all that it keeps, and waits until it has.
 
 use crate::args::DrainArgs;
-use crate::control::leaves;
+use crate::control::{has_map, leaves};
 use crate::exit::{Failure, NOT_SO, Outcome, REFUSED};
 use crate::objects::client;
 use crate::out;
@@ -22,12 +22,13 @@ pub(crate) fn run(args: &DrainArgs) -> Outcome {
     let name = &args.drained;
     let node = node_of(&gather(&args.herd)?, name)
         .ok_or_else(|| Failure::new(NOT_SO, format!("drain: no node '{name}': `herd nodes` shows all")))?;
-    // Who drains gives away what it keeps, and the herd's map before that.
     if !args.cancel {
         check_saved(name, &node)?;
-        leaves(&args.herd, name)?;
     }
     client(&args.herd)?.drain(name, args.cancel)?;
+    if !args.cancel {
+        give_map_away(args, node["state"] == "draining")?;
+    }
     if args.cancel {
         let was = node["state"] == "draining";
         let text = if was { "stays, and gets its share again" } else { "was not draining, and stays" };
@@ -51,6 +52,15 @@ pub(crate) fn run(args: &DrainArgs) -> Outcome {
     };
     out::tell(format!("herd: drain: {name} is empty: {next}"));
     Ok(())
+}
+
+/// A node that may drain gives the herd's map away, too. One that can't do that stays as it was.
+fn give_map_away(args: &DrainArgs, drained: bool) -> Outcome {
+    let Err(failure) = leaves(&args.herd, &args.drained) else { return Ok(()) };
+    if !drained && has_map(&args.herd, &args.drained) {
+        client(&args.herd)?.drain(&args.drained, true)?;
+    }
+    Err(failure)
 }
 
 /// What only a node that has ended had can't be given away: an error that says so.

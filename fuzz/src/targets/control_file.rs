@@ -5,17 +5,23 @@ use crate::names::names;
 use crate::reasons::reason;
 use herd_core::checksum::crc32c;
 use herd_core::control::file::{FileError, read, whole};
-use herd_core::control::{Control, Range};
+use herd_core::control::{Control, Entry, Range};
+use herd_core::warden::MoveId;
+use herd_core::warden::moving::{Standing, copy, standing, unbegun};
 
 /// What the corpus reaches.
-pub const OUTCOMES: &[&[&str]] = &[ERRORS, REASONS, FOUND];
+pub const OUTCOMES: &[&[&str]] = &[ERRORS, REASONS, FOUND, STANDINGS];
 
 const FOUND: &[&str] = &["a store", "entries", "nothing in it", "an end dropped"];
+
+/// What a store is, by what stands in it.
+const STANDINGS: &[&str] = &["nobody's", "a herd's", "that came by a move", "moved", "not begun", "no herd's"];
 
 /// Words of the driver: starts, heads and writes.
 #[rustfmt::skip]
 pub const DICTIONARY: &[&[u8]] = &[
-    b"HERDCTL\x01", b"\x01\x01a\x01\0\0\0b", b"\x00\x01a", b"\x01\0\0\0\0\0\0\0", b"\xFF\xFF\xFF\xFF",
+    b"HERDCTL\x01", b"\x01\x05moved", b"\x01\x06coming", b"\x01\x04came", b"\x01\x04herd",
+    b"\x01\x01a\x01\0\0\0b", b"\x00\x01a", b"\x01\0\0\0\0\0\0\0", b"\xFF\xFF\xFF\xFF",
 ];
 
 names!(error_name, ERRORS, FileError {
@@ -87,10 +93,39 @@ fn read_one(input: &[u8], outcomes: &mut Outcomes) {
             }
             let snapshot = table.all();
             outcomes.add(if snapshot.entries.is_empty() { "nothing in it" } else { "entries" });
+            stands(&snapshot.entries, outcomes);
+            let copied = copy(&snapshot, MoveId([7; 16]));
+            // A herd's has been written to.
+            assert!(snapshot.revision == 0 || read(&whole(&copied)).is_ok(), "a copy of it can be read");
+            unbegun(&copied, MoveId([7; 16])).ok();
             let (again, nothing) = read(&whole(&snapshot)).expect("it reads back as it is written");
             assert_eq!((again.all(), nothing), (snapshot, 0));
             let page = table.range(&Range::default()).expect("it can be read");
             assert!(!page.more || !page.entries.is_empty());
         }
+    }
+}
+
+/// What a node's start goes by.
+fn stands(entries: &[Entry], outcomes: &mut Outcomes) {
+    let reads_back = |id: MoveId| assert_eq!(MoveId::parse(&id.text()), Some(id));
+    match standing(entries) {
+        Ok(Standing::Empty) => outcomes.add("nobody's"),
+        Ok(Standing::Open { came, .. }) => {
+            outcomes.add("a herd's");
+            came.into_iter().for_each(|id| {
+                outcomes.add("that came by a move");
+                reads_back(id);
+            });
+        }
+        Ok(Standing::Moved(mark)) => {
+            outcomes.add("moved");
+            reads_back(mark.id);
+        }
+        Ok(Standing::Coming(coming)) => {
+            outcomes.add("not begun");
+            reads_back(coming.id);
+        }
+        Err(_) => outcomes.add("no herd's"),
     }
 }

@@ -1,12 +1,18 @@
 //! What nodes tell each other of their maps, in beats, answers, and with a map; what they tell clients of it, and whom
 //! clients mean.
 //!
-//! The first byte says how long the map is said to be, the rest is the head of the frame.
+//! So do control stores on their way from one node to another.
+//!
+//! The first byte says how long the map or the store is said to be, and which errand it is; the rest is the head of the
+//! frame.
 
 use super::wire_frame::error_name;
 use crate::Outcomes;
+use herd_core::ErrorKind;
 use herd_core::limits::MAP_MAX_BYTES;
-use herd_core::wire::{Between, Fields, Header, Kind, MapMark, MapSent, Meant, Routes, WireError, parse_frame};
+use herd_core::wire::{
+    Between, ErrandComing, Fields, Header, Kind, MapMark, MapSent, Meant, Routes, VERB_CONTROL, WireError, parse_frame,
+};
 
 /// What the corpus reaches.
 pub const OUTCOMES: &[&[&str]] = &[&[
@@ -20,6 +26,10 @@ pub const OUTCOMES: &[&[&str]] = &[&[
     "BodyTooLong",
     "meant",
     "routes",
+    "errand",
+    "errand whose store is cut",
+    "no such errand",
+    "errand of no move",
 ]];
 
 /// Words of the driver: the field, and its bits.
@@ -45,7 +55,29 @@ pub fn run(input: &[u8]) -> Outcomes {
         Err(error) => refused(&error, &mut outcomes),
     }
     of_clients(&header, &fields, &mut outcomes);
+    errand(&Header { verb: VERB_CONTROL, code: u16::from(long / 2 % 4), ..header }, &fields, &mut outcomes);
     outcomes
+}
+
+/// What the warden's node has another one do with a control store.
+fn errand(header: &Header, fields: &Fields<'_>, outcomes: &mut Outcomes) {
+    let mut coming = match ErrandComing::begin(header, fields) {
+        Ok(coming) => coming,
+        Err(error) if error.kind == ErrorKind::NotInVersion => return outcomes.add("no such errand"),
+        Err(error) if error.kind == ErrorKind::BadRequest => return outcomes.add("errand of no move"),
+        Err(error) => panic!("{error}"),
+    };
+    let body = if header.code == 1 { b"store".as_slice() } else { b"" };
+    if coming.take(header, body).is_err() {
+        return outcomes.add("errand whose store is cut");
+    }
+    outcomes.add("errand");
+    let (errand, mut out) = (coming.done(), Vec::new());
+    errand.encode(&mut out, 9).expect("within the limits");
+    let frame = parse_frame(&out).expect("parses").expect("is whole");
+    let mut again = ErrandComing::begin(frame.header(), &frame.fields().expect("fields")).expect("understood");
+    assert_eq!(again.take(frame.header(), frame.body().expect("checked")), Ok(true));
+    assert_eq!(again.done(), errand, "it reads back as it was written");
 }
 
 /// What clients say, and what they are told.

@@ -311,14 +311,15 @@ impl Warden {
         (!waits && is_told).then(|| moving::marking(kept, self.term(), mark))
     }
 
-    /// What came of [`marking`](Self::marking): the store was moved, or something else. Where that is not known it is
-    /// read anew, and what it says then holds.
+    /// What came of [`marking`](Self::marking): the store was moved, or something else. Where that is not known the
+    /// mark may still come: the term is given up, without which it can't, and what the store says then holds.
     #[must_use]
     pub fn marked(&mut self, reply: Result<Outcome, ControlError>, mark: Mark, now_ms: u64) -> Vec<Order> {
         self.now_ms = now_ms;
         match reply {
             Ok(Outcome::Done(_)) => self.leave_store(mark),
-            _ => {
+            reply => {
+                self.renounces |= matches!(reply, Err(ControlError::Unknown(_)));
                 self.kept = None;
                 self.seek();
             }

@@ -168,14 +168,19 @@ pub fn copy(all: &Snapshot, id: MoveId) -> Snapshot {
     copy
 }
 
-/// What a store that others see has of the copy until it is begun: the entries but for that of the herd, and its key
-/// and value.
-pub fn unbegun(copy: &Snapshot, id: MoveId) -> Result<(Vec<Entry>, Write), String> {
-    let herd = copy.entries.iter().find(|entry| entry.key == HERD).ok_or("the store is no herd's")?;
+/// The keys that say what a store is. Whoever begins a herd in a store, or puts a copy there, compares them.
+pub const STAND: [&str; 4] = [HERD, MAP, MOVED, COMING];
+
+/// What a store that others see has of the copy until it is begun: what is written first and at once, with which nobody
+/// else can begin a herd there, and the other entries but for that of the herd.
+pub fn unbegun(copy: &Snapshot, id: MoveId) -> Result<([Write; 2], Vec<Entry>), String> {
+    let of = |key: &str| copy.entries.iter().find(|entry| entry.key == key).ok_or("the store is no herd's");
+    let (herd, head) = (of(HERD)?, of(MAP)?);
     let value = std::str::from_utf8(&herd.value).map_err(|_| "the store's key of the herd is no text")?;
     let form = ComingForm { id: Hex(id.0), herd: Hex(layout::herd_of(&herd.value)?.0), value: value.into() };
-    let rest = copy.entries.iter().filter(|entry| entry.key != HERD).cloned().collect();
-    Ok((rest, Write::Put { key: COMING.into(), value: layout::json(&form) }))
+    let rest = copy.entries.iter().filter(|entry| entry.key != HERD && entry.key != MAP).cloned().collect();
+    let coming = Write::Put { key: COMING.into(), value: layout::json(&form) };
+    Ok(([coming, Write::Put { key: MAP.into(), value: head.value.clone() }], rest))
 }
 
 /// What begins a copy in a store that others see, where its key has that revision.
@@ -246,10 +251,10 @@ mod tests {
         put(&mut store, "map", b"head");
         let id = MoveId([5; 16]);
         let all = copy(&store.snapshot().expect("it reads"), id);
-        let (rest, coming) = unbegun(&all, id).expect("a herd's");
+        let (first, rest) = unbegun(&all, id).expect("a herd's");
         let mut there = Table::default();
+        there.txn(&Txn { writes: first.into(), ..Txn::default() }).expect("it is right");
         rest.iter().for_each(|entry| put(&mut there, &entry.key, &entry.value));
-        there.txn(&Txn { writes: vec![coming], ..Txn::default() }).expect("it is right");
         let entries = there.snapshot().expect("it reads").entries;
         let Ok(Standing::Coming(coming)) = standing(&entries) else { panic!("{entries:?}") };
         assert_eq!((coming.id, coming.herd), (id, HerdId([9; 16])));

@@ -59,4 +59,6 @@ pub enum Order {
     },
     /// Answer this request.
     Answer(Ticket, Result<Answer, Refusal>),
+    /// Tell this where people see it: told once while it lasts.
+    Tell(String),
 }

@@ -132,10 +132,12 @@ impl Reach {
         self.dead.get(&node.id).filter(|dead| dead.incarnation == node.incarnation)
     }
 
-    /// The nodes whose process has ended, which the map does not say yet.
+    /// The nodes whose process has ended, which the map does not say yet. One that drains goes on to, and may be waited
+    /// for by groups that it alone had: it is known once it is a member of none.
     pub(super) fn unburied(&self, map: &Map) -> Vec<NodeId> {
+        let is_out = |id: NodeId| map.groups_of(id).next().is_none() && !map.has_caches(id);
         let is_known =
-            |node: &Node| node.state == NodeState::Dead || node.state == NodeState::Draining && !map.counts(node);
+            |node: &Node| node.state == NodeState::Dead || node.state == NodeState::Draining && is_out(node.id);
         let is = |node: &&Node| !is_known(node) && self.death(node).is_some();
         map.nodes.iter().filter(is).map(|node| node.id).collect()
     }

@@ -5,8 +5,8 @@
 use super::flight::Flight;
 use super::reach::Heard;
 use super::state::{Rules, State};
-use super::{Phase, Warden};
-use crate::limits::{BALANCE_CALM_MS, REPAIR_AFTER_MS, REPAIR_AGAIN_MAX_MS};
+use super::{Order, Phase, Warden};
+use crate::limits::{BALANCE_CALM_MS, REPAIR_AFTER_MS, REPAIR_AGAIN_MAX_MS, TEND_AGAIN_MS};
 use crate::place::{Draft, Group, GroupId, Map, Node, NodeId, Standing};
 use crate::replica::Want;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +27,10 @@ pub(super) struct Care {
     even: u32,
     /// Whether nodes are being given their shares.
     evening: bool,
+    /// Steps of what is to be done that make no map, each as a bit, and until when they are left out.
+    failing: Option<(u64, u32)>,
+    /// Why, as it was told last.
+    told: Option<String>,
 }
 
 /// A node could not keep a copy of a group, in that life of it: until when it is not asked again, and how long that
@@ -41,25 +45,25 @@ struct Bar {
 /// What there is to do.
 #[derive(Default)]
 pub(super) struct Todo {
-    wants: Vec<(GroupId, u32, Want)>,
+    pub(super) wants: Vec<(GroupId, u32, Want)>,
     /// Groups that are to get a copy more, at one of these nodes.
-    repair: BTreeMap<GroupId, BTreeSet<NodeId>>,
+    pub(super) repair: BTreeMap<GroupId, BTreeSet<NodeId>>,
     /// Whether the lead may be shared out.
-    balance: bool,
+    pub(super) balance: bool,
     /// Whether members move, and whether to nodes that keep less than their share.
-    moves: Option<bool>,
+    pub(super) moves: Option<bool>,
     /// Nodes that are silent.
-    silent: Vec<NodeId>,
+    pub(super) silent: Vec<NodeId>,
     /// Nodes that were, and are heard again.
-    back: Vec<NodeId>,
+    pub(super) back: Vec<NodeId>,
     /// Nodes that drained and have ended.
-    left: Vec<NodeId>,
+    pub(super) left: Vec<NodeId>,
     /// Nodes whose process has ended.
-    dead: Vec<NodeId>,
+    pub(super) dead: Vec<NodeId>,
     /// Nodes that are about to end.
-    leaving: Vec<NodeId>,
+    pub(super) leaving: Vec<NodeId>,
     /// Nodes that are silent for so long that others may have their groups of class `cache`.
-    cold: Vec<NodeId>,
+    pub(super) cold: Vec<NodeId>,
 }
 
 impl Care {
@@ -110,6 +114,15 @@ impl Care {
             }
         }
         due
+    }
+
+    /// What is to be told of something that can't be done: once while it lasts. `rests`: it is left out for now.
+    fn news(&mut self, why: Option<String>, rests: bool) -> Option<String> {
+        if why.is_some() || !rests {
+            let told = std::mem::replace(&mut self.told, why.clone());
+            return why.filter(|why| told.as_ref() != Some(why));
+        }
+        None
     }
 
     /// Whether a node could not keep a copy of a group lately.
@@ -163,7 +176,15 @@ impl Warden {
         };
         let may = |id: GroupId, node: NodeId| !self.care.is_barred(id, node, self.now_ms);
         let known = Known { there: &there, has: &has, may: &may };
-        let next = kept.state.tended(&self.rules(), todo, &known);
+        let but = self.care.failing.filter(|(until_ms, _)| self.now_ms < *until_ms).map_or(0, |(_, steps)| steps);
+        let Tended { map: next, failing, why } = kept.state.tended(&self.rules(), &todo, &known, but);
+        let has_failed = failing != 0;
+        if has_failed || but == 0 {
+            self.care.failing = has_failed.then_some((self.now_ms + TEND_AGAIN_MS, failing | but));
+        }
+        if let Some(why) = self.care.news(why, but != 0) {
+            self.orders.push(Order::Tell(format!("the herd's map can't be changed as it should be: {why}")));
+        }
         let rests = next.is_none() && !map.is_moving();
         self.care.evening &= !rests;
         if balances && rests {
@@ -181,18 +202,31 @@ impl Warden {
 }
 
 /// What else decides.
-struct Known<'a> {
+pub(super) struct Known<'a> {
     /// The nodes that are up and heard.
-    there: &'a [Node],
+    pub(super) there: &'a [Node],
     /// Whether a node has told that it has the map of this epoch.
-    has: &'a dyn Fn(NodeId, u32) -> bool,
+    pub(super) has: &'a dyn Fn(NodeId, u32) -> bool,
     /// Whether a node may be asked to keep a group.
-    may: &'a dyn Fn(GroupId, NodeId) -> bool,
+    pub(super) may: &'a dyn Fn(GroupId, NodeId) -> bool,
+}
+
+/// A part of what is done, as it is told where it can't be, and done to a draft; whether there was anything to do.
+type Step<'a> = (&'static str, &'a dyn Fn(&mut Draft) -> bool);
+
+/// What came of it all.
+#[derive(Debug, Default)]
+pub(super) struct Tended {
+    /// The map after what could be done; `None`: there was nothing.
+    pub(super) map: Option<Arc<Map>>,
+    /// The steps that make no map of it, each as a bit, and why the first one does not.
+    pub(super) failing: u32,
+    pub(super) why: Option<String>,
 }
 
 impl State {
-    /// The map after all of it; `None`: there was nothing to do, or it can't be done.
-    fn tended(&self, rules: &Rules, todo: Todo, known: &Known<'_>) -> Option<Arc<Map>> {
+    /// The map after all of it, but for those steps that failed just now.
+    pub(super) fn tended(&self, rules: &Rules, todo: &Todo, known: &Known<'_>, but: u32) -> Tended {
         let Todo { wants, repair, balance, moves, silent, back, left, dead, leaving, cold } = todo;
         let opens = may_reopen(&self.map, &rules.heard).is_some();
         let has_joining = self.map.has_any(Standing::Joining);
@@ -200,45 +234,90 @@ impl State {
             !(silent.is_empty() && back.is_empty() && left.is_empty() && dead.is_empty() && cold.is_empty());
         let is_calm = wants.is_empty() && repair.is_empty() && !balance && moves.is_none() && leaving.is_empty();
         if is_calm && !opens && !has_joining && !has_changed {
-            return None;
+            return Tended::default();
         }
-        let mut any = false;
-        let map = self.changed(rules, |draft| {
+        let hears = |node: NodeId| rules.heard.hears(node);
+        let steps: [Step<'_>; 12] = [
             // What is sealed from here on has an epoch that nobody can have.
-            any |= draft.unseal_caches(known.has);
-            any |= draft.seat_joined() || !back.is_empty() || !left.is_empty();
-            for (id, epoch, want) in wants {
-                any |= draft.grant(id, epoch, want);
+            ("groups that change their node", &|draft| draft.unseal_caches(known.has)),
+            ("members that have all", &Draft::seat_joined),
+            ("what primaries want", &|draft| {
+                wants.iter().fold(false, |any, (id, epoch, want)| draft.grant(*id, *epoch, *want) | any)
+            }),
+            ("nodes that are heard again", &|draft| {
+                back.iter().for_each(|node| draft.bring_back(*node));
+                !back.is_empty()
+            }),
+            ("nodes that are gone", &|draft| draft.lose(dead, silent, hears)),
+            ("nodes that are about to end", &|draft| {
+                let of = |node: NodeId| move |epoch| (known.has)(node, epoch);
+                leaving.iter().fold(false, |any, node| draft.retire(*node, of(*node), hears) | any)
+            }),
+            ("nodes that drained", &|draft| {
+                left.iter().for_each(|node| draft.forget(*node));
+                !left.is_empty()
+            }),
+            ("caches of nodes that are gone", &|draft| {
+                cold.iter().fold(false, |any, node| draft.give_up_caches(*node) | any)
+            }),
+            ("groups that hold nothing", &|draft| {
+                let there = may_reopen(draft, &rules.heard);
+                there.iter().for_each(|there| draft.reopen(there));
+                there.is_some()
+            }),
+            ("groups with too few copies", &|draft| draft.repair(repair, known.there)),
+            ("what moves", &|draft| moves.is_some_and(|evens| draft.go_on_moving(known, hears, evens))),
+            ("the lead", &|draft| *balance && !draft.is_moving() && draft.balance()),
+        ];
+        self.done(rules, &steps, but)
+    }
+
+    /// Does all of these steps that make a map; those are tried one by one only where all together make none.
+    fn done(&self, rules: &Rules, steps: &[Step<'_>], but: u32) -> Tended {
+        let attempt = |mask: u32| {
+            let mut any = false;
+            let chosen = steps.iter().enumerate().filter(|(at, _)| mask & 1 << at != 0);
+            let map = self.changed(rules, |draft| chosen.for_each(|(_, (_, step))| any |= step(draft)));
+            map.map(|map| any.then_some(map))
+        };
+        let all = ((1 << steps.len()) - 1) & !but;
+        if let Ok(map) = attempt(all) {
+            return Tended { map, failing: 0, why: None };
+        }
+        let mut tended = Tended::default();
+        let mut good = 0;
+        for (at, (what, _)) in steps.iter().enumerate().filter(|(at, _)| all & 1 << at != 0) {
+            match attempt(good | 1 << at) {
+                Ok(map) => (good, tended.map) = (good | 1 << at, map),
+                Err(error) => {
+                    tended.failing |= 1 << at;
+                    tended.why.get_or_insert_with(|| format!("{what}: {error}"));
+                }
             }
-            back.into_iter().for_each(|node| draft.bring_back(node));
-            let before = (!silent.is_empty() || !dead.is_empty()).then(|| draft.clone());
-            for node in dead {
-                draft.bury(node, |other| rules.heard.hears(other));
-            }
-            for node in &silent {
-                draft.take_out(*node, |other| rules.heard.hears(other) && !silent.contains(&other));
-            }
-            // Who drains stays where fewer copies than a write needs would be left, and that is no change.
-            any |= before.is_some_and(|before| before != *draft);
-            for node in leaving {
-                any |= draft.retire(node, |epoch| (known.has)(node, epoch), |other| rules.heard.hears(other));
-            }
-            left.into_iter().for_each(|node| draft.forget(node));
-            cold.into_iter().for_each(|node| any |= draft.give_up_caches(node));
-            if let Some(there) = may_reopen(draft, &rules.heard) {
-                draft.reopen(&there);
-                any = true;
-            }
-            any |= draft.repair(&repair, known.there);
-            if let Some(evens) = moves {
-                any |= draft.end_moves(known.has, |node| rules.heard.hears(node));
-                let is_there = |node: NodeId| known.there.iter().any(|it| it.id == node);
-                any |= draft.begin_moves(|id, node| is_there(node) && (known.may)(id, node), evens);
-                any |= draft.seal_caches(is_there, evens);
-            }
-            any |= balance && !draft.is_moving() && draft.balance();
-        });
-        map.ok().filter(|_| any)
+        }
+        tended
+    }
+}
+
+impl Draft {
+    /// Takes out who has died, and who is silent; whether anything changed: who drains stays where fewer copies than a
+    /// write needs would be left.
+    fn lose(&mut self, dead: &[NodeId], silent: &[NodeId], hears: impl Fn(NodeId) -> bool) -> bool {
+        if dead.is_empty() && silent.is_empty() {
+            return false;
+        }
+        let before = self.clone();
+        dead.iter().for_each(|node| self.bury(*node, &hears));
+        silent.iter().for_each(|node| self.take_out(*node, |other| hears(other) && !silent.contains(&other)));
+        before != *self
+    }
+
+    /// Ends moves, begins others, and has groups of class `cache` change their node; whether there were any.
+    fn go_on_moving(&mut self, known: &Known<'_>, hears: impl Fn(NodeId) -> bool, evens: bool) -> bool {
+        let is_there = |node: NodeId| known.there.iter().any(|it| it.id == node);
+        let ended = self.end_moves(known.has, hears);
+        let begun = self.begin_moves(|id, node| is_there(node) && (known.may)(id, node), evens);
+        self.seal_caches(is_there, evens) | begun | ended
     }
 }
 

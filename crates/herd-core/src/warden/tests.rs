@@ -61,6 +61,8 @@ struct Bench {
     tickets: Ticket,
     answers: Vec<(Ticket, Result<Answer, Refusal>)>,
     pushed: Vec<(Arc<Map>, bool)>,
+    /// What people are told.
+    told: Vec<String>,
     /// What the next calls come to, instead of what the store says; an error that is `Unknown` is told after the call.
     faults: Vec<ControlError>,
 }
@@ -78,9 +80,9 @@ impl Bench {
 
     /// Nothing was begun yet.
     fn idle(store: Table, config: Config) -> Self {
-        let (answers, pushed, faults) = (Vec::new(), Vec::new(), Vec::new());
+        let (answers, pushed, told, faults) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let warden = Warden::new(config);
-        Self { store, warden, now_ms: 0, tickets: 0, answers, pushed, faults }
+        Self { store, warden, now_ms: 0, tickets: 0, answers, pushed, told, faults }
     }
 
     /// Another process over the same store.
@@ -105,6 +107,7 @@ impl Bench {
                     }
                     Order::Push { map, held } => self.pushed.push((map, held)),
                     Order::Answer(ticket, answer) => self.answers.push((ticket, answer)),
+                    Order::Tell(text) => self.told.push(text),
                 }
             }
         }

@@ -170,7 +170,12 @@ pub fn encode_answer(out: &mut Vec<u8>, request: &Header, answer: &Result<Answer
     let ok = Header::reply_to(request, Status::Ok);
     let header = match answer {
         Ok(Answer::Control(json)) => {
-            return encode_frame(out, ok, &Fields { spec: Some(json), ..Fields::default() }, b"");
+            let told = encode_frame(out, ok, &Fields { spec: Some(json), ..Fields::default() }, b"");
+            return told.or_else(|_| {
+                let header = Header::reply_to(request, Status::Error(ErrorKind::OutcomeUnknown));
+                let text = "what is to be told of the control store is too long for a link: ask the warden's node";
+                encode_frame(out, header, &Fields::failed(text), b"")
+            });
         }
         Ok(Answer::Created(id)) => Header { collection: id.0, ..ok },
         Ok(Answer::Leaves { epoch }) => Header { version: u64::from(*epoch), ..ok },
@@ -321,5 +326,16 @@ mod tests {
                 assert_eq!(told, answer.map_err(Error::from));
             }
         }
+    }
+
+    #[test]
+    fn an_answer_that_no_frame_carries_is_told_as_an_error() {
+        let request = Header { verb: VERB_WARDEN, id: 3, ..Header::new(Kind::Request) };
+        let (mut out, answer) = (Vec::new(), Ok(Answer::Control("x".repeat(100_000))));
+        encode_answer(&mut out, &request, &answer).expect("it is told");
+        let frame = parse(&out);
+        let ask = Ask::Control(crate::warden::ControlAsk::Show);
+        let told = answer_of(&ask, frame.header(), &frame.fields().expect("fields"));
+        assert!(told.is_err_and(|error| error.kind == ErrorKind::OutcomeUnknown && error.text.contains("too long")));
     }
 }

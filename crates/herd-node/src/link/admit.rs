@@ -5,7 +5,7 @@
 use super::Hub;
 use crate::context::{Context, Output};
 use herd_core::place::Map;
-use herd_core::warden::{Answer, Ask, Join, Refusal};
+use herd_core::warden::{Answer, Ask, MoveId, Refusal};
 use herd_core::wire::{
     Admitting, Errand, Fields, Greeting, Hearing, LINK_PROTOCOL, LinkError, LinkErrorKind, encode_heard, encode_joined,
     is_obituary,
@@ -136,13 +136,15 @@ impl Admission {
             return Err(refuse("this process of the node has not ended: it is the one that hears this"));
         }
         cx.shared.check_serving().map_err(|error| not_now(error.text))?;
-        let warden = hub.owner.warden();
-        if is_to_begin(hub, &wish, &warden) {
-            return Err(not_now("the warden is about to begin at another node"));
-        }
-        match warden {
+        let moved = if let Ask::Join(join) = &wish { join.moved } else { None };
+        match hub.owner.warden() {
             Warden::Here(handle) => {
                 *self = Admission::Asked(ask(hub, &handle, cx.number, wish, ticket), called);
+                Ok(())
+            }
+            Warden::At(_) | Warden::None(_) if let Some(id) = moved => {
+                // Its control store may have come here, and it was not there to say that this is to begin with it.
+                *self = Admission::Asked(begin(hub, cx.number, id, ticket), called);
                 Ok(())
             }
             Warden::At(address) => Err(LinkError::new(LinkErrorKind::AskWarden, address)),
@@ -184,17 +186,19 @@ impl Admission {
     }
 }
 
-/// Whether a node wants in whose control store went elsewhere, and nobody has gone on with it, as far as this node
-/// knows, which has that node for the warden's. If it came here, this one has not heard that it is to begin with it.
-fn is_to_begin(hub: &Hub, wish: &Ask, warden: &Warden) -> bool {
-    let Ask::Join(Join { moved: Some(id), addresses, .. }) = wish else { return false };
-    let is_unheard = match warden {
-        Warden::Here(_) => return false,
-        Warden::At(at) => addresses.iter().any(|own| at.split(' ').next() == Some(own)),
-        Warden::None(_) => true,
+/// Begins with the copy of that move, if it is here. Who asked is told where the warden is then: here, or where it went
+/// since the move.
+fn begin(hub: &Hub, number: usize, id: MoveId, ticket: Ticket) -> Slot {
+    let (slot, loops) = (Slot::default(), hub.loops());
+    let answered = slot.clone();
+    let reply = move |_| {
+        answered.put((Err(Refusal::NotWarden(None)), None));
+        if let Some(remote) = loops.as_ref().and_then(|loops| loops.loops().get(number)) {
+            remote.resume(&[ticket]);
+        }
     };
-    hub.owner.errand(hub.me.node, Errand::Begin(*id), Box::new(drop));
-    is_unheard
+    hub.owner.errand(hub.me.node, Errand::Begin(id), Box::new(reply));
+    slot
 }
 
 /// Asks the warden that is here; the answer resumes a connection of this loop.

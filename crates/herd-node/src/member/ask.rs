@@ -64,27 +64,28 @@ pub(crate) struct Petitions {
     open: BTreeMap<u64, Petition>,
     /// Those that wait for a link, or for the warden to be somewhere.
     unsent: Vec<u64>,
-    /// Those to which the warden's thread here said that it is elsewhere.
-    elsewhere: Arc<Elsewhere>,
+    /// What the warden's thread here said to some.
+    heard: Arc<Heard>,
     last: u64,
 }
 
-/// What the warden's thread tells a loop.
+/// What the warden's thread tells a loop: requests that it has answered, and those to which it said that it is
+/// elsewhere.
 #[derive(Default)]
-struct Elsewhere {
+struct Heard {
     any: AtomicBool,
-    numbers: Mutex<Vec<u64>>,
+    all: Mutex<Vec<(u64, bool)>>,
 }
 
-impl Elsewhere {
-    fn put(&self, number: u64) {
-        self.numbers.lock().unwrap_or_else(PoisonError::into_inner).push(number);
+impl Heard {
+    fn put(&self, number: u64, is_elsewhere: bool) {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).push((number, is_elsewhere));
         self.any.store(true, Release);
     }
 
-    fn take(&self) -> Vec<u64> {
+    fn take(&self) -> Vec<(u64, bool)> {
         match self.any.swap(false, Acquire) {
-            true => std::mem::take(&mut *self.numbers.lock().unwrap_or_else(PoisonError::into_inner)),
+            true => std::mem::take(&mut *self.all.lock().unwrap_or_else(PoisonError::into_inner)),
             false => Vec::new(),
         }
     }
@@ -115,18 +116,14 @@ impl Context {
     /// Asks the warden that is here.
     fn ask_here(&self, handle: &Handle, number: u64, Petition { ask, slot, ticket, .. }: &Petition) {
         let (answered, ticket, shared, own) = (slot.clone(), *ticket, Arc::downgrade(&self.shared), self.number);
-        let elsewhere = self.petitions.elsewhere.clone();
+        let heard = self.petitions.heard.clone();
         handle.ask(ask.clone(), move |answer| {
-            let tickets = match answer {
-                Err(Refusal::NotWarden(_)) => {
-                    elsewhere.put(number);
-                    None
-                }
-                answer => {
-                    answered.put(answer.map_err(Error::from));
-                    ticket
-                }
-            };
+            let is_elsewhere = matches!(answer, Err(Refusal::NotWarden(_)));
+            if !is_elsewhere {
+                answered.put(answer.map_err(Error::from));
+            }
+            heard.put(number, is_elsewhere);
+            let tickets = ticket.filter(|_| !is_elsewhere);
             // Nobody waits any more where the loops are gone.
             let loops = shared.upgrade().and_then(|shared| shared.loops.get().cloned());
             if let Some(remote) = loops.as_ref().and_then(|loops| loops.loops().get(own)) {
@@ -139,15 +136,18 @@ impl Context {
     /// is none for longer, it is said so.
     #[inline]
     pub(crate) fn send_petitions(&mut self) {
-        if !self.petitions.unsent.is_empty() || self.petitions.elsewhere.any.load(Relaxed) {
+        if !self.petitions.unsent.is_empty() || self.petitions.heard.any.load(Relaxed) {
             self.send_now();
         }
     }
 
     #[cold]
     fn send_now(&mut self) {
-        for number in self.petitions.elsewhere.take() {
-            self.ask_again(number);
+        for (number, is_elsewhere) in self.petitions.heard.take() {
+            match is_elsewhere {
+                true => self.ask_again(number),
+                false => drop(self.petitions.open.remove(&number)),
+            }
         }
         let Some(member) = self.shared.member.get().cloned() else { return };
         let (here, warden) = (member.warden(), member.warden_node());

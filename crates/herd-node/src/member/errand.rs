@@ -182,25 +182,20 @@ impl Member {
     pub(super) fn begin(&self, shared: &Shared, id: MoveId) -> Done {
         let home = lock(&self.home);
         let home = home.as_ref().ok_or("it has no directory that it can write to")?;
-        if self.warden().is_some() {
+        if let Some(handle) = self.warden() {
             return match home.came_by() == Some(id) {
-                true => Ok(()),
+                true => self.in_office(&handle),
                 false => Err("its warden goes by another control store".into()),
             };
         }
-        // A warden that began with it before, and was not in office soon enough, is the only one over that store.
-        let begun = lock(&self.running).as_ref().map(|running| running.handle().clone());
-        let handle = match begun.filter(|_| home.came_by() == Some(id)) {
-            Some(handle) => handle,
-            None => self.start_over(home, id)?,
-        };
-        self.in_office(&handle)?;
+        let handle = self.start_over(home, id)?;
+        // The old store has its mark, so nobody else is the warden: it is here, in office by now or soon.
         *lock(&self.gone) = None;
-        *lock(&self.handle) = Some(handle);
+        *lock(&self.handle) = Some(handle.clone());
         self.warden_node.store(self.life.node.0.get(), Relaxed);
         let loops = shared.loops.get().map(|loops| loops.loops()).unwrap_or_default();
         loops.iter().for_each(|remote| remote.resume(&[]));
-        Ok(())
+        self.in_office(&handle)
     }
 
     /// Starts the warden over the copy of that move.

@@ -6,6 +6,7 @@
 //! | nothing | begins, or goes on in etcd | joins |
 //! | a control store | goes on with it | goes on with it, if it came by a move |
 //! | one that was moved to a node | joins, by the nodes that it knew | joins, by these too |
+//! | nothing, and in that etcd is a copy that is not begun | joins, by the nodes that it knew | joins |
 //! | one that was moved to etcd | goes on in that, or where it went from there | joins, unless it was the last here |
 //!
 //! Where another node's warden is in office in that etcd by now, the node joins that one (`start.rs`).
@@ -89,6 +90,10 @@ fn of_etcd(entry: &Entry, options: Options, home: &Home) -> Result<Way, StartErr
     let entries = etcd.wait().and_then(|()| etcd.snapshot()).map_err(BeginError::Etcd)?.entries;
     match standing(&entries) {
         Ok(Standing::Moved(mark)) => by_mark(entry, options, home, mark),
+        // It is on its way back there, or was and came to nothing: whoever has it by now is one of these.
+        Ok(Standing::Coming(coming)) if !home.known(coming.herd).is_empty() => {
+            Ok(Way::Join { nodes: joined(&entry.join, &home.known(coming.herd)), moved: None })
+        }
         // What is wrong with it is told by who begins in it.
         _ => begin(options),
     }
@@ -123,4 +128,84 @@ pub(super) fn take_up(options: &Options, id: MoveId) -> Result<(), StartError> {
     let Some(place) = options.place.as_deref() else { return Ok(()) };
     let begun = Home::open(place).and_then(|home| home.begin(id)).map(drop);
     Ok(begun.map_err(BeginError::Place)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::Record;
+    use crate::control::etcd::tests::server::Real;
+    use herd_core::control::{Entry as Kept, Snapshot};
+    use herd_core::warden::Identity;
+    use std::sync::Arc;
+    use tempfile::TempDir;
+
+    const HERD: HerdId = HerdId([9; 16]);
+
+    fn copy() -> Snapshot {
+        let hex = |byte: &str| byte.repeat(16);
+        let (herd, key) = (hex("09"), hex("01"));
+        let herd = format!("{{\"format\":1,\"herd\":\"{herd}\",\"hash_key\":\"{key}\",\"protocol_min\":1}}");
+        let entries = [("herd", herd.as_str()), ("map", "a head")];
+        let entry = |(key, value): (&str, &str)| Kept { key: key.into(), value: value.as_bytes().into(), revision: 1 };
+        Snapshot { revision: 1, term: 3, entries: entries.map(entry).into() }
+    }
+
+    fn entry(place: &TempDir) -> Entry {
+        Entry {
+            join: Vec::new(),
+            place: Some(place.path().into()),
+            lasts: true,
+            etcd: None,
+            forced: true,
+            advertise: Vec::new(),
+            machine: "m".into(),
+            host: "h".into(),
+            rack: String::new(),
+            copies: None,
+            secret: None,
+            witness: None,
+            tell: Arc::new(|_| {}),
+        }
+    }
+
+    fn options(place: &TempDir, etcd: &Address) -> Options {
+        Options {
+            place: Some(place.path().into()),
+            lasts: true,
+            etcd: Some(etcd.clone()),
+            name: "n1".into(),
+            addresses: vec!["127.0.0.1:1".into()],
+            host: "h".into(),
+            rack: String::new(),
+            memory_bytes: 1 << 30,
+            evict: false,
+            copies: None,
+            unix_ms: 0,
+        }
+    }
+
+    /// A node that was started with that etcd goes where its herd is, and begins none there.
+    #[test]
+    fn a_copy_in_etcd_that_is_not_begun_is_no_herd_s_yet() {
+        let Some(real) = Real::start() else { return };
+        let address = Address::parse(&real.url("it")).expect("right").forced(true);
+        let mut etcd = Etcd::open(&address, Halt::default()).expect("it is there");
+        etcd.prepare(MoveId([4; 16]), HERD, &copy()).expect("it is empty");
+        for knows in [true, false] {
+            let place = TempDir::new().expect("a directory");
+            let home = Home::open(place.path()).expect("it is free");
+            home.keep(&Record { identity: Identity([1; 16]), herd: Some(HERD) }).expect("written");
+            if knows {
+                home.know(HERD, &["10.0.0.2:7700".into()]).expect("written");
+            }
+            drop(home);
+            match way(&entry(&place), options(&place, &address)).expect("etcd is there") {
+                Way::Join { nodes, moved } => {
+                    assert_eq!((nodes.join(","), moved, knows), ("10.0.0.2:7700".into(), None, true))
+                }
+                Way::Begin(options) => assert!(options.etcd.is_some() && !knows, "what is wrong is told by who begins"),
+            }
+        }
+    }
 }

@@ -257,6 +257,7 @@ impl Driver {
                     (self.outlets.push)(map, held);
                 }
                 Order::Answer(ticket, answer) => self.inbox.answer(ticket, answer),
+                Order::Tell(text) => (self.outlets.tell)(&text),
             }
         }
     }
@@ -270,11 +271,18 @@ impl Driver {
         match (&reply, call) {
             (Err(ControlError::Gap(_)), _) => {}
             (Err(error), _) => {
-                self.is_unheard = matches!(error, ControlError::Unreachable(_) | ControlError::Unknown(_));
-                self.tell(format!("{error}; until then the herd's nodes and collections stay as they are"));
+                let is_unheard = matches!(error, ControlError::Unreachable(_) | ControlError::Unknown(_));
+                // Each try may say it in other words.
+                if !is_unheard || !self.is_unheard {
+                    self.tell(format!("{error}; until then the herd's nodes and collections stay as they are"));
+                }
+                self.is_unheard = is_unheard;
+            }
+            (Ok(_), _) if self.is_unheard => {
+                (self.trouble, self.is_unheard) = (None, false);
+                (self.outlets.tell)("the control store answers again");
             }
             (Ok(Reply::Outcome(Outcome::Done(_))), Call::Txn(txn)) if !txn.writes.is_empty() => self.trouble = None,
-            (Ok(_), _) if self.is_unheard => (self.trouble, self.is_unheard) = (None, false),
             (Ok(_), _) => {}
         }
         reply

@@ -10,13 +10,13 @@ use crate::control::Home;
 use crate::control::etcd::{Address, Etcd};
 use crate::environment::random;
 use herd_core::control::{Control, ControlError, Range, Snapshot};
-use herd_core::limits::{MOVE_AGAIN_MS, MOVE_BEGIN_MS, MOVE_CALM_MS, MOVE_PREPARE_MS};
+use herd_core::limits::{MOVE_AGAIN_MS, MOVE_BEGIN_MS, MOVE_CALM_MS, MOVE_PREPARE_MS, SPEC_MAX_BYTES};
 use herd_core::place::{Map, Node, NodeId, NodeState};
 use herd_core::warden::moving::copy;
 use herd_core::warden::{Answer, Call, Config, ControlAsk, Hex, Mark, MoveId, Ticket, Warden};
 use herd_core::wire::Errand;
 use herd_core::{Error, ErrorKind};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -296,13 +296,21 @@ impl Driver {
 
     /// Tells the node that has the store now to begin, until it has or this node stops.
     pub(super) fn see_through(&mut self) {
+        let mut last = None;
         while let Some((node, id)) = self.gone_to
             && !self.inbox.is_stopping()
         {
-            if self.errand(node, Errand::Begin(id), MOVE_BEGIN_MS).is_ok() {
-                self.gone_to = None;
-            } else {
-                std::thread::sleep(Duration::from_millis(MOVE_AGAIN_MS));
+            match self.errand(node, Errand::Begin(id), MOVE_BEGIN_MS) {
+                Ok(()) => self.gone_to = None,
+                Err(why) => {
+                    if last.as_ref() != Some(&why) {
+                        let text =
+                            format!("the control store was moved, and its new node does not go on with it: {why}");
+                        (self.outlets.tell)(&text);
+                        last = Some(why);
+                    }
+                    std::thread::sleep(Duration::from_millis(MOVE_AGAIN_MS));
+                }
             }
         }
     }
@@ -348,7 +356,7 @@ impl Driver {
             (None, Some(_)) => "memory",
             (None, None) => "embedded",
         };
-        Ok(json!({
+        Ok(fitting(json!({
             "backend": backend,
             "node": self.name,
             "term": map.term,
@@ -359,9 +367,23 @@ impl Driver {
             "path": place.filter(|_| self.etcd.is_none()),
             "etcd": self.etcd.as_ref().map(ToString::to_string),
             "members": self.etcd.as_ref().map(Address::endpoints),
-        })
-        .to_string())
+        })))
     }
+}
+
+/// How much of an address is told where all of it is too long, characters.
+const SHORT: usize = 200;
+
+/// As much of it as a link carries: of an etcd of many members, or a directory that lies deep, not all is told.
+fn fitting(mut about: Value) -> String {
+    for field in ["members", "path", "etcd"] {
+        if about.to_string().len() <= SPEC_MAX_BYTES {
+            break;
+        }
+        let text = about[field].as_str().map(|text| format!("{}..", text.chars().take(SHORT).collect::<String>()));
+        about[field] = json!(text);
+    }
+    about.to_string()
 }
 
 /// A refusal of etcd's is one of what was asked; that it does not answer is none.
@@ -394,4 +416,30 @@ fn candidate(config: &Config) -> io::Result<Config> {
 pub(crate) fn keep(home: &Home, id: MoveId, bytes: &[u8]) -> Result<(), String> {
     let (table, _) = herd_core::control::file::read(bytes).map_err(|error| error.to_string())?;
     home.prepare(id, &table.all()).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use herd_core::limits::MAP_TEXT_MAX_BYTES;
+
+    /// What a link does not carry would be told to nobody.
+    #[test]
+    fn what_is_told_of_a_store_fits_a_link_however_long_its_addresses_are() {
+        let endpoints: Vec<String> = (0..16).map(|number| format!("{}-{number}:2379", "h".repeat(200))).collect();
+        let (node, path) = ("\"".repeat(MAP_TEXT_MAX_BYTES), format!("/{}", "d".repeat(4_000)));
+        let about = |endpoints: &[String], path: Option<&str>| {
+            let etcd = (!endpoints.is_empty()).then(|| format!("etcd://{}", endpoints.join(",")));
+            let (term, members) = (u64::MAX, endpoints);
+            let told = json!({"node": node, "term": term, "path": path, "etcd": etcd, "members": members});
+            let text = fitting(told);
+            assert!(text.len() <= SPEC_MAX_BYTES, "{} bytes", text.len());
+            serde_json::from_str::<Value>(&text).expect("JSON")
+        };
+        let long = about(&endpoints, None);
+        assert!(long["members"].is_null() && long["etcd"].as_str().is_some_and(|it| it.ends_with("h..")), "{long}");
+        assert!(about(&[], Some(&path))["path"].as_str().is_some_and(|it| it.ends_with("d..")));
+        let short = about(&["a:1".into(), "b:2".into()], None);
+        assert_eq!((short["etcd"].as_str(), short["members"][1].as_str()), (Some("etcd://a:1,b:2"), Some("b:2")));
+    }
 }

@@ -6,6 +6,9 @@ use crate::herds::{json, three_that_keep};
 use crate::moving::{End, write_and_read};
 use crate::node::{Node, herd, within};
 use crate::silence::put;
+use herd_client::Config;
+use herd_client::blocking::Client;
+use herd_core::limits::WARDEN_ASKS_MAX;
 use serde_json::Value;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -237,4 +240,63 @@ fn a_node_that_can_t_have_it_is_refused_and_all_stays_as_it_was() {
     let shown = shown(&placeless);
     assert_eq!(names(&shown), (Some("embedded"), Some("n1")), "{shown}");
     first.ok(&["collection", "create", "still"]);
+}
+
+/// The map that its directory had went to a node that has it no more, and it knows no other one.
+#[test]
+fn a_node_finds_the_map_that_went_on_since_it_went_away_there() {
+    let mut nodes = three_that_keep(2, &ARGS, &[]);
+    let first = nodes[0].0.addr.clone();
+    nodes[2].0.ok(&["control", "move", "n2"]);
+    nodes[0].0.signal("-KILL");
+    nodes[0].0.wait();
+    assert!(within(PATIENCE, || nodes[1].0.herd(&["control", "move", "n3"]).status.success()));
+    std::fs::remove_file(nodes[0].1.path().join("nodes")).expect("it knew the others");
+    again(&mut nodes, 0, &first, &[]);
+    nodes[0].0.ok(&["status", "--wait", "--timeout", "60s"]);
+    assert_eq!(names(&shown(&nodes[0].0)), (Some("embedded"), Some("n3")));
+}
+
+#[test]
+fn a_drain_that_can_t_be_leaves_the_map_where_it_is() {
+    let nodes = three_that_keep(3, &ARGS, &[]);
+    let first = &nodes[0].0;
+    let output = first.herd(&["drain", "n1"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(3) && said.contains("can't be drained"), "{said}");
+    assert_eq!(names(&shown(first)), (Some("embedded"), Some("n1")));
+}
+
+/// No other node can keep the map: it does not drain either.
+#[test]
+fn a_node_that_can_t_give_the_map_away_does_not_drain() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().to_str().expect("text");
+    let first = Node::start(&[&["--name", "n1", "--data", data, "--replicas", "1"][..], &ARGS].concat());
+    let _second = Node::start(&[&["--name", "n2", "--join", &first.addr][..], &ARGS].concat());
+    assert!(within(PATIENCE, || json(&first, &["nodes", "--json"]).as_array().is_some_and(|it| it.len() == 2)));
+    let output = first.herd(&["drain", "n1"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("no directory that it can write to"), "{said}");
+    let nodes = json(&first, &["nodes", "--json"]);
+    assert!(nodes.as_array().expect("a list").iter().all(|node| node["state"] == "serving"), "{nodes}");
+}
+
+/// What the warden of a node has answered takes no place from what is asked of it next.
+#[test]
+fn the_warden_s_node_asks_it_again_and_again() {
+    const CLIENTS: usize = 16;
+    let node = Node::start(&[&["--name", "n1"][..], &ARGS].concat());
+    std::thread::scope(|scope| {
+        for own in 0..CLIENTS {
+            let addr = node.addr.as_str();
+            scope.spawn(move || {
+                let client = Client::new(addr, Config::default()).expect("an address");
+                for number in 0..WARDEN_ASKS_MAX / CLIENTS + 10 {
+                    let asked = client.drain("n1", true);
+                    assert!(asked.is_ok(), "{own} {number}: {asked:?}");
+                }
+            });
+        }
+    });
 }

@@ -99,3 +99,20 @@ fn groups_that_wait_for_a_dead_node_begin_anew_where_that_was_said() {
     let (code, listed, text) = said(first, &["detach", "--now", "n3", "--yes"]);
     assert!(code == 0 && !knows(first, "n3"), "{listed} {text}");
 }
+
+/// It can't be told to end, and would serve those who reach it: that is said. When it hears of the herd again it ends.
+#[test]
+fn of_a_node_that_only_stands_still_it_is_said_that_it_may_serve_on() {
+    let mut nodes = herd_with_one_copy();
+    let (mut third, _dir) = nodes.pop().expect("three");
+    let first = &nodes[0].0;
+    third.signal("-STOP");
+    assert!(within(PATIENCE, || is_down(first, "n3")));
+    let (code, listed, text) = said(first, &["detach", "--now", "n3"]);
+    assert!(code == 3 && listed.contains("would be lost") && !text.contains("can't be told to end"), "{text}");
+    let (code, _, text) = said(first, &["detach", "--now", "n3", "--yes"]);
+    assert!(code == 0 && text.contains("n3 can't be told to end") && text.contains("lost what they held"), "{text}");
+    assert!(!knows(first, "n3") && stops(first) == 0);
+    third.signal("-CONT");
+    assert_eq!(third.wait(), Some(3));
+}

@@ -129,6 +129,7 @@ impl Reign {
                     }
                     Order::Push { map, .. } => self.grants.wrote(map.term, map.epoch),
                     Order::Answer(ticket, answer) => self.answers.push((ticket, answer)),
+                    Order::Tell(text) => panic!("{text}"),
                 }
             }
         }

@@ -4,6 +4,7 @@ use super::tend::{all, held, led, state_of};
 use super::*;
 use crate::limits::{FORGET_DEAD_AFTER_MS, REPAIR_AFTER_MS, WARDEN_HEARS_MS, WARDEN_TICK_MS};
 use crate::place::{Life, NodeState, Standing};
+use crate::warden::{Mark, MoveId};
 
 fn node(number: u32) -> NodeId {
     NodeId(std::num::NonZeroU32::new(number).expect("from 1"))
@@ -172,6 +173,31 @@ fn who_dies_while_it_drains_is_waited_for_a_while_and_goes_on_draining() {
     bench.tick(FORGET_DEAD_AFTER_MS / 2);
     bench.tick(WARDEN_TICK_MS);
     assert_eq!(bench.map().node(node(3)), None, "counted from when it was told first");
+}
+
+/// It drains and is dead, and only when somebody gives up what it had is it gone: the control store may go elsewhere.
+#[test]
+fn a_dead_node_that_drains_and_is_waited_for_keeps_no_store_from_moving() {
+    let mut bench = held();
+    bench.join(join(4, 1));
+    bench.links(&[1, 2, 3, 4]);
+    bench.ask(Ask::Create(create("one", "ram:1"))).expect("it is made");
+    bench.all_have();
+    bench.ask(Ask::Drain { name: join(3, 1).name, stays: false }).expect("three stay");
+    dies(&mut bench, 3, 1);
+    bench.tick(WARDEN_TICK_MS);
+    assert!(state_of(&bench, 3) == NodeState::Draining && bench.map().keeps(node(3)), "it is waited for");
+    assert!(bench.map().groups_of(node(3)).next().is_none());
+    let mark = Mark {
+        id: MoveId([1; 16]),
+        herd: HERD,
+        term: bench.map().term,
+        node: "node-2".into(),
+        addresses: Vec::new(),
+        etcd: None,
+    };
+    bench.tick(WARDEN_TICK_MS);
+    assert!(bench.warden.marking(&mark).is_some());
 }
 
 #[test]

@@ -216,6 +216,7 @@ impl World {
                     there.1 |= held;
                 }
                 Order::Answer(ticket, answer) => self.answer(seat, ticket, answer),
+                Order::Tell(text) => panic!("{text}"),
             }
         }
     }

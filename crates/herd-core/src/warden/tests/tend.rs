@@ -2,9 +2,11 @@
 
 use super::*;
 use crate::limits::{BALANCE_CALM_MS, FORGET_AFTER_MS, REPAIR_AFTER_MS, WANTS_MAX, WARDEN_HEARS_MS, WARDEN_TICK_MS};
-use crate::place::{Group, GroupId, Member, NodeState, Standing};
+use crate::limits::{MAP_EPOCHS_END, TEND_AGAIN_MS};
+use crate::place::{Draft, Group, GroupId, Member, NodeState, Standing};
 use crate::replica::Want;
 use crate::warden::MoveGroup;
+use crate::warden::tend::{Known, Todo};
 
 /// Three nodes that keep three copies, and the herd holds objects.
 pub(super) fn held() -> Bench {
@@ -517,4 +519,53 @@ fn a_group_is_put_on_a_node_and_let_go_again() {
     bench.ask(Ask::Create(create("cache", "cache"))).expect("it is made");
     let cache = Ask::MoveGroup(MoveGroup { spread: 1, group: 0, to: Some("node-1".into()), from: None });
     not(bench.ask(cache), "of class cache");
+}
+
+/// One step that makes no map keeps no other from being taken.
+#[test]
+fn what_makes_no_map_is_left_out_and_the_rest_is_done() {
+    let bench = held();
+    let kept = bench.warden.kept.as_ref().expect("it is in office");
+    let id = |number: u32| NodeId(std::num::NonZeroU32::new(number).expect("from 1"));
+    let there: Vec<_> = kept.state.map.nodes.clone();
+    let known = Known { there: &there, has: &|_, _| true, may: &|_, _| true };
+    // A node that leads groups can't be forgotten.
+    let todo = || Todo { left: vec![id(1)], silent: vec![id(3)], ..Todo::default() };
+    let tended = kept.state.tended(&bench.warden.rules(), &todo(), &known, 0);
+    assert!(tended.why.as_ref().is_some_and(|why| why.contains("unknown node in group")), "{:?}", tended.why);
+    let map = tended.map.expect("the rest is done");
+    assert!(map.node(id(1)).is_some());
+    assert_eq!(map.node(id(3)).map(|node| node.state), Some(NodeState::Down));
+    let again = kept.state.tended(&bench.warden.rules(), &todo(), &known, tended.failing);
+    assert_eq!((again.map.map(|again| again == map), again.why), (Some(true), None), "it is left out for now");
+}
+
+#[test]
+fn that_the_map_can_t_be_changed_is_told_once_and_the_warden_serves_on() {
+    let mut bench = held();
+    let epoch = bench.map().epoch;
+    // No epoch is left.
+    let of_last = |bench: &mut Bench, epoch: u32| {
+        let kept = bench.warden.kept.as_mut().expect("it is in office");
+        let draft = Draft { epoch, ..Draft::clone(&kept.state.map) };
+        kept.state.map = Arc::new(Map::new(draft).expect("valid"));
+    };
+    let syncing = |bench: &mut Bench| {
+        bench.join(join(2, 2));
+        all(bench, Standing::Syncing)
+    };
+    let syncing = syncing(&mut bench);
+    assert!(epoch < bench.map().epoch && bench.told.is_empty());
+    of_last(&mut bench, MAP_EPOCHS_END - 1);
+    for _ in 0..30 {
+        want(&mut bench, &syncing[..1], Want::Joining);
+        bench.tick(TEND_AGAIN_MS / 2);
+    }
+    assert_eq!(bench.told.len(), 1, "{:?}", bench.told);
+    assert!(
+        bench.told[0].contains("what primaries want") && bench.told[0].contains("no such epoch"),
+        "{}",
+        bench.told[0]
+    );
+    assert!(bench.ask(Ask::Flush { name: "default".into() }).is_ok());
 }

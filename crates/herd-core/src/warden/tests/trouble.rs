@@ -1,7 +1,7 @@
 //! Nodes that do not tell, stores that can't be used, an end in the middle.
 
 use super::*;
-use crate::control::Control;
+use crate::control::{Control, Outcome};
 use crate::limits::{OFFICE_LEASE_MS, SLOTS, WARDEN_ASKS_MAX, WARDEN_GONE_MS, WARDEN_PATIENCE_MS};
 use crate::place::Group;
 
@@ -259,4 +259,32 @@ fn who_keeps_two_copies_does_not_lie_where_they_will_be_three() {
     let made = bench.ask(two());
     bench.join(join(3, 1));
     assert_eq!(bench.ask(two()), made);
+}
+
+/// A mark of which nothing was heard may come late. It must not then: the warden has gone on, and the copy it is of may
+/// be gone.
+#[test]
+fn a_mark_that_is_in_doubt_never_comes_late() {
+    for comes_at_once in [false, true] {
+        let mut bench = Bench::new(config("a"));
+        bench.join_all(1..=2);
+        bench.all_have();
+        let term = bench.map().term;
+        let (id, node) = (crate::warden::MoveId([5; 16]), join(2, 1).name);
+        let mark = crate::warden::Mark { id, herd: HERD, term, node, addresses: Vec::new(), etcd: None };
+        let txn = bench.warden.marking(&mark).expect("nothing is under way");
+        if comes_at_once {
+            assert!(matches!(bench.store.txn(&txn), Ok(Outcome::Done(_))));
+        }
+        let orders = bench.warden.marked(Err(ControlError::Unknown("no answer".into())), mark.clone(), bench.now_ms);
+        bench.carry_out(orders);
+        bench.settle();
+        if comes_at_once {
+            assert_eq!(bench.warden.moved(), Some(&mark));
+            continue;
+        }
+        assert_eq!((bench.warden.moved(), bench.map().term > term), (None, true), "it goes on, in a later term");
+        assert_eq!(bench.store.txn(&txn), Ok(Outcome::Refused));
+        assert_eq!(bench.join(join(3, 1)).node.0.get(), 3);
+    }
 }

@@ -6,9 +6,10 @@ use herd_core::control::ControlError;
 use herd_core::key::collection_name_is_valid;
 use herd_core::limits::{COLLECTION_NAME_MAX_BYTES, ETCD_ENDPOINTS_MAX};
 use std::fmt;
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::mpsc::sync_channel;
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::{Duration, Instant};
 
 const SCHEME: &str = "etcd://";
 /// Where a herd's store lies in an etcd if nothing is said.
@@ -60,17 +61,14 @@ impl Address {
         format!("herd/{}/", self.name)
     }
 
-    /// The endpoints with their numbers. Names are looked up here, and not again while the store is open: a call to it
-    /// is bounded, and looking up is not.
-    pub(super) fn look_up(&self) -> Result<Vec<Endpoint>, ControlError> {
-        self.endpoints.iter().map(|endpoint| look_up(endpoint)).collect()
-    }
-
-    /// The same for the warden's thread, which can't wait for the system's resolver: a thread of its own does it, which
-    /// ends when the system has answered, and nobody waits for that.
-    pub(super) fn look_up_within(&self, within: Duration) -> Result<Vec<Endpoint>, ControlError> {
-        let address = self.clone();
-        bounded(within, move || address.look_up())
+    /// The endpoints with their numbers, if they are found within that time. Names are looked up here, and not again
+    /// while the store is open.
+    pub(super) fn look_up(&self, within: Duration) -> Result<Vec<Endpoint>, ControlError> {
+        let until = Instant::now() + within;
+        let system = |name: &str| name.to_socket_addrs().map(Iterator::collect);
+        // All at once: one that takes its time takes none of the others'.
+        let asked: Vec<_> = self.endpoints.iter().map(|endpoint| (endpoint, ask(endpoint, system))).collect();
+        asked.into_iter().map(|(endpoint, found)| wait(endpoint, found, until)).collect()
     }
 }
 
@@ -97,20 +95,27 @@ fn endpoint(text: &str) -> Option<String> {
     (!host.is_empty() && text.len() <= 255 && host.bytes().all(is_plain)).then(|| format!("{host}:{port}"))
 }
 
-fn bounded<T: Send + 'static>(
-    within: Duration,
-    look_up: impl FnOnce() -> Result<T, ControlError> + Send + 'static,
-) -> Result<T, ControlError> {
+type Found = io::Result<Vec<SocketAddr>>;
+
+/// Looks a name up. The system may take long, and can't be told to stop: a thread does it, which ends when the system
+/// has answered, and nobody waits for that.
+fn ask(endpoint: &str, look_up: impl FnOnce(&str) -> Found + Send + 'static) -> io::Result<Receiver<Found>> {
     let (found, finds) = sync_channel(1);
-    let thread = std::thread::Builder::new().name("name".into()).spawn(move || found.send(look_up()).ok());
-    thread.map_err(|error| ControlError::Unreachable(format!("a thread to look names up: {error}")))?;
-    let late = "its name is not found in time: see to what this machine looks names up with";
-    finds.recv_timeout(within).unwrap_or_else(|_| Err(ControlError::Unreachable(format!("etcd: {late}"))))
+    if let Ok(address) = endpoint.parse() {
+        found.try_send(Ok(vec![address])).ok();
+        return Ok(finds);
+    }
+    let name = endpoint.to_owned();
+    std::thread::Builder::new().name("name".into()).spawn(move || found.send(look_up(&name)).ok())?;
+    Ok(finds)
 }
 
-fn look_up(endpoint: &str) -> Result<Endpoint, ControlError> {
+fn wait(endpoint: &str, found: io::Result<Receiver<Found>>, until: Instant) -> Result<Endpoint, ControlError> {
+    let late = || Err(io::Error::new(io::ErrorKind::TimedOut, "the name is not found in time"));
+    let left = until.saturating_duration_since(Instant::now());
+    let found = found.and_then(|finds| finds.recv_timeout(left).unwrap_or_else(|_| late()));
     let unknown = |why: String| ControlError::Unreachable(format!("{endpoint}: {why}: check the address of etcd"));
-    let addrs: Vec<SocketAddr> = endpoint.to_socket_addrs().map_err(|error| unknown(error.to_string()))?.collect();
+    let addrs = found.map_err(|error| unknown(error.to_string()))?;
     match addrs.is_empty() {
         true => Err(unknown("there is no such host".into())),
         false => Ok(Endpoint { name: endpoint.into(), addrs }),
@@ -120,19 +125,22 @@ fn look_up(endpoint: &str) -> Result<Endpoint, ControlError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Instant;
 
     #[test]
     fn a_name_that_is_not_found_in_time_is_not_waited_for() {
-        let (since, within) = (Instant::now(), Duration::from_millis(50));
-        let slow = bounded(within, || {
-            std::thread::sleep(Duration::from_secs(5));
-            Ok(())
-        });
-        assert!(matches!(slow, Err(ControlError::Unreachable(text)) if text.contains("not found in time")));
-        assert!(since.elapsed() < Duration::from_secs(2), "{:?}", since.elapsed());
-        let address = Address::parse("etcd://127.0.0.1:7").expect("it is right");
-        let found = address.look_up_within(Duration::from_secs(5)).expect("no name");
-        assert_eq!(found[0].addrs, ["127.0.0.1:7".parse().expect("an address")]);
+        let (answer, hangs) = sync_channel::<Found>(0);
+        let since = Instant::now();
+        let asked = ask("far:1", move |_| hangs.recv().unwrap_or_else(|_| Ok(Vec::new())));
+        let late = wait("far:1", asked, since + Duration::from_millis(50));
+        assert!(
+            matches!(&late, Err(ControlError::Unreachable(text)) if text.contains("not found in time")),
+            "{late:?}"
+        );
+        assert!(since.elapsed() < Duration::from_secs(10));
+        drop(answer);
+        let numbers = ask("127.0.0.1:7", |_| panic!("nothing is to be looked up"));
+        assert!(wait("127.0.0.1:7", numbers, since).is_ok(), "no time is needed");
+        let nobody = wait("none:1", ask("none:1", |_| Ok(Vec::new())), Instant::now() + Duration::from_secs(10));
+        assert!(matches!(nobody, Err(ControlError::Unreachable(text)) if text.contains("no such host")));
     }
 }

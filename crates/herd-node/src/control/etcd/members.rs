@@ -15,6 +15,7 @@ use herd_core::limits::ETCD_TRY_MS;
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::io;
+use std::time::Duration;
 
 /// Numbers of gRPC for what went wrong.
 mod code {
@@ -91,10 +92,10 @@ pub(super) struct Members {
 }
 
 impl Members {
-    /// Those of an address, which were looked up.
-    pub(super) fn new(endpoints: Vec<Endpoint>, address: &Address, halt: Halt) -> Self {
-        let (endpoints, forced) = (endpoints.into(), address.forced);
-        Self { endpoints, connection: None, cluster: None, revision: 0, forced, halt }
+    /// Its names are looked up within that time.
+    pub(super) fn new(address: &Address, within: Duration, halt: Halt) -> Result<Self, ControlError> {
+        let (endpoints, forced) = (address.look_up(within)?.into(), address.forced);
+        Ok(Self { endpoints, connection: None, cluster: None, revision: 0, forced, halt })
     }
 
     /// The time a call has.

@@ -31,13 +31,10 @@ mod wire;
 pub use address::Address;
 pub(crate) use http::Halt;
 
-use address::Endpoint;
 use herd_core::control::{
     Changes, Control, ControlError, Entry, Office, Outcome, Page, Range, Revision, Snapshot, Txn, Write, check_key,
 };
-use herd_core::limits::{
-    CONTROL_MAX_BYTES, ETCD_CALL_MS, ETCD_PAGE_ENTRIES, ETCD_SNAPSHOT_MS, ETCD_START_MS, ETCD_TRY_MS,
-};
+use herd_core::limits::{CONTROL_MAX_BYTES, ETCD_CALL_MS, ETCD_PAGE_ENTRIES, ETCD_SNAPSHOT_MS, ETCD_START_MS};
 use http::Until;
 use members::{Members, Trouble, Way};
 use office::Held;
@@ -67,21 +64,21 @@ impl Etcd {
     pub(crate) fn open(address: &Address, halt: Halt) -> Result<Self, ControlError> {
         let all = Until::within(ETCD_START_MS, &halt);
         loop {
-            match address.look_up().and_then(|found| Self::over(found, address, halt.clone())) {
+            match Self::open_within(address, ETCD_START_MS, halt.clone()) {
                 Err(ControlError::Unreachable(_)) if !all.is_over() => std::thread::sleep(START_AGAIN),
                 opened => return opened,
             }
         }
     }
 
-    /// As [`Etcd::open`], of one that is there already: it is asked once, and its names are not waited for long.
+    /// As [`Etcd::open`], of one that is there already: it is asked once, and takes as long as two calls at most.
     pub(crate) fn open_at_once(address: &Address, halt: Halt) -> Result<Self, ControlError> {
-        let found = address.look_up_within(Duration::from_millis(ETCD_TRY_MS))?;
-        Self::over(found, address, halt)
+        Self::open_within(address, ETCD_CALL_MS, halt)
     }
 
-    fn over(found: Vec<Endpoint>, address: &Address, halt: Halt) -> Result<Self, ControlError> {
-        let mut members = Members::new(found, address, halt);
+    /// Its names are looked up for so long at most.
+    fn open_within(address: &Address, names_ms: u64, halt: Halt) -> Result<Self, ControlError> {
+        let mut members = Members::new(address, Duration::from_millis(names_ms), halt)?;
         let until = members.within(ETCD_CALL_MS);
         members.check(&until)?;
         Ok(Self { members, prefix: address.prefix(), held: None })
@@ -222,30 +219,6 @@ impl Etcd {
         Ok(snapshot)
     }
 
-    /// As [`Control::txn`], until then.
-    fn transact(&mut self, txn: &Txn, until: &Until) -> Result<Outcome, ControlError> {
-        txn.check()?;
-        let data = self.data();
-        let mut compares: Vec<Value> = txn.compares.iter().map(|compare| wire::compare(&data, compare)).collect();
-        compares.extend(txn.term.map(|term| self.in_office(term)));
-        let mut writes: Vec<&Write> = txn.writes.iter().collect();
-        // In a revision of etcd changes have the order in which they were made.
-        writes.sort_by_key(|write| write.key());
-        let (way, body) = match writes.is_empty() {
-            false => {
-                let writes: Vec<Value> = writes.into_iter().map(|write| wire::write(&data, write)).collect();
-                (Way::Writes, json!({"compare": compares, "success": writes}))
-            }
-            true => (Way::Reads, self.asking(json!(compares))),
-        };
-        let told: Decided = match self.members.ask(way, TXN, &body, until) {
-            Err(Trouble::NoRoom(text)) => return Err(self.without_room(txn, &body["compare"], text, until)),
-            told => told?,
-        };
-        let revision = self.members.latest(&told.header)?;
-        Ok(if told.succeeded { Outcome::Done(revision) } else { Outcome::Refused })
-    }
-
     /// As [`Control::snapshot`], until then.
     fn whole(&mut self, until: &Until) -> Result<Snapshot, ControlError> {
         for _ in 1..SNAPSHOT_TRIES {
@@ -264,7 +237,27 @@ impl Control for Etcd {
     }
 
     fn txn(&mut self, txn: &Txn) -> Result<Outcome, ControlError> {
-        self.transact(txn, &self.until())
+        txn.check()?;
+        let data = self.data();
+        let mut compares: Vec<Value> = txn.compares.iter().map(|compare| wire::compare(&data, compare)).collect();
+        compares.extend(txn.term.map(|term| self.in_office(term)));
+        let mut writes: Vec<&Write> = txn.writes.iter().collect();
+        // In a revision of etcd changes have the order in which they were made.
+        writes.sort_by_key(|write| write.key());
+        let (way, body) = match writes.is_empty() {
+            false => {
+                let writes: Vec<Value> = writes.into_iter().map(|write| wire::write(&data, write)).collect();
+                (Way::Writes, json!({"compare": compares, "success": writes}))
+            }
+            true => (Way::Reads, self.asking(json!(compares))),
+        };
+        let until = self.until();
+        let told: Decided = match self.members.ask(way, TXN, &body, &until) {
+            Err(Trouble::NoRoom(text)) => return Err(self.without_room(txn, &body["compare"], text, &until)),
+            told => told?,
+        };
+        let revision = self.members.latest(&told.header)?;
+        Ok(if told.succeeded { Outcome::Done(revision) } else { Outcome::Refused })
     }
 
     fn watch(&mut self, after: Revision) -> Result<Changes, ControlError> {

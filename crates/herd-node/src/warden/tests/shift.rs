@@ -292,3 +292,59 @@ fn a_store_goes_only_where_it_can_be() {
     assert!(matches!(&shown, Ok(Answer::Control(json)) if json.contains("\"embedded\"")), "{shown:?}");
     begun.warden.stop().expect("a clean end");
 }
+
+/// A store that is away for a while, and says that in other words each time.
+struct Away {
+    table: Table,
+    away: Option<(Instant, Instant)>,
+    tries: u64,
+}
+
+impl Away {
+    fn table(&mut self) -> Result<&mut Table, ControlError> {
+        let now = Instant::now();
+        if self.away.is_some_and(|(from, until)| from <= now && now < until) {
+            self.tries += 1;
+            return Err(ControlError::Unreachable(format!("try {} is not answered", self.tries)));
+        }
+        Ok(&mut self.table)
+    }
+}
+
+impl Control for Away {
+    fn range(&mut self, range: &Range) -> Result<Page, ControlError> {
+        self.table()?.range(range)
+    }
+
+    fn txn(&mut self, txn: &Txn) -> Result<Outcome, ControlError> {
+        self.table()?.txn(txn)
+    }
+
+    fn watch(&mut self, after: Revision) -> Result<Changes, ControlError> {
+        self.table()?.watch(after)
+    }
+
+    fn campaign(&mut self, name: &str, lease_ms: u64, now_ms: u64) -> Result<Office, ControlError> {
+        self.table()?.campaign(name, lease_ms, now_ms)
+    }
+
+    fn snapshot(&mut self) -> Result<Snapshot, ControlError> {
+        self.table()?.snapshot()
+    }
+}
+
+#[test]
+fn that_a_store_does_not_answer_is_told_once_and_that_it_does_again() {
+    let birth =
+        Birth { herd: HerdId([1; 16]), hash_key: [7; 16], epoch: 1, protocol_min: 1, evict: false, copies: None };
+    let config = Config { name: "a".into(), protocol: 1, lasts: true, birth: Some(birth) };
+    let (watched, now) = (Watched::default(), Instant::now());
+    let away = Some((now + Duration::from_millis(500), now + Duration::from_millis(3_500)));
+    let store = Away { table: Table::default(), away, tries: 0 };
+    let running = Running::start(config, Footing::over(Box::new(store)), watched.outlets()).expect("a thread");
+    until("it is back", || seen(&watched.told).iter().any(|line| line.contains("answers again")));
+    let told = seen(&watched.told);
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[0].contains("try 1 is not answered"), "{told:?}");
+    running.stop().expect("a clean end");
+}

@@ -159,6 +159,7 @@ impl<S: Service> World<S> {
                 self.send_map(reign, number, &map, held);
             }
             Order::Answer(ticket, answer) => self.told(reign, number, ticket, answer),
+            Order::Tell(text) => panic!("{text}"),
         }
     }
 
