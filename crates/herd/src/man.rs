@@ -8,10 +8,14 @@ use std::io::{self, Write};
 const DESCRIPTION: &str = "herd node runs a node, which holds objects in memory and serves them to the other \
 commands, over HTTP and to memcached clients. A KEY is NAME (in collection 'default') or COLLECTION/NAME.";
 
-const ENVIRONMENT: [(&str, &str); 4] = [
+const ENVIRONMENT: [(&str, &str); 5] = [
     ("HERD_NODE", "Nodes to ask, HOST:PORT[,HOST:PORT..], tried in turn, where --node does not say."),
     ("HERD_LOCK_TOKEN", "Set by herd lock for the command it runs: the lock's token, to be given with --token."),
-    ("HERD_SECRET", "32 hex digits that all nodes of a herd are given; nodes on loopback alone need none."),
+    (
+        "HERD_SECRET",
+        "32 hex digits that all nodes of a herd are given; nodes on loopback can do without, if you trust every user of the machine.",
+    ),
+    ("HERD_ETCD_FORCE", "1 accepts an etcd of a version that may answer reads with old data: for trials only."),
     ("HERD_DEBUG_TIME", "1 enables memcached's command debugtime on a node, for tests."),
 ];
 

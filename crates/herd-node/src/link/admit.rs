@@ -141,7 +141,7 @@ impl Admission {
             Warden::At(_) | Warden::None(_) if moved.is_some() => {
                 // Its control store came here, and it was not there to say that this is to begin with it.
                 moved.into_iter().for_each(|id| hub.owner.errand(hub.me.node, Errand::Begin(id), Box::new(drop)));
-                Err(not_now("the warden is about to begin at this node"))
+                Err(not_now("this node looks whether the herd's map was moved to it"))
             }
             Warden::Here(handle) => {
                 *self = Admission::Asked(ask(hub, &handle, cx.number, wish, ticket), called);

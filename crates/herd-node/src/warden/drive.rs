@@ -270,11 +270,17 @@ impl Driver {
         match (&reply, call) {
             (Err(ControlError::Gap(_)), _) => {}
             (Err(error), _) => {
-                self.is_unheard = matches!(error, ControlError::Unreachable(_) | ControlError::Unknown(_));
-                self.tell(format!("{error}; until then the herd's nodes and collections stay as they are"));
+                let is_unheard = matches!(error, ControlError::Unreachable(_) | ControlError::Unknown(_));
+                // That it does not answer is told once, in whatever ways it does not.
+                if !(std::mem::replace(&mut self.is_unheard, is_unheard) && is_unheard) {
+                    self.tell(format!("{error}; until then the herd's nodes and collections stay as they are"));
+                }
             }
             (Ok(Reply::Outcome(Outcome::Done(_))), Call::Txn(txn)) if !txn.writes.is_empty() => self.trouble = None,
-            (Ok(_), _) if self.is_unheard => (self.trouble, self.is_unheard) = (None, false),
+            (Ok(_), _) if self.is_unheard => {
+                (self.trouble, self.is_unheard) = (None, false);
+                (self.outlets.tell)("the control store answers again");
+            }
             (Ok(_), _) => {}
         }
         reply
