@@ -115,14 +115,14 @@ Examples:
     /// Show what each node does, second by second
     #[command(after_help = "Ctrl-C ends it. The last line is the sum of all nodes.
 
-REQ/S     requests of clients; one that was handed on counts at both nodes
-HITS/S    objects that were asked for and found
-IN/S      bytes read from clients and other nodes; OUT/S: written to them
-HANDED/S  requests that went on to the node that leads the object's group
-OBJECTS   objects there are, each copy counted; MEMORY: what they take
-TURN      the longest that an event loop was busy with one thing, in the last minute or two
-LINKS     links to other nodes that are up, one for each event loop and node
-LEADS     replica groups that the node leads
+  REQ/S     requests of clients; one that was handed on counts at both nodes
+  HITS/S    objects that were asked for and found
+  IN/S      bytes read from clients and other nodes; OUT/S: written to them
+  HANDED/S  requests that went on to the node that leads the object's group
+  OBJECTS   objects there are, each copy counted; MEMORY: what they take
+  TURN      the longest that an event loop was busy with one thing, in the last minute or two
+  LINKS     links to other nodes that are up, one for each event loop and node
+  LEADS     replica groups that the node leads
 
 Examples:
   herd top

@@ -75,7 +75,8 @@ fn section(command: &Command, out: &mut dyn Write) -> io::Result<()> {
     }
     let (more, lines) = after_help(command);
     if !more.is_empty() {
-        writeln!(out, ".SS NOTES\n{}", escaped(&more))?;
+        writeln!(out, ".SS NOTES")?;
+        notes(&more, out)?;
     }
     if lines.is_empty() {
         return Ok(());
@@ -91,6 +92,20 @@ fn after_help(command: &Command) -> (String, String) {
     let lines = rest.split_once('\n').map_or("", |(_, lines)| lines);
     let lines = lines.split("\n\n").next().unwrap_or("");
     (more.trim().to_string(), lines.to_string())
+}
+
+/// Text, in which what is indented is a table, and stays as it is.
+fn notes(text: &str, out: &mut dyn Write) -> io::Result<()> {
+    let mut was_table = false;
+    for line in text.lines() {
+        let is_table = line.starts_with(' ');
+        if is_table != was_table {
+            writeln!(out, "{}", if is_table { ".nf" } else { ".fi" })?;
+        }
+        was_table = is_table;
+        writeln!(out, "{}", escaped(line))?;
+    }
+    if was_table { writeln!(out, ".fi") } else { Ok(()) }
 }
 
 fn examples(lines: &str, out: &mut dyn Write) -> io::Result<()> {

@@ -165,7 +165,7 @@ fn follow(
                 at = to.to_owned();
             }
             Err(Tried::Nobody(text)) if at != address => {
-                let text = format!("{text}; {address} says that the herd's warden is there: see that this node runs");
+                let text = format!("{text}; {address} says that the herd's warden is there: start that node");
                 return Err(Tried::Nobody(text));
             }
             done => return done,
