@@ -106,7 +106,7 @@ fn is_the_warden_s(name: &str, node: &Value) -> String {
         true => format!("`herd control move` takes the map to another node, `herd drain {name}` empties this one"),
         false => "start it again from its directory".into(),
     };
-    format!("detach: {name} is the warden's node, which can't be detached: {next}")
+    format!("detach: {name} keeps the herd's map, and can't be detached: {next}")
 }
 
 fn lost_groups(groups: u64) -> String {
