@@ -13,7 +13,7 @@ const ENVIRONMENT: [(&str, &str); 5] = [
     ("HERD_LOCK_TOKEN", "Set by herd lock for the command it runs: the lock's token, to be given with --token."),
     (
         "HERD_SECRET",
-        "32 hex digits that all nodes of a herd are given; on loopback alone they can do without, if you trust all its users.",
+        "32 hex digits, the same at all nodes of a herd; needless on loopback, if you trust all users there.",
     ),
     ("HERD_ETCD_FORCE", "1 accepts an etcd of a version that may answer reads with old data: for trials only."),
     ("HERD_DEBUG_TIME", "1 enables memcached's command debugtime on a node, for tests."),
