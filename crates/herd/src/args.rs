@@ -92,7 +92,7 @@ Examples:
         after_help = "A node that answers is told to end. What others have copies of is not lost; what only this node \
 has is listed first, and lost with --yes alone. `herd drain` loses nothing.
 
-Exit status: 0 the node is none of the herd any more, 1 there is no such node, 3 nothing was done, as something would \
+Exit status: 0 the node is no longer in the herd, 1 there is no such node, 3 nothing was done, as something would \
 be lost, or the node can't be detached.
 
 Examples:
@@ -113,14 +113,20 @@ Examples:
     )]
     Fsck(ShowArgs),
     /// Show what each node does, second by second
-    #[command(
-        after_help = "Ctrl-C ends it. TURN is the longest that a loop was busy with one thing in the last minute \
-or two; HANDED/S are requests that went on to another node, and count at both.
+    #[command(after_help = "Ctrl-C ends it. The last line is the sum of all nodes.
+
+  REQ/S     requests of clients; one that was handed on counts at both nodes
+  HITS/S    objects that were asked for and found
+  IN/S      bytes read from clients and other nodes; OUT/S: written to them
+  HANDED/S  requests that went on to the node that leads the object's group
+  OBJECTS   objects there are, each copy counted; MEMORY: what they take
+  TURN      the longest that an event loop was busy with one thing, in the last minute or two
+  LINKS     links to other nodes that are up, one for each event loop and node
+  LEADS     replica groups that the node leads
 
 Examples:
   herd top
-  herd top --once --json --node one:7700"
-    )]
+  herd top --once --json --node one:7700")]
     Top(TopArgs),
     /// Print a shell completion script
     #[command(after_help = "Example:\n  herd completion bash > /etc/bash_completion.d/herd")]
@@ -165,7 +171,8 @@ impl HerdArgs {
   herd node --control etcd://e1:2379,e2:2379,e3:2379
 
 HERD_SECRET, 32 hex digits that all nodes of a herd are given, lets nodes beyond loopback be of one herd.
-HERD_ETCD_FORCE=1 takes an etcd of a version that may read what is no longer so; without, it is refused.")]
+HERD_ETCD_FORCE=1 accepts an etcd of a version that may answer reads with old data, which is refused otherwise. Use it \
+for trials only.")]
 pub(crate) struct NodeArgs {
     /// Address to listen on; port 0 takes a free one; may be given again
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7700", value_parser = listen)]
@@ -542,7 +549,7 @@ pub(crate) enum CollectionCommand {
         #[arg(long, value_name = "SIZE", value_parser = some_size)]
         quota: Option<u64>,
         /// Copies of each object [default: as the class needs: 1, of ram:2 3]
-        #[arg(long, value_name = "K", value_parser = clap::value_parser!(u8).range(1..=9))]
+        #[arg(long, value_name = "K", value_parser = copies)]
         replicas: Option<u8>,
         /// Spread group to lie in, which must keep them so [default: one that does]
         #[arg(long, value_name = "G")]
@@ -737,7 +744,7 @@ pub(crate) struct DetachArgs {
 
 #[derive(ClapArgs)]
 pub(crate) struct StatusArgs {
-    /// Wait until each replica group takes writes and has all its copies
+    /// Wait, however long it takes, until each replica group takes writes and has all its copies
     #[arg(long)]
     pub(crate) wait: bool,
     #[command(flatten)]

@@ -1,7 +1,7 @@
 //! `herd control`: where the herd's control store is, and how it goes elsewhere while the herd serves.
 
 use crate::args::{ControlCommand, HerdArgs, MigrateArgs, MoveArgs, ShowArgs};
-use crate::exit::{Failure, Outcome, REFUSED};
+use crate::exit::{Failure, Outcome, REFUSED, USAGE};
 use crate::node::forced_etcd;
 use crate::objects::client;
 use crate::out;
@@ -28,6 +28,10 @@ pub(crate) fn run(command: &ControlCommand) -> Outcome {
 fn migration(args: &MigrateArgs) -> Result<ControlAsk, Failure> {
     match &args.target {
         Control::Embedded => Ok(ControlAsk::Embed { node: args.at.clone() }),
+        Control::Etcd(_) if args.at.is_some() => {
+            let text = "control migrate: --at names the node that takes the map out of etcd: leave it out here";
+            Err(Failure::new(USAGE, text))
+        }
         Control::Etcd(address) => Ok(ControlAsk::ToEtcd { etcd: address.to_string(), forced: forced_etcd() }),
     }
 }
@@ -64,7 +68,7 @@ fn moves(herd: &HerdArgs, ask: &ControlAsk) -> Outcome {
     client.control(ask)?;
     let after = wait(herd)?;
     if (&before["backend"], &before["node"], &before["etcd"]) == (&after["backend"], &after["node"], &after["etcd"]) {
-        out::tell(format!("herd: control: the control store is {} already", place(&after)));
+        out::tell(format!("herd: control: the control store is at {} already", place(&after)));
         return Ok(());
     }
     out::tell(format!(
@@ -122,7 +126,7 @@ fn has_come(about: &Value, status: &Value) -> bool {
 /// Where the store is.
 fn place(about: &Value) -> String {
     match about["etcd"].as_str() {
-        Some(etcd) => format!("{} (warden at {})", out::shown(etcd.as_bytes()), word(about, "node")),
+        Some(etcd) => format!("{}, with the warden at {}", out::shown(etcd.as_bytes()), word(about, "node")),
         None => word(about, "node"),
     }
 }

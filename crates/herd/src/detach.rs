@@ -28,8 +28,7 @@ pub(crate) fn detach(args: &DetachArgs) -> Outcome {
     let name = &args.detached;
     let (status, node) = found(args)?;
     if status["warden"].as_str() == Some(name) {
-        let text = format!("detach: {name} keeps the herd's map, and can't be detached: `herd drain` can empty it");
-        return Err(Failure::new(REFUSED, text));
+        return Err(Failure::new(REFUSED, is_the_warden_s(name, &node)));
     }
     let only = |group: &&Value| group["kind"] == "kept" && is_only(&group["eligible"], &node["id"]);
     let lost: Vec<&Value> = groups(&status).filter(only).collect();
@@ -38,7 +37,11 @@ pub(crate) fn detach(args: &DetachArgs) -> Outcome {
     let lines = lines(&status, &lost, own.as_ref());
     tell_lost(&lines, "would be lost, as only this node has it")?;
     if !lines.is_empty() && !args.yes {
-        let text = format!("detach: {name}: nothing was done: --yes loses that, `herd drain {name}` would move it");
+        let instead = match addr {
+            Some(_) => format!("`herd drain {name}` moves it to the others"),
+            None => format!("if {name} is only cut off, or stands still, it still has that when it is back"),
+        };
+        let text = format!("detach: {name}: nothing was done: --yes gives that up; {instead}");
         return Err(Failure::new(REFUSED, text));
     }
     if let Some(addr) = addr {
@@ -54,7 +57,7 @@ pub(crate) fn detach(args: &DetachArgs) -> Outcome {
     }
     let is_there = addr.is_none() || wait_for_end(args, &node)?;
     let groups = if is_there { ask(args, &give_up(Some(name), args.yes))? } else { 0 };
-    out::tell(format!("herd: detach: {name} is none of the herd any more, {}", lost_groups(groups)));
+    out::tell(format!("herd: detach: {name} is no longer in the herd, {}", lost_groups(groups)));
     Ok(())
 }
 
@@ -71,14 +74,18 @@ pub(crate) fn recover(args: &RecoverArgs) -> Outcome {
         group["kind"] == "kept" && group["primary"].is_null() && !eligible.is_empty() && !eligible.iter().any(is_there)
     };
     let lost: Vec<&Value> = groups(&status).filter(waits).filter(is_meant).collect();
+    if !groups(&status).any(|group| is_meant(&group)) {
+        return Err(Failure::new(NOT_SO, "group recover: there is no such group: `herd group ls` shows all"));
+    }
     if lost.is_empty() {
+        check_warden(&status)?;
         out::tell("herd: group recover: no group waits for a node that is gone: nothing was done");
         return Ok(());
     }
     tell_lost(&lines(&status, &lost, None), "would be lost, as only nodes that are gone have it")?;
     if !args.accept_data_loss {
-        let text = "group recover: nothing was done: --accept-data-loss loses that; nodes that are started again from \
-                    their directories may begin with nothing, too, but then that is sure";
+        let text = "group recover: nothing was done: --accept-data-loss gives that up; a node that is only cut off, or \
+                    stands still, still has it when it is back";
         return Err(Failure::new(REFUSED, text));
     }
     let (spread, group) = args.groups;
@@ -86,6 +93,27 @@ pub(crate) fn recover(args: &RecoverArgs) -> Outcome {
     let groups = client(&args.herd)?.give_up(&json(&asked))?;
     out::tell(format!("herd: group recover: {}; `herd status` tells of it", lost_groups(groups)));
     Ok(())
+}
+
+/// While the warden is out of reach nobody knows which nodes are gone.
+fn check_warden(status: &Value) -> Outcome {
+    let is_stopped = status["groups_stopped"].as_u64().unwrap_or(0) > 0;
+    if !is_stopped || status["warden_state"] == "serving" {
+        return Ok(());
+    }
+    let warden = out::shown(status["warden"].as_str().unwrap_or("-").as_bytes());
+    let text =
+        format!("group recover: the warden's node {warden} can't be reached, without which no group is given up");
+    Err(Failure::new(REFUSED, text + ": see that it runs, then ask again"))
+}
+
+/// Why the node of the warden can't be detached, and what to do.
+fn is_the_warden_s(name: &str, node: &Value) -> String {
+    let next = match node["answers"] == true {
+        true => format!("`herd control move` takes the map to another node, `herd drain {name}` empties this one"),
+        false => "start it again from its directory".into(),
+    };
+    format!("detach: {name} keeps the herd's map, and can't be detached: {next}")
 }
 
 fn lost_groups(groups: u64) -> String {
@@ -138,10 +166,16 @@ fn ask(args: &DetachArgs, asked: &GiveUp) -> Result<u64, Failure> {
 }
 
 fn give_up(node: Option<&str>, accepts: bool) -> GiveUp {
-    let user = std::env::var("USER").unwrap_or_else(|_| "somebody".into());
+    let known = ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
+    let user = known.filter(|user| !user.is_empty()).unwrap_or_else(nameless);
     let who: String = format!("{user}@{}", machine::name()).chars().filter(|c| !c.is_control()).take(WHO_MAX).collect();
     let unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
     GiveUp { node: node.map(Into::into), spread: None, group: None, accepts, who, unix_ms }
+}
+
+/// Who has no name in the environment, as under cron or a service manager.
+fn nameless() -> String {
+    machine::user().map_or_else(|| "somebody".into(), |user| format!("user {user}"))
 }
 
 fn json(asked: &GiveUp) -> String {

@@ -77,6 +77,16 @@ fn check_saved(name: &str, node: &Value) -> Result<(), Failure> {
     Err(Failure::new(REFUSED, text))
 }
 
+/// What is told where nothing has moved for a while.
+fn stuck(name: &str, left: u64, answers: bool) -> String {
+    let what = if left == 1 { "1 group".into() } else { format!("{left} groups") };
+    let next = match answers {
+        true => "`herd group ls` and the logs tell why".into(),
+        false => format!("nobody hears {name}: start it again, or `herd detach --now {name}` if it is gone for good"),
+    };
+    format!("herd: drain: {what} of {name} have not moved for {} s: {next}", STUCK.as_secs())
+}
+
 /// Until it keeps nothing, or is gone.
 fn wait(args: &DrainArgs, all: u64) -> Result<Value, Failure> {
     let steps = Steps::new("groups given away");
@@ -108,11 +118,7 @@ fn wait(args: &DrainArgs, all: u64) -> Result<Value, Failure> {
         }
         if moved.elapsed() > STUCK && !told {
             told = true;
-            out::tell(format!(
-                "herd: drain: {left} groups of {} have not moved for {} s: `herd group ls` and the logs tell why",
-                args.drained,
-                STUCK.as_secs()
-            ));
+            out::tell(stuck(&args.drained, left, node["answers"] == true));
         }
         steps.at(all.saturating_sub(left), all);
         std::thread::sleep(AGAIN);

@@ -118,7 +118,7 @@ fn typed(command: Option<&str>, subject: Option<&str>, reason: &str) -> String {
 }
 
 /// A text without the numbers that only programmers know.
-fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     match text.rsplit_once(" (os error ") {
         Some((before, number)) if number.trim_end_matches(')').bytes().all(|b| b.is_ascii_digit()) => before.into(),
         _ => text.into(),

@@ -8,10 +8,14 @@ use std::io::{self, Write};
 const DESCRIPTION: &str = "herd node runs a node, which holds objects in memory and serves them to the other \
 commands, over HTTP and to memcached clients. A KEY is NAME (in collection 'default') or COLLECTION/NAME.";
 
-const ENVIRONMENT: [(&str, &str); 4] = [
+const ENVIRONMENT: [(&str, &str); 5] = [
     ("HERD_NODE", "Nodes to ask, HOST:PORT[,HOST:PORT..], tried in turn, where --node does not say."),
     ("HERD_LOCK_TOKEN", "Set by herd lock for the command it runs: the lock's token, to be given with --token."),
-    ("HERD_SECRET", "32 hex digits that all nodes of a herd are given; nodes on loopback alone need none."),
+    (
+        "HERD_SECRET",
+        "32 hex digits, the same at all nodes of a herd; needless on loopback, if you trust all users there.",
+    ),
+    ("HERD_ETCD_FORCE", "1 accepts an etcd of a version that may answer reads with old data: for trials only."),
     ("HERD_DEBUG_TIME", "1 enables memcached's command debugtime on a node, for tests."),
 ];
 
@@ -71,7 +75,8 @@ fn section(command: &Command, out: &mut dyn Write) -> io::Result<()> {
     }
     let (more, lines) = after_help(command);
     if !more.is_empty() {
-        writeln!(out, ".SS NOTES\n{}", escaped(&more))?;
+        writeln!(out, ".SS NOTES")?;
+        notes(&more, out)?;
     }
     if lines.is_empty() {
         return Ok(());
@@ -87,6 +92,20 @@ fn after_help(command: &Command) -> (String, String) {
     let lines = rest.split_once('\n').map_or("", |(_, lines)| lines);
     let lines = lines.split("\n\n").next().unwrap_or("");
     (more.trim().to_string(), lines.to_string())
+}
+
+/// Text, in which what is indented is a table, and stays as it is.
+fn notes(text: &str, out: &mut dyn Write) -> io::Result<()> {
+    let mut was_table = false;
+    for line in text.lines() {
+        let is_table = line.starts_with(' ');
+        if is_table != was_table {
+            writeln!(out, "{}", if is_table { ".nf" } else { ".fi" })?;
+        }
+        was_table = is_table;
+        writeln!(out, "{}", escaped(line))?;
+    }
+    if was_table { writeln!(out, ".fi") } else { Ok(()) }
 }
 
 fn examples(lines: &str, out: &mut dyn Write) -> io::Result<()> {

@@ -243,7 +243,7 @@ fn etcd(args: &NodeArgs, log: &Log) -> Option<control::etcd::Address> {
     let Control::Etcd(address) = &args.control else { return None };
     let forced = forced_etcd();
     if forced {
-        log.warn("HERD_ETCD_FORCE=1: an etcd is taken whose version may read what is no longer so");
+        log.warn("HERD_ETCD_FORCE=1: an etcd is accepted whose version may answer reads with old data");
     }
     Some(address.clone().forced(forced))
 }

@@ -92,7 +92,7 @@ pub(crate) fn count<const MOST: u16>(text: &str) -> Result<u16, String> {
 
 /// A number of copies.
 pub(crate) fn copies(text: &str) -> Result<u8, String> {
-    count::<9>(text).map(|copies| copies as u8)
+    count::<9>(text).map_err(|_| "write a number from 1 to 3".into()).map(|copies| copies as u8)
 }
 
 /// A port; 0: a free one.

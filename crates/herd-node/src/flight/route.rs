@@ -88,7 +88,7 @@ impl Context {
             let key = self.shared.store.key(c, name);
             let group = map.spread(key.spread())?.group_of(key.slot());
             let Some(primary) = group.primary else {
-                return Some(format!("nobody decides on '{of}': {}", not_led(&map, group)));
+                return Some(format!("no node leads the group of '{of}': {}", not_led(&map, group)));
             };
             if map.spread(key.spread())?.kind == place::Kind::Cache && primary == self.shared.place.get()?.me().node {
                 return Some(format!("'{of}' is of class cache, and {CACHE_UNLEASED}"));

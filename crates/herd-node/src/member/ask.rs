@@ -232,6 +232,9 @@ fn unknown() -> Error {
 fn no_link(error: NoLink) -> Error {
     match error {
         NoLink::Busy => Error::new(ErrorKind::Busy, "too much is on its way to the warden's node: try again"),
-        NoLink::Down => Error::new(ErrorKind::Unreachable, "the warden's node can't be reached: see that it runs"),
+        NoLink::Down => Error::new(
+            ErrorKind::Unreachable,
+            "the warden's node can't be reached: `herd status` names it, see that it runs",
+        ),
     }
 }

@@ -164,6 +164,10 @@ fn follow(
                 }
                 at = to.to_owned();
             }
+            Err(Tried::Nobody(text)) if at != address => {
+                let text = format!("{text}; {address} says that the herd's warden is there: start that node");
+                return Err(Tried::Nobody(text));
+            }
             done => return done,
         }
     }

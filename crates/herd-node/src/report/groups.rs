@@ -22,7 +22,7 @@ pub(super) fn why_stopped(
     let syncing = |id: &NodeId| group.others.iter().any(|it| it.node == *id && it.standing == Standing::Syncing);
     let gone: Vec<NodeId> = group.members().filter(|id| !syncing(id) && !is_there(*id)).collect();
     match () {
-        () if group.primary.is_none() => Some(format!("not read either: {}", not_led(map, group))),
+        () if group.primary.is_none() => Some(format!("no reads either: {}", not_led(map, group))),
         () if !gone.is_empty() => Some(named(map, &gone) + " can't be reached"),
         () if group.copies() < usize::from(spread.needed) => Some(too_few(group, spread.needed)),
         () => None,
@@ -34,16 +34,15 @@ pub(crate) fn not_led(map: &Map, group: &Group) -> String {
     let is_cache = map.spreads.iter().filter(|spread| spread.kind == Kind::Cache);
     let is_cache = is_cache.flat_map(|spread| &spread.groups).any(|it| std::ptr::eq(it, group));
     match group.eligible[..] {
-        _ if is_cache => "it is of class cache, and is just being given to another node, empty".into(),
-        [] => {
-            "all nodes that had its objects were started anew: it opens anew, empty, when enough nodes are there".into()
-        }
+        _ if is_cache => "it is of class cache, and goes to another node just now, empty".into(),
+        [] => "all nodes that had its objects were started anew; it begins anew, empty, when enough nodes are there"
+            .into(),
         [_] => {
-            format!("only {} has its objects: start that node again from its directory", named(map, &group.eligible))
+            format!("only {} has its objects; start that node again from its directory", named(map, &group.eligible))
         }
         _ => {
             let names = named(map, &group.eligible);
-            format!("only {names} have its objects: start one of these again from its directory")
+            format!("only {names} have its objects; start one of these again from its directory")
         }
     }
 }
@@ -73,6 +72,11 @@ pub(super) fn short(map: &Map) -> BTreeSet<GroupId> {
         |spread: &Spread, group: &Group| group.primary.is_some() && group.copies() < up.min(usize::from(spread.copies));
     let all = map.spreads.iter().flat_map(|spread| used(spread).map(move |(id, group, _)| (spread, id, group)));
     all.filter(|(spread, _, group)| is_short(spread, group)).map(|(_, id, _)| id).collect()
+}
+
+/// Whether some group has fewer copies than it is to have, be it that there are no nodes for them.
+pub(super) fn few(map: &Map) -> bool {
+    map.spreads.iter().any(|spread| used(spread).any(|(_, group, _)| group.copies() < usize::from(spread.copies)))
 }
 
 /// By rising number.
@@ -108,7 +112,7 @@ pub(super) fn losses(map: &Map) -> BTreeMap<u32, String> {
 
 fn given_up(it: &GivenUp) -> String {
     let date = HttpDate::from_unix_s((it.unix_ms / 1_000) as i64);
-    format!("given up by {}, {}", it.who, String::from_utf8_lossy(date.as_bytes()))
+    format!("given up by {} on {}", it.who, String::from_utf8_lossy(date.as_bytes()))
 }
 
 /// `2 of 24 groups (0/1, 0/7)`: the first of them by name.

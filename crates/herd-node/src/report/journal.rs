@@ -4,7 +4,7 @@
 //! Each change is told once. What is short is not told at all: a link that was lost is there again within some 100 ms.
 //! Lines of one text are told once a minute, and so many different ones at most, whoever brings them about.
 
-use super::groups::{losses, several, short, used, why_stopped};
+use super::groups::{few, losses, several, short, used, why_stopped};
 use herd_core::limits::{JOURNAL_AGAIN_MS, JOURNAL_LINES_MAX, JOURNAL_PATIENCE_MS};
 use herd_core::place::{GroupId, Map, Node, NodeId, NodeState};
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,7 +56,7 @@ impl Journal {
     ) -> Vec<String> {
         let (mut lines, is_first) = (Vec::new(), self.looked.is_none());
         let gone = self.nodes.extract_if(.., |id, _| map.node(*id).is_none());
-        lines.extend(gone.map(|(_, known)| format!("node {} is none of the herd's any more", known.called)));
+        lines.extend(gone.map(|(_, known)| format!("node {} is no longer in the herd", known.called)));
         for node in map.nodes.iter().filter(|node| node.id != me) {
             let known = self.nodes.entry(node.id).or_insert_with(|| {
                 lines.extend((!is_first).then(|| format!("node {} has joined the herd", called(node))));
@@ -127,7 +127,8 @@ impl Journal {
                 self.whole = map.epoch;
                 if let Some((since_ms, true)) = self.short.take() {
                     let after = seconds(now_ms - since_ms);
-                    lines.push(format!("all {} groups have their copies again, after {after}", count()));
+                    let few = if few(map) { ", as far as there are nodes for them" } else { "" };
+                    lines.push(format!("all {} groups have their copies again, after {after}{few}", count()));
                 }
             }
             None => self.short = Some((now_ms, false)),
@@ -174,7 +175,7 @@ fn news(before: NodeState, node: &Node) -> Option<String> {
         NodeState::Dead => "has ended: its groups go on without it",
         NodeState::Down => "is silent or about to end: groups that have enough copies go on without it",
         NodeState::Draining => "drains: what it keeps goes to the others",
-        NodeState::Up if before == NodeState::Draining => "drains no more: it keeps what it has",
+        NodeState::Up if before == NodeState::Draining => "no longer drains: it keeps what it has",
         NodeState::Up => "is heard again, and gets its copies back",
     };
     Some(format!("node {} {what}", called(node)))

@@ -2,6 +2,7 @@
 
 use super::suspects::{Item, Items};
 use super::{ENDS_EACH_MS, ENDS_SLACK_MS, Group, Node, Slot};
+use crate::exit::plain;
 use crate::out;
 use indicatif::ProgressBar;
 use serde_json::Value;
@@ -115,7 +116,7 @@ fn item(object: &Value, since: Instant) -> Option<(String, Item)> {
 
 /// A page of this node, and of no other that answers at its address.
 fn page(node: &Node, name: &str) -> Result<Value, String> {
-    let page = node.client.as_ref().map_err(Clone::clone)?.about(name).map_err(|error| error.to_string())?;
+    let page = node.client.as_ref().map_err(Clone::clone)?.about(name).map_err(|error| plain(&error.reason()))?;
     match page["node"].as_u64() {
         Some(id) if id != node.id => Err(format!("another node answers at its address, number {id}")),
         _ => Ok(page),

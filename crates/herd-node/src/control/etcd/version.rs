@@ -34,8 +34,8 @@ pub(super) fn judge(version: &str) -> Fitness {
 /// What is said of one that may read stale.
 pub(super) fn stale(version: &str) -> String {
     format!(
-        "it is of version {version}, which may read what is no longer so: install 3.6.9, 3.5.28, 3.4.42 or later, or \
-         set HERD_ETCD_FORCE=1 to try it all the same"
+        "it is of version {version}, which may read old data: install 3.6.9, 3.5.28, 3.4.42 or later, or \
+         set HERD_ETCD_FORCE=1 for a trial with this one"
     )
 }
 

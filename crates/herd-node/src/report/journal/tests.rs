@@ -81,7 +81,7 @@ fn a_group_that_nobody_leads_is_told_beside_those_that_are_stopped_otherwise() {
     let mut world = World::new();
     world.look(0);
     world.change(|draft| draft.spreads[0].groups[5].primary = None);
-    begin(&world.look(200), &["1 of 24 groups (0/5) takes no writes: not read either: only n"]);
+    begin(&world.look(200), &["1 of 24 groups (0/5) takes no writes: no reads either: only n"]);
     world.linked.clear();
     world.look(400);
     let lines = world.look(1_400);
@@ -124,7 +124,7 @@ fn what_becomes_of_a_node_is_told() {
     assert_eq!(becomes(&mut world, NodeState::Down, 200), n3(silent));
     assert_eq!(becomes(&mut world, NodeState::Up, 400), n3("is heard again, and gets its copies back"));
     assert_eq!(becomes(&mut world, NodeState::Draining, 600), n3("drains: what it keeps goes to the others"));
-    assert_eq!(becomes(&mut world, NodeState::Up, 800), n3("drains no more: it keeps what it has"));
+    assert_eq!(becomes(&mut world, NodeState::Up, 800), n3("no longer drains: it keeps what it has"));
     assert_eq!(becomes(&mut world, NodeState::Dead, 1_000), n3("has ended: its groups go on without it"));
     assert_eq!(becomes(&mut world, NodeState::Draining, 1_200), n3("drains: what it keeps goes to the others"));
     world.change(|draft| {
@@ -134,7 +134,7 @@ fn what_becomes_of_a_node_is_told() {
             group.primary = group.primary.filter(|primary| *primary != node(3));
         }
     });
-    assert_eq!(world.look(1_400)[..1], n3("is none of the herd's any more"));
+    assert_eq!(world.look(1_400)[..1], n3("is no longer in the herd"));
 }
 
 #[test]
