@@ -10,7 +10,7 @@ use crate::control::Home;
 use crate::control::etcd::{Address, Etcd};
 use crate::environment::random;
 use herd_core::control::{Control, ControlError, Range, Snapshot};
-use herd_core::limits::{MOVE_AGAIN_MS, MOVE_BEGIN_MS, MOVE_CALM_MS, MOVE_PREPARE_MS, SPEC_MAX_BYTES};
+use herd_core::limits::{MOVE_AGAIN_MS, MOVE_BEGIN_MS, MOVE_CALM_MS, MOVE_PREPARE_MS, WIRE_HEAD_MAX_BYTES};
 use herd_core::place::{Map, Node, NodeId, NodeState};
 use herd_core::warden::moving::copy;
 use herd_core::warden::{Answer, Call, Config, ControlAsk, Hex, Mark, MoveId, Ticket, Warden};
@@ -371,13 +371,15 @@ impl Driver {
     }
 }
 
+/// What is told of a store, bytes of JSON: it goes in the head of a frame, beside little else.
+const ABOUT_MAX_BYTES: usize = WIRE_HEAD_MAX_BYTES / 2;
 /// How much of an address is told where all of it is too long, characters.
 const SHORT: usize = 200;
 
 /// As much of it as a link carries: of an etcd of many members, or a directory that lies deep, not all is told.
 fn fitting(mut about: Value) -> String {
     for field in ["members", "path", "etcd"] {
-        if about.to_string().len() <= SPEC_MAX_BYTES {
+        if about.to_string().len() <= ABOUT_MAX_BYTES {
             break;
         }
         let text = about[field].as_str().map(|text| format!("{}..", text.chars().take(SHORT).collect::<String>()));
@@ -426,14 +428,14 @@ mod tests {
     /// What a link does not carry would be told to nobody.
     #[test]
     fn what_is_told_of_a_store_fits_a_link_however_long_its_addresses_are() {
-        let endpoints: Vec<String> = (0..16).map(|number| format!("{}-{number}:2379", "h".repeat(200))).collect();
+        let endpoints: Vec<String> = (0..16).map(|number| format!("{}-{number}:2379", "h".repeat(245))).collect();
         let (node, path) = ("\"".repeat(MAP_TEXT_MAX_BYTES), format!("/{}", "d".repeat(4_000)));
         let about = |endpoints: &[String], path: Option<&str>| {
             let etcd = (!endpoints.is_empty()).then(|| format!("etcd://{}", endpoints.join(",")));
             let (term, members) = (u64::MAX, endpoints);
             let told = json!({"node": node, "term": term, "path": path, "etcd": etcd, "members": members});
             let text = fitting(told);
-            assert!(text.len() <= SPEC_MAX_BYTES, "{} bytes", text.len());
+            assert!(text.len() <= ABOUT_MAX_BYTES, "{} bytes", text.len());
             serde_json::from_str::<Value>(&text).expect("JSON")
         };
         let long = about(&endpoints, None);
