@@ -98,7 +98,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
                 (key, version, verdict)
             }
             Message::Settle { settled, .. } => return self.settle_up_to(at, from, settled),
-            Message::Confirm { round, .. } => return self.say_yes(from, round),
+            Message::Confirm { round, .. } => return self.say_yes(from, epoch, round),
             // A copy for who is not syncing, and what is no order.
             _ => return,
         };

@@ -7,7 +7,7 @@ use herd_core::limits::LEASE_MS;
 /// Operations of a run that is not cut short.
 pub(super) const OPS: usize = 520;
 /// Numbers of the faults of each run.
-pub(super) const FAULT_NUMBERS: std::ops::Range<usize> = 0..42;
+pub(super) const FAULT_NUMBERS: std::ops::Range<usize> = 0..49;
 /// And of them, those that make others lead, besides what else there is.
 const DEPOSED_MORE: std::ops::Range<usize> = 16..19;
 /// Those in which the old link's bytes come beside the new one, and in which a member refuses.
@@ -29,8 +29,17 @@ const APART: usize = 34;
 const DRAINS: std::ops::Range<usize> = 35..41;
 /// That there are objects that soon expire ([`Family::Brief`]).
 const BRIEF: usize = 41;
+/// Those in which a node is told to end, and asks the herd's own warden for leave.
+const LEAVES: std::ops::Range<usize> = 42..46;
+/// Those in which a node is to give away what it keeps alone, where the test is the warden, and soon stays.
+const DRAINS_ALONE: std::ops::Range<usize> = 46..48;
+/// That groups are changed in any case.
+const CHANGES: usize = 48;
 /// Values above this are asked for and given in frames.
 const LARGE_BYTES: u64 = 200_000;
+
+/// Operations after which groups are changed, if they were not before.
+const CHANGES_AFTER: usize = OPS / 2;
 
 /// Something that goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +74,10 @@ pub(super) enum Fault {
     /// When a member has told that it holds a write and another one has not heard of it yet, that other one leads what
     /// the write's primary led, which hears nothing, and a little later that leads again.
     Return(usize),
+    /// Where one copy is kept, a node gives away what it keeps; after so long it stays, ms.
+    Drain(usize, u64),
+    /// Groups are changed if they were not so far.
+    Change,
     /// Of the herd's own warden.
     Reign(Reigning),
     /// A node has no memory left. When it refuses a write, others lead what the write's primary led, which can't tell
@@ -88,6 +101,8 @@ pub(super) enum Reigning {
     Move(usize, u64),
     /// A node is to give away all that it keeps; after so long it stays, ms.
     Drain(usize, u64),
+    /// A node is to end, and asks for leave; it is started anew after so long, ms.
+    Leave(usize, u64),
     /// A node more.
     Join,
     /// A collection comes, is emptied, or goes.
@@ -117,7 +132,7 @@ pub(super) enum Family {
     Lock,
     /// Values that are put by holders of a lock, and by those who were.
     Guarded,
-    /// Values that often expire soon. When, each node tells by its own clock: that one is not there says nothing.
+    /// Values that often expire soon, or within some 30 s. When, each node tells by its own clock: that one is not there says nothing.
     Brief,
 }
 
@@ -194,9 +209,12 @@ impl Plan {
         let mut reign = Random::new(seed ^ 0x3E1_6405);
         let drawn = reign.chance(50);
         let reigns = cut.reigns.unwrap_or(drawn) && copies > 1;
-        if copies > 1 && !reigns {
-            Self::add_more(&mut faults, seed, nodes, &cut.without);
+        match copies {
+            1 => Self::add_drains(&mut faults, seed, nodes, &cut.without),
+            _ if !reigns => Self::add_more(&mut faults, seed, nodes, &cut.without),
+            _ => {}
         }
+        faults.extend((!cut.without.contains(&CHANGES)).then_some((CHANGES_AFTER, Fault::Change)));
         let keys = 2 + random.below(4) as usize;
         let value_bytes = [60, 2_000, 20_000, LARGE_BYTES, 600_000][random.below(5) as usize];
         let look_ns = random.below(20_000);
@@ -230,6 +248,13 @@ impl Plan {
             look_ns,
             values: 0,
         }
+    }
+
+    /// What moves where one copy is kept.
+    fn add_drains(faults: &mut Vec<(usize, Fault)>, seed: u64, nodes: usize, without: &[usize]) {
+        Self::more(faults, Random::new(seed ^ 0xA1_0E04), DRAINS_ALONE, without, |random, _| {
+            Fault::Drain(random.below(nodes as u64) as usize, 2_000 + random.below(8_000))
+        });
     }
 
     fn add_more(faults: &mut Vec<(usize, Fault)>, seed: u64, nodes: usize, without: &[usize]) {
@@ -281,6 +306,9 @@ impl Plan {
         });
         Self::more(faults, Random::new(seed ^ 0xD4_A145), DRAINS, without, |random, _| {
             Fault::Reign(Reigning::Drain(random.below(nodes as u64) as usize, 200 + random.below(1_500)))
+        });
+        Self::more(faults, Random::new(seed ^ 0x1E_A7E5), LEAVES, without, |random, _| {
+            Fault::Reign(Reigning::Leave(random.below(nodes as u64) as usize, random.size(4_000)))
         });
         Self::more(faults, Random::new(seed ^ 0x4E_161E), REIGN, without, |random, number| {
             let one = random.below(nodes as u64) as usize;
@@ -341,6 +369,17 @@ impl Plan {
         let family = self.random.below(families as u64) as usize;
         let keys = if family < 3 { self.keys } else { self.keys.min(2) };
         (family * 16 + self.random.below(keys as u64) as usize, FAMILIES[family])
+    }
+
+    /// An object whose values are put.
+    pub(super) fn value_key(&mut self) -> usize {
+        let family = self.random.below(2) as usize;
+        family * 16 + self.random.below(self.keys as u64) as usize
+    }
+
+    /// A put of a small value, whatever is there.
+    pub(super) fn small_put(&mut self) -> Ask {
+        Ask::Put { value: self.value(60), when: When::Always }
     }
 
     /// Whether an object is of those that soon expire.

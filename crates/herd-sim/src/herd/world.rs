@@ -3,17 +3,18 @@
 //! Who makes the maps is the test itself (`maps.rs`) or, with half of the seeds of which others keep copies, the herd's
 //! own warden (`reign.rs`, `office.rs`). Each node hears of a map at a time of its own, from there or over a link.
 //!
-//! * `faults.rs`: what goes wrong. `readers.rs`: who reads where that matters. `calm.rs`: the end of a run.
+//! * `faults.rs`: what goes wrong. `leave.rs`: nodes that end in good order. `readers.rs`: who reads where that matters. `calm.rs`: the end of a run.
 
 mod calm;
 mod faults;
+mod leave;
 mod maps;
 mod office;
 mod readers;
 mod reign;
 
-use super::client::{Client, History, name};
-use super::machine::{Machine, Make, first_map};
+use super::client::{Client, History, key_of, name};
+use super::machine::{Machine, Make, first_map, node};
 use super::plan::{Cut, Plan};
 use faults::Trap;
 use herd_core::place::{GroupId, Map, NodeId};
@@ -45,7 +46,12 @@ const WARDEN: usize = 0;
 const WARDEN_MS: u64 = 3_000;
 
 /// What happens seldom, as it is counted: a run tells nothing of what never happens in it.
-pub(super) const RARE: [&str; 20] = [
+pub(super) const RARE: [&str; 25] = [
+    RECONFIGURED,
+    readers::PUT,
+    leave::LEFT,
+    leave::LEFT_PENDING,
+    reign::HEARD_LATE,
     CRASHED,
     REFUSED,
     TAKEN_OVER,
@@ -67,6 +73,8 @@ pub(super) const RARE: [&str; 20] = [
     reign::STORE_GONE,
     reign::JOINED_AMID,
 ];
+/// There is at least one in each run.
+pub(super) const RECONFIGURED: &str = "maps that change members or leads of groups, while clients ask";
 const CRASHED: &str = "crashes with writes pending there";
 const REFUSED: &str = "writes and copies refused by a member";
 const TAKEN_OVER: &str = "take-overs from the living, with writes pending there";
@@ -137,7 +145,7 @@ pub(super) struct World<S: Service> {
     /// What was dialed and refused, or is not answered.
     alone: Vec<(At, Peer)>,
     paths: BTreeMap<(usize, usize), Path>,
-    /// Until when a machine hears of no map from the test, ns.
+    /// Until when a machine hears of no map from the test, or from a warden elsewhere, ns.
     deaf: Vec<u64>,
     /// The readers come after the others.
     clients: Vec<Client>,
@@ -148,6 +156,8 @@ pub(super) struct World<S: Service> {
     map: Arc<Map>,
     /// With the time from which on each may be done, ns.
     tasks: Vec<(u64, Task)>,
+    /// When it is looked at what moves, ns.
+    moves_ns: u64,
     /// When a machine hears of the map, ns.
     news: Vec<u64>,
     /// The herd's own warden; `None`: the test is it.
@@ -199,6 +209,7 @@ impl<S: Service> World<S> {
             plan_of_all: map.clone(),
             map,
             tasks: Vec::new(),
+            moves_ns: 0,
             news: vec![0; all],
             reign,
             begun: 0,
@@ -295,10 +306,12 @@ impl<S: Service> World<S> {
         self.restart();
         if self.reign.is_some() {
             self.govern();
+            self.go_on_leaving();
         } else {
             self.hear_of_maps();
             self.judge_silence();
             self.reign();
+            self.go_on_moving();
         }
         self.bury();
         if let Some(wrong) = self.wrong.take() {
@@ -463,6 +476,17 @@ impl<S: Service> World<S> {
     fn living(&self) -> impl Fn(NodeId) -> bool + use<S> {
         let living: Vec<bool> = self.machines.iter().map(Option::is_some).collect();
         move |node| living[node.0.get() as usize - 1]
+    }
+
+    /// Counts a map that changes groups, once clients ask.
+    fn count_reconfiguration(&mut self, old: &Map) {
+        let groups = |map: &Map| -> Vec<u32> {
+            map.spreads.first().map_or_else(Vec::new, |spread| spread.groups.iter().map(|it| it.epoch).collect())
+        };
+        let asks = !self.quiet && !self.slots.is_empty() && self.history.asked < self.plan.ops;
+        if asks && groups(old) != groups(&self.map) {
+            self.count(RECONFIGURED);
+        }
     }
 
     /// Counts that a machine has writes pending, if so.
