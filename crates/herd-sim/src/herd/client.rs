@@ -50,7 +50,7 @@ impl History {
             Answer::Full => self.full += 1,
             _ => self.told += 1,
         }
-        let tells = answer != Answer::Value(None) || !Plan::is_brief(key);
+        let tells = answer != Answer::Value(None) || !Plan::may_go(key);
         let (answer, version) = if tells { (answer, version) } else { (Answer::Open, None) };
         let end = self.moment();
         let ops = self.ops.get_mut(&key).expect("it was begun");

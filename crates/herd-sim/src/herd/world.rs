@@ -3,8 +3,10 @@
 //! Who makes the maps is the test itself (`maps.rs`) or, with half of the seeds of which others keep copies, the herd's
 //! own warden (`reign.rs`, `office.rs`). Each node hears of a map at a time of its own, from there or over a link.
 //!
-//! * `faults.rs`: what goes wrong. `leave.rs`: nodes that end in good order. `readers.rs`: who reads where that matters. `calm.rs`: the end of a run.
+//! * `faults.rs`: what goes wrong. `leave.rs`: nodes that end in good order. `readers.rs`: who reads where that
+//!   matters. `caches.rs`: who answers for what is of class `cache`. `calm.rs`: the end of a run.
 
+mod caches;
 mod calm;
 mod faults;
 mod leave;
@@ -46,7 +48,7 @@ const WARDEN: usize = 0;
 const WARDEN_MS: u64 = 3_000;
 
 /// What happens seldom, as it is counted: a run tells nothing of what never happens in it.
-pub(super) const RARE: [&str; 25] = [
+pub(super) const RARE: [&str; 27] = [
     RECONFIGURED,
     readers::PUT,
     leave::LEFT,
@@ -72,6 +74,8 @@ pub(super) const RARE: [&str; 25] = [
     reign::SECOND,
     reign::STORE_GONE,
     reign::JOINED_AMID,
+    caches::WENT,
+    caches::COLD,
 ];
 /// There is at least one in each run.
 pub(super) const RECONFIGURED: &str = "maps that change members or leads of groups, while clients ask";
@@ -168,6 +172,8 @@ pub(super) struct World<S: Service> {
     slots: BTreeMap<usize, usize>,
     /// Faults that wait for their moment.
     traps: Vec<Trap>,
+    /// Who had each group of class `cache` last, by number.
+    had: BTreeMap<usize, NodeId>,
     /// Who acted as the primary of a group, by epoch.
     acts: BTreeMap<(GroupId, u32), usize>,
     /// What is wrong, as soon as it is seen.
@@ -215,6 +221,7 @@ impl<S: Service> World<S> {
             begun: 0,
             slots: BTreeMap::new(),
             traps: Vec::new(),
+            had: BTreeMap::new(),
             acts: BTreeMap::new(),
             wrong: None,
             quiet: false,
@@ -277,7 +284,7 @@ impl<S: Service> World<S> {
     /// The node of a machine, in its present life.
     fn start_node(&mut self, at: usize, pipes: Pipes, leases: Arc<Leases>) {
         let memory_bytes = if self.plan.small == Some(at) { SMALL_MEMORY_BYTES } else { MEMORY_BYTES };
-        let machine = Machine::start(self.make, (at, self.lives[at]), memory_bytes, pipes, leases);
+        let machine = Machine::start(self.make, (at, self.lives[at]), (memory_bytes, self.plan.evicts), pipes, leases);
         if self.plan.small == Some(at) && !self.quiet {
             machine.inside.leave_memory(Some(SMALL_FREE_BYTES + self.plan.value_bytes));
         }
@@ -314,6 +321,7 @@ impl<S: Service> World<S> {
             self.go_on_moving();
         }
         self.bury();
+        self.see_caches();
         if let Some(wrong) = self.wrong.take() {
             return Err(wrong);
         }
@@ -442,6 +450,9 @@ impl<S: Service> World<S> {
         let Some((node, ..)) = &client.link else { return Ok(0) };
         let paused_ns = slept(&self.paused[*node], now_ns);
         if client.is_idle() {
+            if !self.plan.asks_now() {
+                return client.exchange(&mut self.plan, &mut self.history, now_ns);
+            }
             if self.plan.random.chance(4) {
                 client.lost(&mut self.history);
                 return Ok(0);
