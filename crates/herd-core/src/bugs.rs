@@ -130,7 +130,9 @@ pub enum Bug {
     LongCacheLease,
     /// What is of class `cache` goes to another node before the one that had it has heard so.
     UnsealedCache,
-    /// A member does what a primary of an epoch that is over says.
+    /// Nobody looks at the epoch of what a primary says: neither members, nor who leads by a later view. Of members
+    /// alone it would do no harm that is seen: each write needs the ack of all members, and who leads next is one of
+    /// them, obeys nobody, and so never acks.
     OldEpoch,
     /// Who leads a group and is to go is taken out at once, and does not hand the lead over first.
     Unsealed,

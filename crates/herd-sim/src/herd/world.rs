@@ -4,16 +4,20 @@
 //! own warden (`reign.rs`, `office.rs`). Each node hears of a map at a time of its own, from there or over a link.
 //!
 //! * `faults.rs`: what goes wrong. `leave.rs`: nodes that end in good order. `readers.rs`: who reads where that
-//!   matters. `caches.rs`: who answers for what is of class `cache`. `calm.rs`: the end of a run.
+//!   matters. `caches.rs`: who answers for what is of class `cache`. `changes.rs`: what
+//!   one map changes of the one before. `calm.rs`: the end of a run.
 
 mod caches;
 mod calm;
+mod changes;
 mod faults;
 mod leave;
 mod maps;
 mod office;
 mod readers;
 mod reign;
+
+pub(super) use changes::RECONFIGURED;
 
 use super::client::{Client, History, key_of, name};
 use super::machine::{Machine, Make, first_map, node};
@@ -77,8 +81,6 @@ pub(super) const RARE: [&str; 27] = [
     caches::WENT,
     caches::COLD,
 ];
-/// There is at least one in each run.
-pub(super) const RECONFIGURED: &str = "maps that change members or leads of groups, while clients ask";
 const CRASHED: &str = "crashes with writes pending there";
 const REFUSED: &str = "writes and copies refused by a member";
 const TAKEN_OVER: &str = "take-overs from the living, with writes pending there";
@@ -487,17 +489,6 @@ impl<S: Service> World<S> {
     fn living(&self) -> impl Fn(NodeId) -> bool + use<S> {
         let living: Vec<bool> = self.machines.iter().map(Option::is_some).collect();
         move |node| living[node.0.get() as usize - 1]
-    }
-
-    /// Counts a map that changes groups, once clients ask.
-    fn count_reconfiguration(&mut self, old: &Map) {
-        let groups = |map: &Map| -> Vec<u32> {
-            map.spreads.first().map_or_else(Vec::new, |spread| spread.groups.iter().map(|it| it.epoch).collect())
-        };
-        let asks = !self.quiet && !self.slots.is_empty() && self.history.asked < self.plan.ops;
-        if asks && groups(old) != groups(&self.map) {
-            self.count(RECONFIGURED);
-        }
     }
 
     /// Counts that a machine has writes pending, if so.

@@ -158,7 +158,7 @@ impl<S: Service> World<S> {
         }
         let next = Arc::new(self.map.next(change).expect("a valid map"));
         let old = std::mem::replace(&mut self.map, next);
-        self.count_reconfiguration(&old);
+        self.count_changes(&old);
         let now_ns = self.now_ns();
         for at in 0..self.news.len() {
             self.news[at] = now_ns + self.plan.random.size(2_000) * 1_000_000;

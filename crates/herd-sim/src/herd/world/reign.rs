@@ -294,7 +294,7 @@ impl<S: Service> World<S> {
             self.count(SECOND);
         }
         reign.term = map.term;
-        self.count_reconfiguration(&old);
+        self.count_changes(&old);
         self.hear_late(reign, &old);
         self.see_removals(&old);
         self.see_new_homes();
@@ -331,7 +331,8 @@ impl<S: Service> World<S> {
         let led: BTreeSet<NodeId> = led.collect();
         for id in led {
             let at = id.0.get() as usize - 1;
-            if !self.quiet && self.machines[at].is_some() && reign.random.chance(50) {
+            let chance = if reign.leaving.contains_key(&at) { 15 } else { 50 };
+            if !self.quiet && self.machines[at].is_some() && reign.random.chance(chance) {
                 let ms = 300 + reign.random.below(1_000);
                 self.deaf[at] = self.deaf[at].max(self.now_ns() + ms * 1_000_000);
                 self.count(HEARD_LATE);
