@@ -448,11 +448,12 @@ impl<S: Service> World<S> {
         if self.clients[at].link.is_none() {
             self.connect(at);
         }
+        let waits = self.waits_for_change();
         let client = &mut self.clients[at];
         let Some((node, ..)) = &client.link else { return Ok(0) };
         let paused_ns = slept(&self.paused[*node], now_ns);
         if client.is_idle() {
-            if !self.plan.asks_now() {
+            if waits || !self.plan.asks_now() {
                 return client.exchange(&mut self.plan, &mut self.history, now_ns);
             }
             if self.plan.random.chance(4) {

@@ -7,6 +7,9 @@ use super::super::warden;
 use super::*;
 use herd_core::place::Standing;
 
+/// Operations that are kept back for when groups change.
+const LAST_OPS: usize = 60;
+
 /// A fault that waits for its moment.
 pub(super) enum Trap {
     /// Something is on its way from the node that made the link to the other, which gets it so much later, ms.
@@ -132,6 +135,12 @@ impl<S: Service> World<S> {
                 }
             }
         }
+    }
+
+    /// Whether clients leave time for that: little is left to be asked, and no group was changed.
+    pub(super) fn waits_for_change(&mut self) -> bool {
+        let is_late = self.history.asked + LAST_OPS > self.plan.ops;
+        is_late && self.traps.iter().any(|trap| matches!(trap, Trap::Change(_))) && self.plan.random.chance(98)
     }
 
     /// Groups are changed, if none were so far while clients asked: no run goes without.
