@@ -37,6 +37,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub(crate) use world::BOTH_ACT;
 use world::{RARE, RECONFIGURED, World};
 
+/// What is said of a run in which no group changed while clients asked: it is no run, whatever else is right.
+pub(crate) const UNCHANGED: &str = "no group was changed while clients asked";
+
 /// What happened in a run, and how often.
 pub type Counts = BTreeMap<&'static str, u64>;
 
@@ -53,7 +56,7 @@ pub fn run(seed: u64, cut: &Cut) -> Result<Counts, String> {
         counts.insert("without an answer", history.open as u64);
         counts.insert("refused for want of memory", history.full as u64);
         result.and_then(|()| match counts[RECONFIGURED] {
-            0 if *cut == Cut::default() => Err("nothing of the herd was changed while clients asked".into()),
+            0 if *cut == Cut::default() => Err(UNCHANGED.into()),
             _ => Ok(counts),
         })
     }));
