@@ -218,7 +218,8 @@ impl Plan {
         });
         let mut reign = Random::new(seed ^ 0x3E1_6405);
         let drawn = reign.chance(50);
-        let reigns = cut.reigns.unwrap_or(drawn);
+        // Herds of class `cache` are run where they are asked for.
+        let reigns = cut.reigns.unwrap_or(drawn && copies > 1);
         let evicts = reigns && copies == 1;
         match copies {
             1 if !reigns => Self::add_drains(&mut faults, seed, nodes, &cut.without),
