@@ -7,7 +7,7 @@
 //! The mistakes that a team would make in a herd, as they were listed before it was built, and where each is planted:
 //!
 //! * A strict read by who leads no more: `StaleRead`; by a lease that is over: `EndlessLease`, `LongLease`, or was
-//!   looked at too early: `ClockFirst`.
+//!   looked at too early: `ClockFirst`; of what is of class `cache`: `EndlessCacheLease`, `LongCacheLease`.
 //! * Decided on what is pending, or its "no" told before that ends: `DecidedBeside`.
 //! * A member's refusal is told to the client, and the write appears: `EarlyRefusal`.
 //! * Something changes at one member alone: `AroundGroup`; without a version: `TouchKeepsVersion`.
@@ -15,7 +15,8 @@
 //! * Acks of an older epoch: `OldAck`; a higher prepare commits: `HigherCommits`; another version at a take-over:
 //!   `NewVersion`, `DropCommitted`.
 //! * A slot moves, with reads at the old place: `StaleRead`; what is held done twice: `RerunLost`; smaller versions:
-//!   `LowVersion`. Slots stay in their groups; members move: one that leads goes unsealed: `Unsealed`.
+//!   `LowVersion`. Slots stay in their groups; members move: one that leads goes unsealed: `Unsealed`,
+//!   `UnsealedCache`.
 //! * A copy overtakes or is overtaken: `BesideCopy`, `BehindCopy`; served before all was acked: `EarlyOpen`.
 //! * Something old answers something new: `OldLink`; a window that is not replicated: `WindowAtHome`.
 //! * An epoch is not looked at: `OldAck`, `OldEpoch`; who has not all leads: `Ineligible`; a copy expires by itself:
@@ -123,7 +124,15 @@ pub enum Bug {
     OldLife,
     /// Who had a lease once has it for ever, in its groups or out of them.
     EndlessLease,
-    /// A member does what a primary of an epoch that is over says.
+    /// The same of the lease for what is of class `cache`.
+    EndlessCacheLease,
+    /// That lease lasts for its holder as long as for the warden.
+    LongCacheLease,
+    /// What is of class `cache` goes to another node before the one that had it has heard so.
+    UnsealedCache,
+    /// Nobody looks at the epoch of what a primary says: neither members, nor who leads by a later view. Of members
+    /// alone it would do no harm that is seen: each write needs the ack of all members, and who leads next is one of
+    /// them, obeys nobody, and so never acks.
     OldEpoch,
     /// Who leads a group and is to go is taken out at once, and does not hand the lead over first.
     Unsealed,
@@ -150,7 +159,7 @@ impl Bug {
     ];
 
     /// Those that only a herd shows.
-    pub const HERD: [Bug; 35] = [
+    pub const HERD: [Bug; 38] = [
         Bug::RerunLost,
         Bug::LostForNothing,
         Bug::EndlessFlight,
@@ -183,6 +192,9 @@ impl Bug {
         Bug::Ineligible,
         Bug::OldLife,
         Bug::EndlessLease,
+        Bug::EndlessCacheLease,
+        Bug::LongCacheLease,
+        Bug::UnsealedCache,
         Bug::OldEpoch,
         Bug::Unsealed,
         Bug::BackupExpires,

@@ -2,12 +2,13 @@
 
 use crate::context::Shared;
 use crate::link::Hub;
+use crate::place::Place;
 use crate::service::NodeService;
 use crate::{Config, Environment, shared};
 use herd_core::Error;
 use herd_core::entry::Version;
 use herd_core::limits::{BLOCK_BYTES, SLOTS};
-use herd_core::place::{GroupId, Life, Map};
+use herd_core::place::{GroupId, Life, Map, Seat};
 use herd_core::replica::GroupEpoch;
 use herd_net::Service;
 use herd_store::{Now, SlotCursor, SlotItem, Upload};
@@ -72,6 +73,17 @@ impl Inside {
     /// The slot of a name in collection `default`.
     pub fn slot(&self, name: &[u8]) -> usize {
         self.shared.store.key(&self.shared.default, name).slot()
+    }
+
+    /// Of these slots of collection `default`, if that is of class `cache`, those for whose objects it answers now.
+    pub fn answers_for(&self, slots: &[usize]) -> Vec<usize> {
+        // While the herd holds nothing there is nothing to answer, and nothing is put.
+        let holds = self.shared.place.get().and_then(Place::map).is_some_and(|(_, held)| held);
+        if !holds || !self.shared.gates.has_cache_lease() {
+            return Vec::new();
+        }
+        let (store, spread) = (&self.shared.store, self.shared.default.id().spread_group());
+        slots.iter().copied().filter(|slot| store.slot(spread, *slot).seat == Seat::Leased).collect()
     }
 
     /// Bytes of the budget, and of it in use.

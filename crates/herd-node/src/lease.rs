@@ -89,7 +89,7 @@ impl Leases {
     #[inline]
     pub(crate) fn holds_caches(&self) -> bool {
         let until_ns = self.caches_until_ns.load(SeqCst);
-        until_ns > 0 && (self.now_ns() < until_ns || has(Bug::EndlessLease))
+        until_ns > 0 && (self.now_ns() < until_ns || has(Bug::EndlessCacheLease))
     }
 
     /// Whether it holds now: asked when what is to be answered has been looked at.

@@ -54,7 +54,7 @@ pub(crate) enum Bug {
     DecidedBeside,
     /// A read without a lease is answered when one member has confirmed it.
     OneConfirms,
-    /// A member does what a primary of an epoch that is over says.
+    /// A member does what a primary of an epoch that is over says, also where it leads by a later view.
     OldEpoch,
 }
 

@@ -104,8 +104,8 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
     }
 
     /// A primary asks whether this node is in its view still; called where it obeys that.
-    pub(super) fn say_yes(&mut self, from: NodeId, round: u64) {
-        let epoch = self.view.epoch;
+    pub(super) fn say_yes(&mut self, from: NodeId, asked: GroupEpoch, round: u64) {
+        let epoch = if bugs::has(Bug::OldEpoch) { asked } else { self.view.epoch };
         self.send(from, Message::Confirmed { epoch, round });
     }
 }

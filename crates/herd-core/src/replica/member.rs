@@ -53,7 +53,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
     /// Whether the sender is the primary of this node's epoch; if not, it is told.
     pub(super) fn obeys(&mut self, from: NodeId, epoch: GroupEpoch) -> bool {
         if epoch < self.view.epoch && bugs::has(Bug::OldEpoch) {
-            return self.view.member(self.me).is_some();
+            return true;
         }
         if epoch < self.view.epoch {
             let view = self.view.clone();
@@ -98,7 +98,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
                 (key, version, verdict)
             }
             Message::Settle { settled, .. } => return self.settle_up_to(at, from, settled),
-            Message::Confirm { round, .. } => return self.say_yes(from, round),
+            Message::Confirm { round, .. } => return self.say_yes(from, epoch, round),
             // A copy for who is not syncing, and what is no order.
             _ => return,
         };

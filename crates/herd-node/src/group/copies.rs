@@ -87,7 +87,8 @@ impl Kept {
             slots: Vec::new(),
             window: Window::default(),
             held: memory::Held::nothing(store),
-            since: 0,
+            // What this node did before alone it has not noted.
+            since: GroupEpoch::MAX,
             standing: BTreeSet::new(),
             answering: BTreeMap::new(),
             version: None,

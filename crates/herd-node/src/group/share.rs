@@ -431,7 +431,7 @@ impl Share {
             cx.shared.gates.note_pending(self.id, pending);
         }
         let view = self.part.view();
-        if self.kept.is_blind() && self.part.is_waited_for() {
+        if self.kept.is_blind() && self.sees_all() {
             self.kept.sees_all(view.epoch);
         }
         if self.part.is_open() {
@@ -442,6 +442,14 @@ impl Share {
         if view.members.iter().any(|member| self.part.owes_settle(member.node)) {
             self.settle_ms.get_or_insert(cx.now_ms() + GROUP_SETTLE_MS);
         }
+    }
+
+    /// Whether all that is asked first under the map of this view comes by the part: each write waits for this node, or
+    /// it leads, and others are more than syncing. It is the one that asked for that, in a view before: so it did
+    /// nothing alone any more when somebody had this map.
+    fn sees_all(&self) -> bool {
+        let is_member = |member: &Member| member.standing != Standing::Syncing;
+        self.part.is_waited_for() && (!self.part.leads() || self.part.view().members.iter().any(is_member))
     }
 
     fn carry_out_one(&mut self, cx: &mut Context, effect: Effect<Key, Edit, Operation>) {

@@ -50,7 +50,7 @@ impl History {
             Answer::Full => self.full += 1,
             _ => self.told += 1,
         }
-        let tells = answer != Answer::Value(None) || !Plan::is_brief(key);
+        let tells = answer != Answer::Value(None) || !Plan::may_go(key);
         let (answer, version) = if tells { (answer, version) } else { (Answer::Open, None) };
         let end = self.moment();
         let ops = self.ops.get_mut(&key).expect("it was begun");
@@ -183,6 +183,11 @@ impl Client {
         self.send(history, (key, Ask::Get), None, now_ns, paused_ns);
     }
 
+    /// Puts something.
+    pub(super) fn put(&mut self, history: &mut History, what: (usize, Ask), now_ns: u64, paused_ns: u64) {
+        self.send(history, what, None, now_ns, paused_ns);
+    }
+
     fn send(
         &mut self,
         history: &mut History,
@@ -201,7 +206,7 @@ impl Client {
             Ask::Guarded { grant, .. } => self.tokens.get(&(Plan::GUARD, grant)),
             _ => None,
         };
-        let lives = Plan::is_brief(key).then_some(1 + begin % 2);
+        let lives = Plan::is_brief(key).then_some(1 << (begin % 6));
         self.door.ask(begin, &name(key), &ask, asked_ns / 1_000_000, (token.copied(), lives));
         let is_large = matches!(&ask, Ask::Put { value, .. } if value.len() > BLOCK_BYTES);
         self.open.push(Open { key, begin, is_large, asked_ns, paused_ns });
@@ -273,4 +278,10 @@ fn plain(answer: Answer) -> Answer {
 /// The name of an object.
 pub(super) fn name(key: usize) -> String {
     format!("k{key}")
+}
+
+/// The object of that name.
+pub(super) fn key_of(name: &[u8]) -> usize {
+    let number = name.strip_prefix(b"k").and_then(|rest| std::str::from_utf8(rest).ok()?.parse().ok());
+    number.expect("a name that clients gave")
 }

@@ -104,7 +104,7 @@ impl<S: Service> Machine<S> {
     pub(super) fn start(
         make: Make<S>,
         (at, incarnation): (usize, u64),
-        memory_bytes: u64,
+        (memory_bytes, evict): (u64, bool),
         pipes: Pipes,
         leases: Arc<Leases>,
     ) -> Self {
@@ -114,7 +114,7 @@ impl<S: Service> Machine<S> {
         let secret = Secret(*b"sixteen bytes ..");
         let me = Membership { herd: HERD, node: node(at), incarnation, secret, random };
         let hub = Hub::new(me, told.clone(), leases.clone());
-        let config = Config { memory_bytes, threads: 1, name: format!("n{}", at + 1), ..Config::default() };
+        let config = Config { memory_bytes, evict, threads: 1, name: format!("n{}", at + 1), ..Config::default() };
         // The hash of names is the herd's.
         let environment = Environment { unix_ms: START_MS, random: [7; 16] };
         let (inside, service) = make(config, &environment, hub.clone()).expect("a node's state");

@@ -2,12 +2,12 @@
 
 use super::check::{Ask, When};
 use crate::random::Random;
-use herd_core::limits::LEASE_MS;
+use herd_core::limits::{CACHE_LEASE_MS, LEASE_MS};
 
 /// Operations of a run that is not cut short.
 pub(super) const OPS: usize = 520;
 /// Numbers of the faults of each run.
-pub(super) const FAULT_NUMBERS: std::ops::Range<usize> = 0..42;
+pub(super) const FAULT_NUMBERS: std::ops::Range<usize> = 0..49;
 /// And of them, those that make others lead, besides what else there is.
 const DEPOSED_MORE: std::ops::Range<usize> = 16..19;
 /// Those in which the old link's bytes come beside the new one, and in which a member refuses.
@@ -29,8 +29,22 @@ const APART: usize = 34;
 const DRAINS: std::ops::Range<usize> = 35..41;
 /// That there are objects that soon expire ([`Family::Brief`]).
 const BRIEF: usize = 41;
+/// Those in which a node is told to end, and asks the herd's own warden for leave.
+const LEAVES: std::ops::Range<usize> = 42..46;
+/// Those in which a node is to give away what it keeps alone, where the test is the warden, and soon stays.
+const DRAINS_ALONE: std::ops::Range<usize> = 46..48;
+/// That groups are changed in any case.
+const CHANGES: usize = 48;
 /// Values above this are asked for and given in frames.
 const LARGE_BYTES: u64 = 200_000;
+
+/// Place among families of [`Family::Soft`].
+const SOFT: usize = 7;
+/// Of so many steps, in hundredths, clients ask for such.
+const SOFT_ASKS: u64 = 4;
+
+/// Operations after which groups are changed, if they were not before.
+const CHANGES_AFTER: usize = OPS / 2;
 
 /// Something that goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +79,10 @@ pub(super) enum Fault {
     /// When a member has told that it holds a write and another one has not heard of it yet, that other one leads what
     /// the write's primary led, which hears nothing, and a little later that leads again.
     Return(usize),
+    /// Where one copy is kept, a node gives away what it keeps; after so long it stays, ms.
+    Drain(usize, u64),
+    /// Groups are changed if they were not so far.
+    Change,
     /// Of the herd's own warden.
     Reign(Reigning),
     /// A node has no memory left. When it refuses a write, others lead what the write's primary led, which can't tell
@@ -88,6 +106,8 @@ pub(super) enum Reigning {
     Move(usize, u64),
     /// A node is to give away all that it keeps; after so long it stays, ms.
     Drain(usize, u64),
+    /// A node is to end, and asks for leave; it is started anew after so long, ms.
+    Leave(usize, u64),
     /// A node more.
     Join,
     /// A collection comes, is emptied, or goes.
@@ -117,8 +137,11 @@ pub(super) enum Family {
     Lock,
     /// Values that are put by holders of a lock, and by those who were.
     Guarded,
-    /// Values that often expire soon. When, each node tells by its own clock: that one is not there says nothing.
+    /// Values that often expire soon, or within some 30 s. When, each node tells by its own clock: that one is not
+    /// there says nothing.
     Brief,
+    /// Values of class `cache`, of which one may be gone at any time.
+    Soft,
 }
 
 /// See the module.
@@ -128,6 +151,8 @@ pub(super) struct Plan {
     /// The herd's own warden reigns, over a store beside it, or one apart from all nodes.
     pub(super) reigns: bool,
     pub(super) is_embedded: bool,
+    /// What there is is of class `cache`: one copy, under the herd's own warden.
+    pub(super) evicts: bool,
     /// Nodes that come later.
     pub(super) newcomers: usize,
     /// Copies of each object.
@@ -193,10 +218,15 @@ impl Plan {
         });
         let mut reign = Random::new(seed ^ 0x3E1_6405);
         let drawn = reign.chance(50);
-        let reigns = cut.reigns.unwrap_or(drawn) && copies > 1;
-        if copies > 1 && !reigns {
-            Self::add_more(&mut faults, seed, nodes, &cut.without);
+        // Herds of class `cache` are run where they are asked for.
+        let reigns = cut.reigns.unwrap_or(drawn && copies > 1);
+        let evicts = reigns && copies == 1;
+        match copies {
+            1 if !reigns => Self::add_drains(&mut faults, seed, nodes, &cut.without),
+            _ if !reigns => Self::add_more(&mut faults, seed, nodes, &cut.without),
+            _ => {}
         }
+        faults.extend((!cut.without.contains(&CHANGES)).then_some((CHANGES_AFTER, Fault::Change)));
         let keys = 2 + random.below(4) as usize;
         let value_bytes = [60, 2_000, 20_000, LARGE_BYTES, 600_000][random.below(5) as usize];
         let look_ns = random.below(20_000);
@@ -204,8 +234,9 @@ impl Plan {
         let is_embedded = reign.chance(50);
         let newcomers = if reigns { 1 + reign.below(2) as usize } else { 0 };
         let mut lags: Vec<u64> = lags.into_iter().chain((0..newcomers).map(|_| reign.below(500))).collect();
-        if copies > 1 {
-            Self::add_unaware(&mut faults, &mut lags, seed, nodes, &cut.without);
+        if copies > 1 || evicts {
+            let lease_ms = if evicts { CACHE_LEASE_MS } else { LEASE_MS };
+            Self::add_unaware(&mut faults, &mut lags, (seed, lease_ms), nodes, &cut.without);
         }
         if reigns {
             Self::add_reign(&mut faults, seed, nodes, &cut.without);
@@ -217,7 +248,8 @@ impl Plan {
             reigns,
             is_embedded,
             newcomers,
-            readers: copies > 1 && !cut.without.contains(&READERS),
+            evicts,
+            readers: (copies > 1 || evicts) && !cut.without.contains(&READERS),
             brief: copies > 1 && !cut.without.contains(&BRIEF),
             copies,
             small,
@@ -230,6 +262,13 @@ impl Plan {
             look_ns,
             values: 0,
         }
+    }
+
+    /// What moves where one copy is kept.
+    fn add_drains(faults: &mut Vec<(usize, Fault)>, seed: u64, nodes: usize, without: &[usize]) {
+        Self::more(faults, Random::new(seed ^ 0xA1_0E04), DRAINS_ALONE, without, |random, _| {
+            Fault::Drain(random.below(nodes as u64) as usize, 2_000 + random.below(8_000))
+        });
     }
 
     fn add_more(faults: &mut Vec<(usize, Fault)>, seed: u64, nodes: usize, without: &[usize]) {
@@ -251,13 +290,19 @@ impl Plan {
 
     /// Nodes that do not hear that others decide. Often the wardens' clocks are the fastest, and those of all others as
     /// slow as leases allow.
-    fn add_unaware(faults: &mut Vec<(usize, Fault)>, lags: &mut [u64], seed: u64, nodes: usize, without: &[usize]) {
+    fn add_unaware(
+        faults: &mut Vec<(usize, Fault)>,
+        lags: &mut [u64],
+        (seed, lease_ms): (u64, u64),
+        nodes: usize,
+        without: &[usize],
+    ) {
         let mut random = Random::new(seed ^ 0x51_A1E5);
         if random.chance(50) && !without.contains(&APART) {
             lags.iter_mut().enumerate().for_each(|(at, lag)| *lag = if at < 2 { 0 } else { 500 });
         }
         Self::more(faults, random, UNAWARE, without, |random, _| {
-            let (one, ms) = (random.below(nodes as u64) as usize, LEASE_MS + 200 + random.below(2 * LEASE_MS));
+            let (one, ms) = (random.below(nodes as u64) as usize, lease_ms + 200 + random.below(2 * lease_ms));
             match random.below(2) {
                 0 => Fault::Stand(one, ms),
                 _ => Fault::Unheard(one, ms),
@@ -281,6 +326,9 @@ impl Plan {
         });
         Self::more(faults, Random::new(seed ^ 0xD4_A145), DRAINS, without, |random, _| {
             Fault::Reign(Reigning::Drain(random.below(nodes as u64) as usize, 200 + random.below(1_500)))
+        });
+        Self::more(faults, Random::new(seed ^ 0x1E_A7E5), LEAVES, without, |random, _| {
+            Fault::Reign(Reigning::Leave(random.below(nodes as u64) as usize, random.size(4_000)))
         });
         Self::more(faults, Random::new(seed ^ 0x4E_161E), REIGN, without, |random, number| {
             let one = random.below(nodes as u64) as usize;
@@ -335,12 +383,50 @@ impl Plan {
 
     /// An object, its name and what is asked of such.
     pub(super) fn key(&mut self) -> (usize, Family) {
+        if self.evicts {
+            return (self.soft_key(), Family::Soft);
+        }
         const FAMILIES: [Family; 7] =
             [Family::Value, Family::Value, Family::Text, Family::Count, Family::Lock, Family::Guarded, Family::Brief];
         let families = FAMILIES.len() - usize::from(!self.brief);
         let family = self.random.below(families as u64) as usize;
         let keys = if family < 3 { self.keys } else { self.keys.min(2) };
         (family * 16 + self.random.below(keys as u64) as usize, FAMILIES[family])
+    }
+
+    /// An object whose values are put.
+    pub(super) fn value_key(&mut self) -> usize {
+        if self.evicts {
+            return self.soft_key();
+        }
+        let family = self.random.below(2) as usize;
+        family * 16 + self.random.below(self.keys as u64) as usize
+    }
+
+    /// They are more than of other families, as each group is to have some.
+    fn soft_key(&mut self) -> usize {
+        SOFT * 16 + self.random.below(16) as usize
+    }
+
+    /// The objects of class `cache`.
+    pub(super) fn soft_keys(&self) -> std::ops::Range<usize> {
+        if self.evicts { SOFT * 16..(SOFT + 1) * 16 } else { 0..0 }
+    }
+
+    /// A put of a small value, whatever is there.
+    pub(super) fn small_put(&mut self) -> Ask {
+        Ask::Put { value: self.value(60), when: When::Always }
+    }
+
+    /// Whether a client that has nothing open asks for something now: for what is of class `cache` seldom, as leases of
+    /// that last long.
+    pub(super) fn asks_now(&mut self) -> bool {
+        !self.evicts || self.random.chance(SOFT_ASKS)
+    }
+
+    /// Whether it says nothing of an object that it is not there.
+    pub(super) fn may_go(key: usize) -> bool {
+        Self::is_brief(key) || key / 16 == SOFT
     }
 
     /// Whether an object is of those that soon expire.
@@ -372,6 +458,7 @@ impl Plan {
             (Family::Lock, 0..80) => Ask::Lock,
             (_, 0..35) => Ask::Get,
             (Family::Brief, _) => put(self.value(60), When::Always),
+            (Family::Soft, _) => put(self.value(most), When::Always),
             (Family::Guarded, _) => match grant {
                 Some(grant) => Ask::Guarded { value: self.value(60), grant },
                 None => Ask::Get,

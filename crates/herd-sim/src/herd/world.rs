@@ -3,17 +3,24 @@
 //! Who makes the maps is the test itself (`maps.rs`) or, with half of the seeds of which others keep copies, the herd's
 //! own warden (`reign.rs`, `office.rs`). Each node hears of a map at a time of its own, from there or over a link.
 //!
-//! * `faults.rs`: what goes wrong. `readers.rs`: who reads where that matters. `calm.rs`: the end of a run.
+//! * `faults.rs`: what goes wrong. `leave.rs`: nodes that end in good order. `readers.rs`: who reads where that
+//!   matters. `caches.rs`: who answers for what is of class `cache`. `changes.rs`: what
+//!   one map changes of the one before. `calm.rs`: the end of a run.
 
+mod caches;
 mod calm;
+mod changes;
 mod faults;
+mod leave;
 mod maps;
 mod office;
 mod readers;
 mod reign;
 
-use super::client::{Client, History, name};
-use super::machine::{Machine, Make, first_map};
+pub(super) use changes::RECONFIGURED;
+
+use super::client::{Client, History, key_of, name};
+use super::machine::{Machine, Make, first_map, node};
 use super::plan::{Cut, Plan};
 use faults::Trap;
 use herd_core::place::{GroupId, Map, NodeId};
@@ -45,7 +52,12 @@ const WARDEN: usize = 0;
 const WARDEN_MS: u64 = 3_000;
 
 /// What happens seldom, as it is counted: a run tells nothing of what never happens in it.
-pub(super) const RARE: [&str; 20] = [
+pub(super) const RARE: [&str; 25] = [
+    RECONFIGURED,
+    readers::PUT,
+    leave::LEFT,
+    leave::LEFT_PENDING,
+    reign::HEARD_LATE,
     CRASHED,
     REFUSED,
     TAKEN_OVER,
@@ -137,7 +149,7 @@ pub(super) struct World<S: Service> {
     /// What was dialed and refused, or is not answered.
     alone: Vec<(At, Peer)>,
     paths: BTreeMap<(usize, usize), Path>,
-    /// Until when a machine hears of no map from the test, ns.
+    /// Until when a machine hears of no map from the test, or from a warden elsewhere, ns.
     deaf: Vec<u64>,
     /// The readers come after the others.
     clients: Vec<Client>,
@@ -148,6 +160,8 @@ pub(super) struct World<S: Service> {
     map: Arc<Map>,
     /// With the time from which on each may be done, ns.
     tasks: Vec<(u64, Task)>,
+    /// When it is looked at what moves, ns.
+    moves_ns: u64,
     /// When a machine hears of the map, ns.
     news: Vec<u64>,
     /// The herd's own warden; `None`: the test is it.
@@ -158,6 +172,8 @@ pub(super) struct World<S: Service> {
     slots: BTreeMap<usize, usize>,
     /// Faults that wait for their moment.
     traps: Vec<Trap>,
+    /// Who had each group of class `cache` last, by number.
+    had: BTreeMap<usize, NodeId>,
     /// Who acted as the primary of a group, by epoch.
     acts: BTreeMap<(GroupId, u32), usize>,
     /// What is wrong, as soon as it is seen.
@@ -199,11 +215,13 @@ impl<S: Service> World<S> {
             plan_of_all: map.clone(),
             map,
             tasks: Vec::new(),
+            moves_ns: 0,
             news: vec![0; all],
             reign,
             begun: 0,
             slots: BTreeMap::new(),
             traps: Vec::new(),
+            had: BTreeMap::new(),
             acts: BTreeMap::new(),
             wrong: None,
             quiet: false,
@@ -266,7 +284,7 @@ impl<S: Service> World<S> {
     /// The node of a machine, in its present life.
     fn start_node(&mut self, at: usize, pipes: Pipes, leases: Arc<Leases>) {
         let memory_bytes = if self.plan.small == Some(at) { SMALL_MEMORY_BYTES } else { MEMORY_BYTES };
-        let machine = Machine::start(self.make, (at, self.lives[at]), memory_bytes, pipes, leases);
+        let machine = Machine::start(self.make, (at, self.lives[at]), (memory_bytes, self.plan.evicts), pipes, leases);
         if self.plan.small == Some(at) && !self.quiet {
             machine.inside.leave_memory(Some(SMALL_FREE_BYTES + self.plan.value_bytes));
         }
@@ -295,12 +313,15 @@ impl<S: Service> World<S> {
         self.restart();
         if self.reign.is_some() {
             self.govern();
+            self.go_on_leaving();
         } else {
             self.hear_of_maps();
             self.judge_silence();
             self.reign();
+            self.go_on_moving();
         }
         self.bury();
+        self.see_caches();
         if let Some(wrong) = self.wrong.take() {
             return Err(wrong);
         }
@@ -425,10 +446,14 @@ impl<S: Service> World<S> {
         if self.clients[at].link.is_none() {
             self.connect(at);
         }
+        let waits = self.waits_for_change();
         let client = &mut self.clients[at];
         let Some((node, ..)) = &client.link else { return Ok(0) };
         let paused_ns = slept(&self.paused[*node], now_ns);
         if client.is_idle() {
+            if waits || !self.plan.asks_now() {
+                return client.exchange(&mut self.plan, &mut self.history, now_ns);
+            }
             if self.plan.random.chance(4) {
                 client.lost(&mut self.history);
                 return Ok(0);

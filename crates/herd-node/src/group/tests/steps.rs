@@ -268,6 +268,43 @@ fn a_request_that_is_asked_again_is_answered_and_not_done_twice() {
     herd.check_equal();
 }
 
+/// A node that was alone noted nothing of what it did: what it was asked then it does not do again when others come.
+#[test]
+fn a_request_of_when_its_node_was_alone_is_not_done_again_in_a_group() {
+    let mut herd = Herd::new(2, 1);
+    let add = Method::Memcached(herd_core::method::memcached::Method::Arith { delta: 5, decrement: false });
+    let add = Op::new(Action::Execute(add), MOST);
+    let (alone, to) = (herd.map.epoch, herd.primary(b"n"));
+    herd.change_map(|draft| {
+        for group in &mut draft.spreads[0].groups {
+            let other = (1..=2).map(node).find(|id| Some(*id) != group.primary).expect("one of two is");
+            group.others.push(Member { node: other, standing: Standing::Syncing, since: 0 });
+        }
+    });
+    herd.tell_map();
+    put(&mut herd, b"n", b"10");
+    let ask = |herd: &mut Herd, id: u64, first_epoch| {
+        let number = herd.begin_as(to, b"n", &add, (id, first_epoch));
+        herd.settle();
+        herd.told(number).expect("ended").map(|done| text(done.answer)).map_err(|error| error.kind)
+    };
+    // Who asked under this map may have come before the node had it.
+    for (id, first_epoch) in [(1 << 40, alone), (1 << 41, herd.map.epoch)] {
+        assert_eq!(ask(&mut herd, id, first_epoch), Err(ErrorKind::OutcomeUnknown));
+    }
+    assert_eq!(ask(&mut herd, 1 << 42, 0), Ok(b"15".to_vec()), "nobody may have done it");
+    assert_eq!(ask(&mut herd, 1 << 42, alone), Ok(b"15".to_vec()), "it is noted");
+    let wants = herd.wants();
+    herd.change_map(|draft| {
+        let epochs: Vec<u32> = draft.spreads[0].groups.iter().map(|group| group.epoch).collect();
+        wants.iter().for_each(|(id, want)| assert!(draft.grant(*id, epochs[usize::from(id.number)], *want)));
+    });
+    herd.tell_map();
+    let epoch = herd.map.epoch;
+    assert_eq!(ask(&mut herd, 1 << 43, epoch), Ok(b"20".to_vec()), "the node had asked for that map");
+    assert_eq!(ask(&mut herd, 1 << 44, epoch - 1), Err(ErrorKind::OutcomeUnknown));
+}
+
 /// Its link was lost while it stood in line, and it comes once more: both are decided together.
 #[test]
 fn a_request_that_stands_in_line_twice_is_done_once() {

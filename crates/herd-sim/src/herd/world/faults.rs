@@ -2,10 +2,13 @@
 
 use super::super::check::{Answer, Ask, Op};
 use super::super::machine::node;
-use super::super::plan::Fault;
+use super::super::plan::{Fault, Reigning};
 use super::super::warden;
 use super::*;
 use herd_core::place::Standing;
+
+/// Operations that are kept back for when groups change.
+const LAST_OPS: usize = 60;
 
 /// A fault that waits for its moment.
 pub(super) enum Trap {
@@ -23,6 +26,8 @@ pub(super) enum Trap {
     Move(u64),
     /// The time has come, ns, for a node that drains to stay.
     Stay(usize, u64),
+    /// The time has come, ns, to change groups if none were changed while clients asked.
+    Change(u64),
 }
 
 impl<S: Service> World<S> {
@@ -86,6 +91,11 @@ impl<S: Service> World<S> {
                 self.next_map(|draft| draft.nodes[at].memory_bytes += 1);
             }
             Fault::Depose(at) => self.depose(at),
+            Fault::Drain(at, ms) => {
+                self.later(Task::Drain(at, false));
+                self.tasks.push((until(ms), Task::Drain(at, true)));
+            }
+            Fault::Change => self.traps.push(Trap::Change(0)),
             Fault::Expel(at) => self.expel(at),
             Fault::Return(at) => self.traps.push(Trap::Return(at, self.lives[at])),
             Fault::Late(a, b, ms) => self.traps.push(Trap::Late(a.max(b), a.min(b), ms)),
@@ -119,9 +129,32 @@ impl<S: Service> World<S> {
                 Trap::LeadAgain(at, next, due_ns) if due_ns <= self.now_ns() => self.depose_for(at, next),
                 Trap::Move(due_ns) if due_ns <= self.now_ns() => self.move_store(),
                 Trap::Stay(at, due_ns) if due_ns <= self.now_ns() => self.drain(at, true),
-                Trap::Depose(..) | Trap::LeadAgain(..) | Trap::Move(..) | Trap::Stay(..) => self.traps.push(trap),
+                Trap::Change(due_ns) if due_ns <= self.now_ns() => self.change_something(),
+                Trap::Change(..) | Trap::Depose(..) | Trap::LeadAgain(..) | Trap::Move(..) | Trap::Stay(..) => {
+                    self.traps.push(trap)
+                }
             }
         }
+    }
+
+    /// Whether clients leave time for that: little is left to be asked, and no group was changed.
+    pub(super) fn waits_for_change(&mut self) -> bool {
+        let is_late = self.history.asked + LAST_OPS > self.plan.ops;
+        is_late && self.traps.iter().any(|trap| matches!(trap, Trap::Change(_))) && self.plan.random.chance(98)
+    }
+
+    /// Groups are changed, if none were so far while clients asked: no run goes without.
+    fn change_something(&mut self) {
+        if self.counts.contains_key(RECONFIGURED) {
+            return;
+        }
+        let at = self.plan.random.below(self.plan.nodes as u64) as usize;
+        match (self.reign.is_some(), self.plan.copies) {
+            (true, _) => self.fail_reign(Reigning::Drain(at, 500)),
+            (_, 1) => self.drain_alone(at, true),
+            _ => self.depose(at),
+        }
+        self.traps.push(Trap::Change(self.now_ns() + 100_000_000));
     }
 
     pub(super) fn be_late(&mut self, from: usize, to: usize, ms: u64) {
@@ -267,7 +300,7 @@ impl<S: Service> World<S> {
             Some(_) => warden::may_go(&self.map, node(at), |id| self.is_alive(id)),
             None => warden::may_go(&self.map, node(at), self.living()),
         };
-        if self.machines[at].is_none() || (copied && !may_go()) {
+        if self.machines[at].is_none() || !may_go() {
             return;
         }
         self.count_pendings(at, CRASHED);
@@ -276,6 +309,7 @@ impl<S: Service> World<S> {
         self.count("crashes");
         if self.reign.is_some() {
             self.note_death(at);
+            self.witness(at);
             self.end_process(at);
         } else if copied {
             self.later(Task::Remove(at, self.lives[at]));

@@ -6,6 +6,9 @@ use super::*;
 use herd_core::place::{Draft, Node, NodeState};
 use herd_core::replica::Want;
 
+/// How often it is looked at what moves, ms.
+const MOVES_MS: u64 = 150;
+
 /// What the warden is about to do.
 pub(super) enum Task {
     /// Takes a node that died in that life of it out of its groups.
@@ -16,6 +19,8 @@ pub(super) enum Task {
     Grant(GroupId, u32, Want),
     /// Makes those backups who are joining.
     Seat,
+    /// Has a node give away what it keeps alone, or stay.
+    Drain(usize, bool),
 }
 
 impl<S: Service> World<S> {
@@ -80,6 +85,11 @@ impl<S: Service> World<S> {
         let removed: Vec<usize> = removed.collect();
         let back: Vec<Task> = removed.iter().map(|at| Task::BringBack(*at, lives[*at])).collect();
         back.into_iter().for_each(|task| self.later(task));
+        let drains = due.iter().filter_map(|task| match task {
+            Task::Drain(at, stays) => Some((*at, !stays)),
+            _ => None,
+        });
+        drains.collect::<Vec<_>>().into_iter().for_each(|(at, drains)| self.drain_alone(at, drains));
         self.next_map(|draft| {
             for task in due {
                 match task {
@@ -89,7 +99,7 @@ impl<S: Service> World<S> {
                     Task::BringBack(at, life) if lives[at] == life && living(node(at)) && !removed.contains(&at) => {
                         warden::bring_back(draft, node(at), &plan);
                     }
-                    Task::Remove(..) | Task::BringBack(..) => {}
+                    Task::Remove(..) | Task::BringBack(..) | Task::Drain(..) => {}
                     Task::Grant(group, epoch, want) => granted |= draft.grant(group, epoch, want),
                     Task::Seat => drop(draft.seat_joined()),
                 }
@@ -97,6 +107,29 @@ impl<S: Service> World<S> {
         });
         if granted {
             self.later(Task::Seat);
+        }
+    }
+
+    /// A node that lives is to give away all that it keeps, or stays: where one copy is kept.
+    pub(super) fn drain_alone(&mut self, at: usize, drains: bool) {
+        if self.plan.copies == 1 && self.machines[at].is_some() {
+            self.next_map(|draft| draft.drain(node(at), drains));
+        }
+    }
+
+    /// What nodes keep alone goes from one to the other, where that is wanted.
+    pub(super) fn go_on_moving(&mut self) {
+        if self.plan.copies > 1 || self.moves_ns > self.now_ns() {
+            return;
+        }
+        self.moves_ns = self.now_ns() + MOVES_MS * 1_000_000;
+        let living = self.living();
+        let epoch = |machine: &Option<Machine<S>>| machine.as_ref()?.map.as_ref().map(|map| map.epoch);
+        let epochs: Vec<Option<u32>> = self.machines.iter().map(epoch).collect();
+        let has = |id: NodeId, epoch| epochs[id.0.get() as usize - 1].is_some_and(|its| its >= epoch);
+        let go_on = |draft: &mut Draft| draft.end_moves(has, &living) | draft.begin_moves(|_, id| living(id), false);
+        if self.map.is_moving() && go_on(&mut Draft::clone(&self.map)) {
+            self.next_map(|draft| _ = go_on(draft));
         }
     }
 
@@ -123,7 +156,9 @@ impl<S: Service> World<S> {
         if self.clients.iter().any(Client::has_large) {
             self.count(UNDER_WAY);
         }
-        self.map = Arc::new(self.map.next(change).expect("a valid map"));
+        let next = Arc::new(self.map.next(change).expect("a valid map"));
+        let old = std::mem::replace(&mut self.map, next);
+        self.count_changes(&old);
         let now_ns = self.now_ns();
         for at in 0..self.news.len() {
             self.news[at] = now_ns + self.plan.random.size(2_000) * 1_000_000;

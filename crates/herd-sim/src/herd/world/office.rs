@@ -6,6 +6,7 @@ use super::reign::{Reign, STORE_GONE};
 use super::*;
 use herd_core::control::{ControlError, Outcome, Term};
 use herd_core::limits::WARDEN_TICK_MS;
+use herd_core::place::Life;
 use herd_core::warden::{Answer, Ask, Birth, Call, Config, Order, Refusal, Reply, Warden};
 use herd_node::Leases;
 use std::collections::VecDeque;
@@ -29,6 +30,8 @@ pub(super) struct Office {
     tickets: u64,
     /// Who asked to be let in, and which process of it.
     pub(super) joins: BTreeMap<u64, (usize, [u8; 16])>,
+    /// Who asked for leave.
+    pub(super) leaves: BTreeMap<u64, Life>,
     /// The map that was pushed last.
     pub(super) pushed: Option<(Arc<Map>, bool)>,
     /// The term in which it was in office last.
@@ -40,7 +43,7 @@ impl Office {
         let config = Config { name: name.clone(), protocol: herd_core::wire::LINK_PROTOCOL.into(), lasts: true, birth };
         let (warden, start_ns) = (Warden::new(config), leases.now_ns());
         let (call, orders, ticked_ms, asks, joins, pushed) = <_>::default();
-        let (is_behind, tickets, term) = <_>::default();
+        let (is_behind, tickets, leaves, term) = <_>::default();
         Self {
             at,
             name,
@@ -54,6 +57,7 @@ impl Office {
             asks,
             tickets,
             joins,
+            leaves,
             pushed,
             term,
         }
@@ -166,6 +170,10 @@ impl<S: Service> World<S> {
     /// A request was answered. Who is in starts to be a node.
     fn told(&mut self, reign: &mut Reign, number: usize, ticket: u64, answer: Result<Answer, Refusal>) {
         let office = &mut reign.offices[number];
+        if let Some(life) = office.leaves.remove(&ticket) {
+            let from = office.at;
+            return self.told_of_leave(reign, from, life, &answer);
+        }
         let asker = office.joins.remove(&ticket);
         if let (Some((at, process)), Ok(Answer::Joined(joined))) = (asker, answer) {
             let (from, pushed) = (office.at, office.pushed.clone());

@@ -5,14 +5,16 @@ use super::super::check::{Answer, Ask as Asked, Op};
 use super::super::control::Store;
 use super::super::machine::{HERD, node};
 use super::super::plan::Reigning;
+use super::leave::Leaving;
 use super::office::Office;
 use super::*;
 use crate::random::Random;
 use herd_core::collection::Spec;
 use herd_core::control::Term;
-use herd_core::place::{Group, NodeState};
+use herd_core::place::{Group, Life, NodeState};
 use herd_core::warden::{Ask, Birth, Create, Identity, Join, Joined};
 use herd_node::Leases;
+use std::collections::BTreeSet;
 
 /// How long somebody who was not answered waits before it asks again, ms.
 const AGAIN_MS: u64 = 500;
@@ -24,6 +26,7 @@ const BEGINS_MS: u64 = 30_000;
 pub(super) const DIED: &str = "wardens that died";
 pub(super) const PAUSED: &str = "wardens paused for longer than their term";
 pub(super) const APART: &str = "nodes that do not hear the warden";
+pub(super) const HEARD_LATE: &str = "nodes that led something and hear late that others do";
 pub(super) const LEAD_MOVED: &str = "leads that moved with a copy, while clients asked";
 pub(super) const MOVED: &str = "stores that went on somewhere else";
 pub(super) const STORE_GONE: &str = "stores gone while a change was under way";
@@ -35,7 +38,10 @@ pub(super) struct Reign {
     pub(super) store: Store,
     pub(super) offices: Vec<Office>,
     starting: BTreeMap<usize, Starting>,
-    random: Random,
+    /// Nodes that are about to end, and when which ends are told.
+    pub(super) leaving: BTreeMap<usize, Leaving>,
+    pub(super) obituaries: Vec<(u64, Life)>,
+    pub(super) random: Random,
     /// Processes so far.
     processes: u64,
     asked_ns: u64,
@@ -66,8 +72,10 @@ struct Letter {
 impl Reign {
     pub(super) fn new(seed: u64, is_embedded: bool) -> Self {
         let (offices, starting, letters, deaths) = <_>::default();
+        let (leaving, obituaries) = <_>::default();
         let (store, random) = (Store::new(seed, is_embedded), Random::new(seed ^ 0x4E1_6401));
-        Self { store, offices, starting, random, processes: 0, asked_ns: 0, letters, term: 0, deaths }
+        let (processes, asked_ns, term) = (0, 0, 0);
+        Self { store, offices, starting, leaving, obituaries, random, processes, asked_ns, letters, term, deaths }
     }
 
     /// Somebody asks all wardens, whose answer nobody waits for.
@@ -130,8 +138,8 @@ impl<S: Service> World<S> {
                 hash_key: [7; 16],
                 epoch: 1,
                 protocol_min: herd_core::wire::LINK_PROTOCOL_LEAST.into(),
-                evict: false,
-                copies: Some(copies),
+                evict: self.plan.evicts,
+                copies: Some(copies).filter(|_| !self.plan.evicts),
             };
             let name = format!("n{} process {}", at + 1, reign.processes);
             reign.offices.push(Office::new(at, name, Some(birth).filter(|_| at == 0), leases.clone()));
@@ -150,12 +158,13 @@ impl<S: Service> World<S> {
         (0..reign.offices.len()).for_each(|number| self.drive(&mut reign, number));
         self.ask_to_join(&mut reign);
         self.tell(&mut reign);
+        self.tell_of_ends(&mut reign);
         self.deliver(&mut reign);
         self.reign = Some(reign);
     }
 
     /// Whether something said by one machine is heard by the other now.
-    fn hears(&mut self, a: usize, b: usize) -> bool {
+    pub(super) fn hears(&mut self, a: usize, b: usize) -> bool {
         let (now_ns, path) = (self.now_ns(), *self.path(a, b));
         a == b || path.cut_ns.max(path.silent_ns) <= now_ns
     }
@@ -176,9 +185,11 @@ impl<S: Service> World<S> {
         let wardens = reign.offices.len() as u64;
         for (at, process) in due.into_iter().filter(|_| wardens > 0) {
             let number = reign.random.below(wardens) as usize;
-            if self.paused[at].0 <= now_ns && self.hears(at, reign.offices[number].at) {
+            let to = reign.offices[number].at;
+            // It is proved who asks, with words that go both ways: so nobody asks who stands still.
+            if self.paused[at].0.max(self.paused[to].0) <= now_ns && self.hears(at, to) {
                 let office = &mut reign.offices[number];
-                let ticket = office.ask(Ask::Join(join(at, process)));
+                let ticket = office.ask(Ask::Join(Join { evict: self.plan.evicts, ..join(at, process) }));
                 office.joins.insert(ticket, (at, process));
             }
         }
@@ -196,7 +207,13 @@ impl<S: Service> World<S> {
         let is_it = reign.starting.get(&at).is_some_and(|it| it.process == process);
         let Some((map, held)) = pushed.filter(|_| is_it && self.hears(at, from)) else { return };
         let Some(Starting { pipes, leases, .. }) = reign.starting.remove(&at) else { return };
-        assert_eq!(joined.node, node(at), "numbers are given in turn");
+        if joined.node != node(at) {
+            let is_known = |(map, _): &(Arc<Map>, bool)| map.node(node(at)).is_some();
+            assert!(!reign.store.map.as_ref().is_some_and(is_known), "a node of the map joins as another one");
+            // It had drained, and was forgotten when it ended.
+            self.is_over = true;
+            return;
+        }
         if self.any_pending() {
             self.count(JOINED_AMID);
         }
@@ -256,7 +273,8 @@ impl<S: Service> World<S> {
     fn deliver(&mut self, reign: &mut Reign) {
         let now_ns = self.now_ns();
         for letter in std::mem::take(&mut reign.letters) {
-            let hears = self.paused[letter.to].0 <= now_ns && self.hears(letter.from, letter.to);
+            let is_deaf = letter.to != letter.from && self.deaf[letter.to] > now_ns;
+            let hears = !is_deaf && self.paused[letter.to].0 <= now_ns && self.hears(letter.from, letter.to);
             match &mut self.machines[letter.to] {
                 _ if letter.due_ns > now_ns || !hears => reign.letters.push(letter),
                 Some(machine) => _ = machine.take(&letter.map, letter.held),
@@ -276,7 +294,10 @@ impl<S: Service> World<S> {
             self.count(SECOND);
         }
         reign.term = map.term;
+        self.count_changes(&old);
+        self.hear_late(reign, &old);
         self.see_removals(&old);
+        self.see_new_homes();
         self.see_moves(&old);
         self.see_forgotten(&old);
         self.see_losses(reign, &old);
@@ -293,11 +314,29 @@ impl<S: Service> World<S> {
         let Some((before, now)) = old.spreads.first().zip(self.map.spreads.first()) else { return };
         let copies = usize::from(now.copies);
         let moves = |(before, now): &(&Group, &Group)| {
-            let is_there = |id| self.map.node(id).is_some_and(|node| node.state != NodeState::Down);
+            let is_there =
+                |id| self.map.node(id).is_some_and(|node| matches!(node.state, NodeState::Up | NodeState::Draining));
             before.copies() > copies && before.primary.is_some_and(is_there) && now.primary != before.primary
         };
         if !self.quiet && before.groups.iter().zip(&now.groups).any(|both| moves(&both)) {
             self.count(LEAD_MOVED);
+        }
+    }
+
+    /// Who led something and does not any more often hears late of it.
+    fn hear_late(&mut self, reign: &mut Reign, old: &Map) {
+        let Some((before, now)) = old.spreads.first().zip(self.map.spreads.first()) else { return };
+        let both = before.groups.iter().zip(&now.groups);
+        let led = both.filter(|(before, now)| before.primary != now.primary).filter_map(|(before, _)| before.primary);
+        let led: BTreeSet<NodeId> = led.collect();
+        for id in led {
+            let at = id.0.get() as usize - 1;
+            let chance = if reign.leaving.contains_key(&at) { 15 } else { 50 };
+            if !self.quiet && self.machines[at].is_some() && reign.random.chance(chance) {
+                let ms = 300 + reign.random.below(1_000);
+                self.deaf[at] = self.deaf[at].max(self.now_ns() + ms * 1_000_000);
+                self.count(HEARD_LATE);
+            }
         }
     }
 
@@ -425,6 +464,7 @@ impl<S: Service> World<S> {
                 self.drain(at, false);
                 self.traps.push(Trap::Stay(at, until(ms)));
             }
+            (Reigning::Leave(at, ms), _) => self.leave(at, ms),
             (Reigning::Join, _) if self.begun < self.machines.len() && self.machines[self.begun - 1].is_some() => {
                 self.begin_process(self.begun);
             }
