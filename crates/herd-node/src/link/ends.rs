@@ -429,8 +429,8 @@ impl Ends {
         Err(LinkError { kind: LinkErrorKind::NotNow, text })
     }
 
-    /// Until when a link that comes up now lasts at most, as far as this end ends it. Of two that come up at once the one stays that is dialed as
-    /// always.
+    /// Until when a link that comes up now lasts at most, as far as this end ends it. Of two that come up at once the
+    /// one stays that is dialed as always.
     fn lasts(&self, peer: &Peer, side: Side, now_ms: u64) -> Result<Option<u64>, LinkError> {
         let Some(hub) = self.hub() else { return Ok(None) };
         let is_asked = (side == Side::Dialer) == (hub.me.node < peer.node);
