@@ -517,9 +517,14 @@ pub const WARDEN_HEARS_MS: u64 = 3_000;
 /// known to have ended, and that kept nothing any more, is forgotten at once.
 pub const FORGET_AFTER_MS: u64 = 60_000;
 
-/// How often a node that has no link to any other asks those of higher numbers, which dial it and not the other way
-/// round, whether the herd goes on without it: seldomer than they dial it if it does not.
+/// How often a node asks those of higher numbers to which it has no link, which dial it and not the other way round,
+/// whether the herd goes on without it, or has not heard where it is: seldomer than they dial it. It begins once they
+/// had the time to dial it themselves.
 pub const ASK_AROUND_MS: u64 = 3 * LINK_REDIAL_MAX_MS;
+
+/// How long a link that the node of the lower number dialed lasts at most: so long has the map to come that tells where
+/// that node is. It joins one loop to one, and nothing else may come to depend on it.
+pub const LINK_ASKED_MAX_MS: u64 = 5_000;
 
 /// How long a process that the herd goes on without, as other nodes say, and that has no link to any, waits for that to
 /// change before it ends.

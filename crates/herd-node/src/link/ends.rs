@@ -8,7 +8,8 @@ use super::push::{Pushed, Staged};
 use super::{Came, Hub, LinkLost, NoLink, Note, verbs};
 use crate::context::Context;
 use herd_core::limits::{
-    ASK_AROUND_MS, LINK_BYTES_MAX, LINK_OPS_MAX, LINK_PART, LINK_ROOM_MIN_BYTES, STALLED_TIMEOUT_MS,
+    ASK_AROUND_MS, LINK_ASKED_MAX_MS, LINK_BYTES_MAX, LINK_OPS_MAX, LINK_PART, LINK_REDIAL_MAX_MS, LINK_ROOM_MIN_BYTES,
+    STALLED_TIMEOUT_MS,
 };
 use herd_core::place::NodeId;
 use herd_core::wire::{
@@ -37,7 +38,7 @@ pub(crate) struct Ends {
     gone_ms: BTreeMap<Target, u64>,
     /// When [`super::alarm`] has something to do, unless there is a new map.
     due_ms: u64,
-    /// When it is asked around whether the herd goes on without this process; `None`: it has links.
+    /// When those are asked that should dial this node; `None`: all have.
     around_ms: Option<u64>,
     /// Ends with something to say.
     pub(super) ready: Vec<Ticket>,
@@ -67,6 +68,8 @@ pub(super) struct End {
     pub(super) beats: Beats,
     /// Since when a beat is not answered.
     unanswered_ms: Option<u64>,
+    /// Until when it lasts at most, if the other node dialed, which has the lower number.
+    until_ms: Option<u64>,
     /// Makes the connection speak.
     pub(super) ticket: Ticket,
     /// What it is to say with the next turn.
@@ -88,6 +91,7 @@ impl End {
             room_bytes,
             beats: Beats::new(now_ms),
             unanswered_ms: None,
+            until_ms: None,
             ticket,
             unsent: Vec::new(),
             pending_bytes: 0,
@@ -149,6 +153,11 @@ impl End {
         }
     }
 
+    /// Whether it is needed no more: a node of a lower number dialed, and what it had to tell is known.
+    fn has_told(&self, view: Option<&View>) -> bool {
+        self.until_ms.is_some() && !hub::is_news(view, &self.peer)
+    }
+
     /// A beat was answered.
     pub(super) fn beat_answered(&mut self) {
         self.unanswered_ms = None;
@@ -156,8 +165,9 @@ impl End {
 
     /// What is due now. An end whose other one sends and never reads is lost as well.
     fn poll(&mut self, now_ms: u64) -> Beat {
-        match self.unanswered_ms {
-            Some(since_ms) if now_ms >= since_ms + STALLED_TIMEOUT_MS => Beat::Lost,
+        let answered_by_ms = self.unanswered_ms.map(|since_ms| since_ms + STALLED_TIMEOUT_MS);
+        match [answered_by_ms, self.until_ms].into_iter().flatten().min() {
+            Some(until_ms) if now_ms >= until_ms => Beat::Lost,
             _ => self.beats.poll(now_ms),
         }
     }
@@ -404,9 +414,37 @@ impl Ends {
         // Who has no link to anybody asks so, too, whether the herd goes on without it.
         hub::check(self.view.as_deref(), accepting.claimed())?;
         if theirs < own {
-            return refuse(format!("node {} dials node {}, not the other way round", own.0, theirs.0));
+            self.check_asked(hub, accepting.claimed())?;
         }
         Ok((accepting, self.links.begin()))
+    }
+
+    /// Whether this node, which is the one to dial, takes a link that a node of a lower number dials: only where it has
+    /// none, and could not know where to dial.
+    fn check_asked(&self, hub: &Hub, peer: &Peer) -> Result<(), LinkError> {
+        if peer.link == 0 && hub::is_news(self.view.as_deref(), peer) && !hub.is_linked(peer.node) {
+            return Ok(());
+        }
+        let text = format!("node {} dials node {}, not the other way round", hub.me.node.0, peer.node.0);
+        Err(LinkError { kind: LinkErrorKind::NotNow, text })
+    }
+
+    /// Until when a link that comes up now lasts at most, as far as this end ends it. Of two that come up at once the
+    /// one stays that is dialed as always.
+    fn lasts(&self, peer: &Peer, side: Side, now_ms: u64) -> Result<Option<u64>, LinkError> {
+        let Some(hub) = self.hub() else { return Ok(None) };
+        let is_asked = (side == Side::Dialer) == (hub.me.node < peer.node);
+        if !is_asked {
+            return Ok(None);
+        }
+        match side {
+            Side::Acceptor => self.check_asked(hub, peer).map(|()| Some(now_ms + LINK_ASKED_MAX_MS)),
+            Side::Dialer if hub.is_linked(peer.node) => {
+                let text = format!("node {} has dialed by itself", peer.node.0);
+                Err(LinkError { kind: LinkErrorKind::NotNow, text })
+            }
+            Side::Dialer => Ok(None),
+        }
     }
 
     /// The loop a link belongs to, if it is another one.
@@ -424,9 +462,11 @@ impl Ends {
         now_ms: u64,
     ) -> Result<(LinkId, Vec<Note>), LinkError> {
         hub::check(self.view.as_deref(), peer)?;
+        let until_ms = self.lasts(peer, side, now_ms)?;
         let id = self.links.renew(peer, begun)?;
         let lost = self.sweep(now_ms);
         let mut end = End::new(id, *peer, side, (ticket, self.room_bytes), now_ms);
+        end.until_ms = until_ms;
         end.beat(self.mark(), now_ms, self.lease_now_ns());
         self.due_ms = self.due_ms.min(end.beats.due_ms());
         self.ends.insert(of(id), end);
@@ -449,8 +489,8 @@ impl Ends {
         self.changes.push(Change::Down(id));
         self.hub().into_iter().for_each(|hub| hub.linked(id.node, false));
         self.peers.lost(of(id), now_ms);
-        // Where it was the last one there is something to plan.
-        self.due_ms = self.due_ms.min(if self.ends.is_empty() { now_ms } else { self.peers.due_ms() });
+        // It is to be planned when that node is asked, if it does not dial.
+        self.due_ms = self.due_ms.min(if id.link == 0 { now_ms } else { self.peers.due_ms() });
         end.asker.notes().map(|(_, note)| *note).collect()
     }
 
@@ -506,7 +546,7 @@ impl Ends {
         let Some(hub) = self.hub.as_ref().filter(|hub| hub.changes() != self.seen) else { return Vec::new() };
         self.seen = hub.changes();
         let view = hub.view();
-        let gone = |end: &End| hub::check(view.as_deref(), &end.peer).is_err();
+        let gone = |end: &End| hub::check(view.as_deref(), &end.peer).is_err() || end.has_told(view.as_deref());
         let gone: Vec<LinkId> = self.ends.values().filter(|end| gone(end)).map(|end| end.id).collect();
         let lost = gone.into_iter().flat_map(|id| self.close(id, now_ms)).collect();
         self.peers.adopt(view.as_ref().map_or(&BTreeMap::new(), |view| &view.addresses), now_ms);
@@ -541,26 +581,24 @@ impl Ends {
         }
     }
 
-    /// The nodes to be asked, by one loop, while this node has no link to any: those of higher numbers, which dial and
-    /// are not dialed. One that goes on without this process says so; else it refuses the link.
+    /// The nodes to be asked, by the loop of link 0: those of higher numbers, which dial and are not dialed, to which
+    /// there is no link. One that goes on without this process says so, and one that has not heard where it is takes
+    /// the link; else it refuses.
     pub(super) fn ask_around(&mut self, now_ms: u64) -> Vec<(Target, SocketAddr)> {
         let Some((hub, view)) = self.hub.as_ref().zip(self.view.as_ref()) else { return Vec::new() };
-        if self.number != 0 || !self.ends.is_empty() || view.higher.is_empty() {
+        let target = |node: &NodeId| Target { node: *node, link: 0 };
+        let is_alone = |node: &NodeId| !self.ends.contains_key(&target(node));
+        if self.number != 0 || !view.higher.keys().any(is_alone) {
             self.around_ms = None;
             return Vec::new();
         }
-        let due_ms = *self.around_ms.get_or_insert(now_ms + ASK_AROUND_MS);
+        let due_ms = *self.around_ms.get_or_insert(now_ms + LINK_REDIAL_MAX_MS);
         if now_ms < due_ms {
             return Vec::new();
         }
         self.around_ms = Some(now_ms + ASK_AROUND_MS);
-        if !hub.links().is_empty() {
-            return Vec::new();
-        }
-        let first = |(node, addresses): (&NodeId, &Vec<SocketAddr>)| {
-            addresses.first().map(|to| (Target { node: *node, link: 0 }, *to))
-        };
-        view.higher.iter().filter_map(first).collect()
+        let alone = view.higher.iter().filter(|(node, _)| is_alone(node) && !hub.is_linked(**node));
+        alone.filter_map(|(node, addresses)| Some((target(node), *addresses.first()?))).collect()
     }
 
     /// Reckons when there is something to do next.
@@ -625,6 +663,37 @@ mod tests {
         // The old connections are closed, which means nothing any more.
         assert_eq!((ends.close(first, 9_060), ends.close(second, 9_060)), (vec![], vec![]));
         assert_eq!((ends.ends.len(), dialed(&mut ends, 99_000)), (1, vec![]));
+    }
+
+    #[test]
+    fn of_two_links_that_come_up_at_once_the_one_stays_that_is_dialed_as_always() {
+        // At the node that was dialed by both: the link from below is too late, and before it is told.
+        let mut ends = dialing();
+        let peer = |ends: &Ends, number: u32, incarnation: u64| Peer {
+            node: node(number),
+            incarnation,
+            revision: 9,
+            ..ends.me(ends.hub().expect("a hub"), 0)
+        };
+        let ticket = Ticket { conn: 1, serial: 1 };
+        let first = peer(&ends, 1, 2);
+        let begun = [ends.links.begin(), ends.links.begin()];
+        let (below, _) = ends.up((&first, begun[0]), Side::Acceptor, ticket, 0).expect("it has a later map");
+        let (usual, _) = ends.up((&first, begun[1]), Side::Dialer, ticket, 0).expect("it is dialed");
+        assert_eq!([below, usual].map(|id| ends.is_current(id)), [false, true]);
+        let begun = ends.links.begin();
+        let late = ends.up((&first, begun), Side::Acceptor, ticket, 0).expect_err("there is one");
+        assert_eq!((late.kind, ends.is_current(usual)), (LinkErrorKind::NotNow, true));
+        // At the node that asked.
+        let hub = Hub::new(membership(1), Arc::new(Told::default()), Leases::new(Arc::new(|| 7)));
+        hub.adopt(Arc::new(map(2)), false);
+        let mut ends = Ends::new(Some(hub), 0, 1, 64 << 20);
+        ends.look(0);
+        let second = peer(&ends, 2, 1);
+        let begun = [ends.links.begin(), ends.links.begin()];
+        let (usual, _) = ends.up((&second, begun[0]), Side::Acceptor, ticket, 0).expect("it dials");
+        let late = ends.up((&second, begun[1]), Side::Dialer, ticket, 0).expect_err("there is one");
+        assert_eq!((late.kind, ends.is_current(usual)), (LinkErrorKind::NotNow, true));
     }
 
     #[test]

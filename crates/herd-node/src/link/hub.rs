@@ -288,3 +288,11 @@ pub(super) fn check(view: Option<&View>, peer: &Peer) -> Result<(), LinkError> {
         _ => Ok(()),
     }
 }
+
+/// Whether a node of a lower number may dial this one, which is the one to dial: its process is not in the map that is
+/// known here, and it has a later map, which may tell where it is now.
+pub(super) fn is_news(view: Option<&View>, peer: &Peer) -> bool {
+    let Some(view) = view else { return false };
+    let is_later = (peer.epoch, peer.revision) > (view.map.epoch, view.map.revision);
+    is_later && view.map.node(peer.node).is_none_or(|node| node.incarnation < peer.incarnation)
+}

@@ -423,8 +423,12 @@ impl Session {
             Session::Joining(admission) => admission.called().to_owned(),
             Session::Dialing { .. } | Session::Up { .. } | Session::Over => return,
         };
-        // To be sent on to the warden is no refusal.
-        if error.kind != LinkErrorKind::AskWarden {
+        // To be sent on to the warden is no refusal; and a node that dials where it is to be dialed only asks.
+        let is_usual = match self {
+            Session::Joining(_) => error.kind == LinkErrorKind::AskWarden,
+            _ => error.kind == LinkErrorKind::NotNow,
+        };
+        if !is_usual {
             cx.links.hub().into_iter().for_each(|hub| hub.owner.turned_away(&who, error));
         }
     }

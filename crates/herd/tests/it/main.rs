@@ -1,5 +1,6 @@
 //! The real binary over real sockets: command line, HTTP, memcached, limits.
 
+mod addresses;
 mod caches;
 mod cli;
 mod control;

@@ -147,6 +147,7 @@ fn a_node_of_a_lower_number_does_not_dial() {
     let mut world = World::new(3);
     world.start(2);
     world.machine(2).adopt(&Arc::new(map(3)), false);
+    world.settle();
     for (number, kind) in [(1, Kind::Goodbye), (3, Kind::Welcome)] {
         let outside = world.connect(2, ROOM);
         let said = world.say(outside, &hello(number).1);

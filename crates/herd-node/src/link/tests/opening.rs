@@ -4,7 +4,8 @@ use super::world::*;
 use crate::link::{LinkLost, Membership, NoLink, Note};
 use herd_core::ErrorKind;
 use herd_core::limits::{
-    ASK_AROUND_MS, DIAL_TIMEOUT_MS, LINK_BEAT_MS, LINK_REDIAL_MAX_MS, LINK_REDIAL_MS, LINK_SILENCE_MS, TICK_MS,
+    ASK_AROUND_MS, DIAL_TIMEOUT_MS, LINK_ASKED_MAX_MS, LINK_BEAT_MS, LINK_REDIAL_MAX_MS, LINK_REDIAL_MS,
+    LINK_SILENCE_MS, TICK_MS,
 };
 use herd_core::place::{HerdId, Map, Node, NodeState};
 use herd_core::wire::{Header, Kind, LinkErrorKind, MapMark, MapSent, Secret, Status, VERB_MAP};
@@ -55,7 +56,7 @@ fn refused(mut world: World) -> (World, Vec<(u32, LinkErrorKind)>) {
     assert!((1..=2).contains(&first), "{first} times at once");
     world.pass(10 * LINK_REDIAL_MAX_MS);
     // The first one, which has no link either, asks now and then whether the herd goes on without it.
-    let asked = (10 * LINK_REDIAL_MAX_MS / ASK_AROUND_MS) as usize;
+    let asked = 1 + (10 * LINK_REDIAL_MAX_MS / ASK_AROUND_MS) as usize;
     assert!((9..=12 + asked).contains(&(world.dialed - first)), "{} times more", world.dialed - first);
     assert!(world.machines.iter().flatten().all(|machine| machine.linked().is_empty()));
     let told = world.machine(2).told.refused();
@@ -269,7 +270,9 @@ fn a_node_that_stops_closes_its_links_and_dials_nobody() {
     world.pass(2 * TICK_MS);
     assert!(world.machine(2).engine.has_stopped());
     world.pass(2_000);
-    assert_eq!((world.dialed, world.machine(1).linked()), (dialed, vec![]));
+    // The other one asks why.
+    assert_eq!((world.dialed, world.machine(1).linked()), (dialed + 1, vec![]));
+    assert!(world.machine(2).pipes.dialed().is_empty());
 }
 
 #[test]
@@ -284,4 +287,142 @@ fn names_of_machines_are_looked_up() {
         std::thread::sleep(std::time::Duration::from_millis(5));
         world.settle();
     }
+}
+
+/// Nodes that know the first one at an address where nobody is; the map of its next life, at its own one.
+fn moved(nodes: u32, change: fn(&mut Node)) -> (Arc<Map>, Arc<Map>) {
+    let old = map(nodes).next(|draft| {
+        draft.nodes[0].addresses = vec![address(9).to_string()];
+        change(&mut draft.nodes[0]);
+    });
+    let old = old.expect("valid");
+    let new = old.next(|draft| {
+        draft.nodes[0].addresses = vec![address(1).to_string()];
+        (draft.nodes[0].incarnation, draft.nodes[0].state) = (2, NodeState::Up);
+    });
+    (Arc::new(old), Arc::new(new.expect("valid")))
+}
+
+fn start_moved(world: &mut World, map: &Arc<Map>) {
+    let mut me = membership(1);
+    me.incarnation = 2;
+    world.start_as(1, me);
+    world.machine(1).push(map, false);
+}
+
+#[test]
+fn a_node_that_others_dial_tells_them_its_new_address() {
+    for state in [NodeState::Up, NodeState::Down, NodeState::Dead] {
+        let (mut world, change): (_, fn(&mut Node)) = match state {
+            NodeState::Down => (World::new(3), |node| node.state = NodeState::Down),
+            NodeState::Dead => (World::new(3), |node| node.state = NodeState::Dead),
+            _ => (World::new(3), |_| ()),
+        };
+        let (old, new) = moved(3, change);
+        for number in [2, 3] {
+            world.start(number);
+            world.machine(number).adopt(&old, false);
+        }
+        world.pass(2 * LINK_REDIAL_MAX_MS);
+        start_moved(&mut world, &new);
+        world.pass(LINK_REDIAL_MAX_MS + 2 * LINK_REDIAL_MS + 2 * TICK_MS);
+        let dialed = world.dialed;
+        for number in [1, 2, 3] {
+            assert_eq!(world.machine(number).linked().len(), 2, "{state:?}: node {number}");
+            assert_eq!(world.machine(number).map.as_ref().map(|map| map.revision), Some(new.revision));
+        }
+        // These are links as always, and stay.
+        world.pass(2 * LINK_ASKED_MAX_MS);
+        assert_eq!([1, 2, 3].map(|number| world.machine(number).linked().len()), [2; 3]);
+        assert_eq!([1, 2, 3].map(|number| world.machine(number).engine.open()), [2; 3]);
+        assert_eq!(world.dialed, dialed);
+        assert!([1, 2, 3].iter().all(|number| world.machine(*number).told.refused().is_empty()));
+    }
+}
+
+#[test]
+fn one_that_has_forgotten_the_first_node_hears_its_new_address_too() {
+    let (old, new) = moved(3, |_| ());
+    let without = map(3).next(|draft| {
+        draft.nodes.remove(0);
+        for group in draft.spreads.iter_mut().flat_map(|spread| &mut spread.groups) {
+            (group.primary, group.eligible) = (Some(node(2)), vec![node(2)]);
+            group.others.clear();
+        }
+    });
+    let without = Arc::new(without.expect("valid"));
+    assert!((without.epoch, without.revision) < (new.epoch, new.revision) && without.epoch == old.epoch);
+    let mut world = World::new(3);
+    for number in [2, 3] {
+        world.start(number);
+        world.machine(number).adopt(&without, false);
+    }
+    start_moved(&mut world, &new);
+    world.pass(2 * LINK_REDIAL_MAX_MS);
+    assert_eq!([1, 2, 3].map(|number| world.machine(number).linked().len()), [2; 3]);
+}
+
+#[test]
+fn one_that_comes_late_hears_the_new_address_though_others_have_links() {
+    let (old, new) = moved(3, |_| ());
+    let mut world = World::new(3);
+    world.start(2);
+    world.machine(2).adopt(&old, false);
+    start_moved(&mut world, &new);
+    world.pass(2 * LINK_REDIAL_MAX_MS);
+    assert_eq!(world.machine(1).linked(), [2]);
+    world.start(3);
+    world.machine(3).adopt(&old, false);
+    world.pass(ASK_AROUND_MS + LINK_REDIAL_MAX_MS);
+    assert_eq!(world.machine(3).map.as_ref().map(|map| map.revision), Some(new.revision));
+    assert_eq!([1, 2, 3].map(|number| world.machine(number).linked().len()), [2; 3]);
+}
+
+#[test]
+fn who_has_nothing_to_tell_is_dialed_and_does_not_dial() {
+    // The same map, or the same life.
+    for (incarnation, later) in [(2, false), (1, true)] {
+        let (old, new) = moved(2, |_| ());
+        let mut world = World::new(2);
+        world.start(2);
+        world.machine(2).adopt(if later { &old } else { &new }, false);
+        let mut me = membership(1);
+        me.incarnation = incarnation;
+        world.start_as(1, me);
+        let own = old.next(|draft| draft.nodes[0].memory_bytes += 1).expect("valid");
+        world.machine(1).push(&Arc::new(own), false);
+        world.machine(2).adopts = false;
+        world.pass(TICK_MS);
+        let linked = if later { vec![] } else { vec![1] };
+        for _ in 0..40 {
+            world.pass(250);
+            assert_eq!(world.machine(2).linked(), linked, "{incarnation}, {later}");
+        }
+        assert!(world.machine(1).told.refused().is_empty(), "it only asked");
+    }
+}
+
+#[test]
+fn a_map_that_is_not_taken_keeps_no_link_from_below() {
+    let (old, new) = moved(2, |_| ());
+    let mut world = World::new(2);
+    world.start(2);
+    world.machine(2).adopt(&old, false);
+    world.machine(2).adopts = false;
+    start_moved(&mut world, &new);
+    world.pass(2 * LINK_REDIAL_MAX_MS);
+    assert_eq!(world.machine(2).linked(), [1]);
+    let mut up_ms = 0;
+    for _ in 0..600 {
+        world.pass(100);
+        up_ms += 100 * world.machine(2).linked().len() as u64;
+    }
+    // It rests before it asks again.
+    let most_ms = 60_000 * LINK_ASKED_MAX_MS / (LINK_ASKED_MAX_MS + LINK_REDIAL_MAX_MS) + 2_000;
+    assert!((LINK_ASKED_MAX_MS..=most_ms).contains(&up_ms), "{up_ms} of 60,000 ms");
+    // It takes it at last.
+    world.machine(2).adopts = true;
+    world.pass(ASK_AROUND_MS + LINK_ASKED_MAX_MS);
+    assert_eq!(world.machine(2).map.as_ref().map(|map| map.revision), Some(new.revision));
+    assert_eq!([1, 2].map(|number| world.machine(number).linked().len()), [1; 2]);
 }
