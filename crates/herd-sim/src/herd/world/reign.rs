@@ -208,9 +208,10 @@ impl<S: Service> World<S> {
         let Some((map, held)) = pushed.filter(|_| is_it && self.hears(at, from)) else { return };
         let Some(Starting { pipes, leases, .. }) = reign.starting.remove(&at) else { return };
         if joined.node != node(at) {
-            let is_known = |(map, _): &(Arc<Map>, bool)| map.node(node(at)).is_some();
+            let name = format!("n{}", at + 1);
+            let is_known = |(map, _): &(Arc<Map>, bool)| map.node(node(at)).is_some_and(|node| node.name == name);
             assert!(!reign.store.map.as_ref().is_some_and(is_known), "a node of the map joins as another one");
-            // It had drained, and was forgotten when it ended.
+            // It had drained, and was forgotten when it ended, or another one had, and came back before it.
             self.is_over = true;
             return;
         }
