@@ -140,7 +140,7 @@ impl<S: Service> World<S> {
     /// Whether clients leave time for that: little is left to be asked, and no group was changed.
     pub(super) fn waits_for_change(&mut self) -> bool {
         let is_late = self.history.asked + LAST_OPS > self.plan.ops;
-        is_late && self.traps.iter().any(|trap| matches!(trap, Trap::Change(_))) && self.plan.random.chance(98)
+        is_late && self.traps.iter().any(|trap| matches!(trap, Trap::Change(_))) && self.plan.random.below(1_000) < 998
     }
 
     /// Groups are changed, if none were so far while clients asked: no run goes without.
