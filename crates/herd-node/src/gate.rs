@@ -120,9 +120,9 @@ impl Context {
         Ok(Step { used: 0, next: Next::Again })
     }
 
-    /// Asks for leave, if that is not under way.
+    /// Asks for leave, if that is not under way. Whoever drives a node that has nobody to ask does so in its place.
     fn ask_to_hold(&mut self) {
-        if self.gate.slot.is_some() {
+        if self.gate.slot.is_some() || self.shared.member.get().is_none() {
             return;
         }
         match self.ask_warden(Ask::Hold, None) {

@@ -157,10 +157,15 @@ impl Inside {
     }
 
     /// Goes over to a map of the herd in which this node is `me`, if it is later than the one it has; gives whether it
-    /// did. Errors: as of [`Place::take`](crate::place::Place::take), and `NotAllowed` where the herd's collection
+    /// did. While the herd may hold no objects who brings one waits, and somebody else has to ask the warden for leave.
+    /// Errors: as of [`Place::take`](crate::place::Place::take), and `NotAllowed` where the herd's collection
     /// `default` is not the node's.
     pub fn take_map(&self, me: Life, map: &Arc<Map>, held: bool) -> Result<bool, Error> {
-        self.shared.take_map(me, map, held)
+        let is_taken = self.shared.take_map(me, map, held)?;
+        if is_taken {
+            self.shared.held.store(held, Relaxed);
+        }
+        Ok(is_taken)
     }
 
     /// Has requests that wait be answered, and no new ones wait: the node stops.

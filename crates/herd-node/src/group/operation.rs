@@ -243,8 +243,10 @@ pub(super) fn decide_all(
     copies: &mut Copies<'_>,
     (c, key): (&Collection, &Key),
     since: GroupEpoch,
-    ops: Vec<Operation>,
+    mut ops: Vec<Operation>,
 ) -> Result<Decision, Vec<Operation>> {
+    // What goes as a request was refused goes before that request is decided once more: it may have come again.
+    ops.sort_by_key(|op| !op.is_instead());
     let there = copies.look(key, |entry| {
         let is_tip = has(Bug::DecidedBeside) && entry.pending().is_some();
         let found = if is_tip { entry.found_pending() } else { entry.found_committed() };
@@ -312,6 +314,11 @@ impl Operation {
         let is_known = !self.is_new && !has(Bug::RerunRetried);
         if let Some(told) = self.id.filter(|_| is_known).and_then(|id| retried(place, id, self.first_epoch)) {
             self.told = Some(told);
+            return true;
+        }
+        if is_known && self.id.is_some_and(|id| place.copies.kept.standing.contains(&id)) {
+            // The first one was refused, and what was there goes yet.
+            self.told = Some(Told::failed(unknown()));
             return true;
         }
         let told = request.with_op(now.unix_ms, |op, _| decide_one(place, state, (op, &request.value), self.id));

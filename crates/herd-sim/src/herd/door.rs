@@ -17,6 +17,9 @@ use std::collections::{BTreeMap, VecDeque};
 /// How long the node may take; the client gives nothing up by itself.
 const PATIENCE: Patience = Patience { first_ms: 10_000, then_ms: u32::MAX as u64 };
 
+/// Why what brings an object was not taken, where the herd held nothing and that took too long to change.
+const NOT_HELD: &str = "not all nodes have the herd's map";
+
 /// The answer to one request: the number it was asked under, what it means, and the version it tells.
 pub(super) type Heard = (u64, Answer, Option<u64>);
 
@@ -389,6 +392,8 @@ impl Wire {
             while let Some(event) = self.connection.next_event().map_err(|error| error.to_string())? {
                 let over = match event {
                     Event::Welcome(_) => None,
+                    // It brings an object while the herd may hold none, and that took too long: the connection ends.
+                    Event::Goodbye(text) if text.starts_with(NOT_HELD) => None,
                     Event::Goodbye(text) => return Err(format!("the node says goodbye: {text}")),
                     Event::Reply { id, reply, ends, .. } => {
                         self.asked.get_mut(&id).ok_or("a reply nobody asked for")?.reply = Some(reply);

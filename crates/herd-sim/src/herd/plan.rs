@@ -218,8 +218,9 @@ impl Plan {
         });
         let mut reign = Random::new(seed ^ 0x3E1_6405);
         let drawn = reign.chance(50);
-        // Herds of class `cache` are run where they are asked for.
-        let reigns = cut.reigns.unwrap_or(drawn && copies > 1);
+        // Where one copy is kept the test is the warden mostly; else the herd is of class `cache`.
+        let drawn = drawn && (copies > 1 || Random::new(seed ^ 0xCA_C4E5).chance(50));
+        let reigns = cut.reigns.unwrap_or(drawn);
         let evicts = reigns && copies == 1;
         match copies {
             1 if !reigns => Self::add_drains(&mut faults, seed, nodes, &cut.without),

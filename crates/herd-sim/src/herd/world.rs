@@ -52,7 +52,7 @@ const WARDEN: usize = 0;
 const WARDEN_MS: u64 = 3_000;
 
 /// What happens seldom, as it is counted: a run tells nothing of what never happens in it.
-pub(super) const RARE: [&str; 25] = [
+pub(super) const RARE: [&str; 27] = [
     RECONFIGURED,
     readers::PUT,
     leave::LEFT,
@@ -78,6 +78,8 @@ pub(super) const RARE: [&str; 25] = [
     reign::SECOND,
     reign::STORE_GONE,
     reign::JOINED_AMID,
+    caches::WENT,
+    caches::COLD,
 ];
 const CRASHED: &str = "crashes with writes pending there";
 const REFUSED: &str = "writes and copies refused by a member";

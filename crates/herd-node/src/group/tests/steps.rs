@@ -322,6 +322,30 @@ fn a_request_that_stands_in_line_twice_is_done_once() {
     herd.check_equal();
 }
 
+/// Its value has no room at a member, and what it was to replace goes; it comes again before that has gone.
+#[test]
+fn a_put_that_was_refused_is_not_done_by_one_that_comes_again() {
+    let mut herd = Herd::with(2, 2, |number| if number == 2 { 9 << 20 } else { 64 << 20 });
+    let names: Vec<Vec<u8>> = (0..200).map(|number| format!("n{number}").into_bytes()).collect();
+    let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).filter(|name| herd.primary(name) == 1).collect();
+    put(&mut herd, names[0], b"old");
+    let value = vec![7; 1 << 20];
+    let refused = |name: &[u8], herd: &mut Herd| {
+        let op = Op::new(Action::Put(Put::of(herd.given(name, &value))), MOST);
+        herd.ask(name, &op).is_err_and(|error| error.kind == ErrorKind::Full)
+    };
+    assert!(names[1..].iter().any(|name| refused(name, &mut herd)), "the second node has room for all");
+    let put = Put::of(herd.given(names[0], &value));
+    let op = Op { else_remove: true, ..Op::new(Action::Put(put), MOST) };
+    let numbers = [0; 3].map(|since| herd.begin_as(1, names[0], &op, (1 << 40, since)));
+    herd.settle();
+    let told = numbers.map(|number| herd.told(number).expect("ended").map(|done| done.version));
+    assert_eq!(told[0].as_ref().map_err(|error| error.kind), Err(ErrorKind::Full));
+    assert!(told.iter().all(Result::is_err), "{told:?}");
+    herd.pass(5);
+    assert_eq!([1, 2].map(|number| herd.at(number, names[0])), [None, None]);
+}
+
 #[test]
 fn what_is_over_is_removed_everywhere_by_who_decides() {
     let mut herd = Herd::new(3, 3);
