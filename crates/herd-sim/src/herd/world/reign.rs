@@ -484,8 +484,8 @@ impl<S: Service> World<S> {
         }
     }
 
-    /// A node is to give all away, or stays. Not while the herd holds nothing: groups are planned anew then, and nothing
-    /// moves.
+    /// A node is to give all away, or stays. Not while the herd holds nothing: groups are planned anew then, and
+    /// nothing moves.
     pub(super) fn drain(&mut self, at: usize, stays: bool) {
         if !self.is_held() {
             return;
