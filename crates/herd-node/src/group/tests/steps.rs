@@ -330,7 +330,7 @@ fn a_put_that_was_refused_is_not_done_by_one_that_comes_again() {
     let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).filter(|name| herd.primary(name) == 1).collect();
     put(&mut herd, names[0], b"old");
     let value = vec![7; 1 << 20];
-    let mut refused = |name: &[u8], herd: &mut Herd| {
+    let refused = |name: &[u8], herd: &mut Herd| {
         let op = Op::new(Action::Put(Put::of(herd.given(name, &value))), MOST);
         herd.ask(name, &op).is_err_and(|error| error.kind == ErrorKind::Full)
     };
