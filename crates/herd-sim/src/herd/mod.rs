@@ -6,8 +6,8 @@
 //!
 //! Checked are: each object's history has an order that explains it, with versions that rise; nothing that was
 //! answered is lost below its class; no two nodes act as the primary of a group in one epoch, nor answer for a group of
-//! class `cache` at once; all members have the same after quiet; each operation ends by its deadline; nothing is left at
-//! a node whose clients have gone. In each run members or leads of groups change while clients ask, or it fails.
+//! class `cache` at once; all members have the same after quiet; each operation ends by its deadline; nothing is left
+//! at a node whose clients have gone. In each run members or leads of groups change while clients ask, or it fails.
 //!
 //! What goes wrong is in `plan.rs`. What is said over one link comes in order, or the link breaks; what is said over
 //! different ones comes in any order, as each cable carries by chance, and so does what the old link of two nodes still

@@ -485,8 +485,7 @@ impl<S: Service> World<S> {
         }
     }
 
-    /// A node is to give all away, or stays. Not while the herd holds nothing: groups are planned anew then, and nothing
-    /// moves.
+    /// A node is to give all away, or stays. Not while the herd holds nothing: groups are planned anew then.
     pub(super) fn drain(&mut self, at: usize, stays: bool) {
         if !self.is_held() {
             return;
