@@ -56,10 +56,12 @@ impl Reach {
         self.leaving.insert(life.node, (life.incarnation, until_ms));
     }
 
-    /// What is known of nodes that the map does not know any more is of no use.
+    /// What is known of nodes that the map does not know any more is of no use, nor of lives that are over: where
+    /// another warden let a node in again, this one did not hear of it.
     pub(super) fn forget_others(&mut self, map: &Map) {
-        self.dead.retain(|id, _| map.node(*id).is_some());
-        self.leaving.retain(|id, _| map.node(*id).is_some());
+        let is_over = |id: NodeId, life: u64| map.node(id).is_none_or(|node| node.incarnation > life);
+        self.dead.retain(|id, dead| !is_over(*id, dead.incarnation));
+        self.leaving.retain(|id, (life, _)| !is_over(*id, *life));
     }
 
     /// The nodes of the map that are about to end.

@@ -95,7 +95,7 @@ const INSIDE: &str = "pauses between a look at the clock and its use";
 const UNHEARD: &str = "nodes that hear neither maps nor who grants leases";
 const SILENT: &str = "nodes that live taken out as silent";
 const SILENT_PENDING: &str = "nodes taken out as silent with writes pending there";
-const FORGOTTEN: &str = "runs that end as a node leaves the herd";
+pub(super) const FORGOTTEN: &str = "runs that end as a node leaves the herd";
 const DEAD: &str = "dead nodes taken out as silent";
 /// What is said where two primaries act in one epoch.
 pub(crate) const BOTH_ACT: &str = "both act as the primary";

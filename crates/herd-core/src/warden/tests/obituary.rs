@@ -2,7 +2,7 @@
 
 use super::tend::{all, held, led, state_of};
 use super::*;
-use crate::limits::{FORGET_DEAD_AFTER_MS, REPAIR_AFTER_MS, WARDEN_HEARS_MS, WARDEN_TICK_MS};
+use crate::limits::{FORGET_DEAD_AFTER_MS, OFFICE_LEASE_MS, REPAIR_AFTER_MS, WARDEN_HEARS_MS, WARDEN_TICK_MS};
 use crate::place::{Life, NodeState, Standing};
 use crate::warden::{Mark, MoveId};
 
@@ -57,6 +57,28 @@ fn what_is_said_of_another_life_changes_nothing() {
         bench.tick(0);
         assert_eq!(bench.map(), before, "{number} {incarnation}");
     }
+}
+
+/// It was let in again by another warden, and this one is in office after that.
+#[test]
+fn what_was_said_of_an_earlier_life_is_forgotten() {
+    let mut bench = held();
+    dies(&mut bench, 2, 1);
+    assert_eq!(state_of(&bench, 2), NodeState::Dead);
+    let change = |bench: &mut Bench, warden: Warden| {
+        let before = std::mem::replace(&mut bench.warden, warden);
+        bench.now_ms += 2 * OFFICE_LEASE_MS;
+        bench.settle();
+        before
+    };
+    let first = change(&mut bench, Warden::new(config("b")));
+    assert_eq!(bench.join(join(2, 2)).incarnation, 2);
+    change(&mut bench, first);
+    assert_eq!(state_of(&bench, 2), NodeState::Up);
+    bench.links(&[1, 2, 3]);
+    bench.tick(REPAIR_AFTER_MS);
+    bench.tick(WARDEN_TICK_MS);
+    assert_eq!(all(&bench, Standing::Syncing).len(), 24, "it is heard, and gets copies");
 }
 
 #[test]
