@@ -15,7 +15,7 @@ use crate::shell::{Common, Config, Dial};
 use herd_core::collection::{Spec, Wanted};
 use herd_core::entry::{Condition, Range, Token, Version};
 use herd_core::limits::BLOCK_BYTES;
-use herd_core::warden::ControlAsk;
+use herd_core::warden::{ControlAsk, MoveGroup};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -214,8 +214,9 @@ impl Client {
 
     /// Has the herd keep a group at a node, or wherever it comes to be (PROTOCOL.md §1.5). The moves come after the
     /// reply.
-    pub fn move_group(&self, what: &str) -> Result<()> {
-        self.write(Request::about_node("move", what), Upload::Nothing).map(|_| ())
+    pub fn move_group(&self, asked: &MoveGroup) -> Result<()> {
+        let asked = serde_json::to_string(asked).expect("plain data");
+        self.write(Request::about_node("move", &asked), Upload::Nothing).map(|_| ())
     }
 
     /// The collections, as the node describes them.

@@ -15,7 +15,7 @@ use crate::shell::{Common, Config};
 use herd_core::collection::{Spec, Wanted};
 use herd_core::entry::{Condition, Range, Token, Version};
 use herd_core::limits::BLOCK_BYTES;
-use herd_core::warden::ControlAsk;
+use herd_core::warden::{ControlAsk, MoveGroup};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
@@ -223,8 +223,9 @@ impl Client {
 
     /// Has the herd keep a group at a node, or wherever it comes to be (PROTOCOL.md §1.5). The moves come after the
     /// reply.
-    pub async fn move_group(&self, what: &str) -> Result<()> {
-        self.write(Request::about_node("move", what), Upload::Nothing).await.map(|_| ())
+    pub async fn move_group(&self, asked: &MoveGroup) -> Result<()> {
+        let asked = serde_json::to_string(asked).expect("plain data");
+        self.write(Request::about_node("move", &asked), Upload::Nothing).await.map(|_| ())
     }
 
     /// The collections, as the node describes them.

@@ -167,15 +167,12 @@ fn ask(args: &DetachArgs, asked: &GiveUp) -> Result<u64, Failure> {
 
 fn give_up(node: Option<&str>, accepts: bool) -> GiveUp {
     let known = ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
+    // Under cron, or a service manager, nobody has a name.
+    let nameless = || format!("user {}", rustix::process::getuid().as_raw());
     let user = known.filter(|user| !user.is_empty()).unwrap_or_else(nameless);
     let who: String = format!("{user}@{}", machine::name()).chars().filter(|c| !c.is_control()).take(WHO_MAX).collect();
     let unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
     GiveUp { node: node.map(Into::into), spread: None, group: None, accepts, who, unix_ms }
-}
-
-/// Who has no name in the environment, as under cron or a service manager.
-fn nameless() -> String {
-    machine::user().map_or_else(|| "somebody".into(), |user| format!("user {user}"))
 }
 
 fn json(asked: &GiveUp) -> String {

@@ -12,11 +12,11 @@ use serde_json::Value;
 use std::time::{Duration, Instant};
 
 /// How often it is looked.
-const AGAIN: Duration = Duration::from_millis(200);
+pub(crate) const AGAIN: Duration = Duration::from_millis(200);
 /// How long no node may answer meanwhile.
-const SILENT: Duration = Duration::from_secs(10);
+pub(crate) const SILENT: Duration = Duration::from_secs(10);
 /// How long nothing may move before it is said so.
-const STUCK: Duration = Duration::from_secs(30);
+pub(crate) const STUCK: Duration = Duration::from_secs(30);
 
 pub(crate) fn run(args: &DrainArgs) -> Outcome {
     let name = &args.drained;
@@ -26,15 +26,13 @@ pub(crate) fn run(args: &DrainArgs) -> Outcome {
         check_saved(name, &node)?;
     }
     client(&args.herd)?.drain(name, args.cancel)?;
-    if !args.cancel {
-        give_map_away(args, node["state"] == "draining")?;
-    }
     if args.cancel {
         let was = node["state"] == "draining";
         let text = if was { "stays, and gets its share again" } else { "was not draining, and stays" };
         out::tell(format!("herd: drain: {name} {text}"));
         return Ok(());
     }
+    give_map_away(args, node["state"] == "draining")?;
     let groups = node["groups"].as_u64().unwrap_or(0);
     if groups > 0 {
         let bytes = node["bytes"].as_u64().map_or_else(String::new, |bytes| format!(", {}", size::show(bytes)));

@@ -1,6 +1,7 @@
 //! `herd group move`: puts a copy of a group on a node, says what that means before, and waits until it is done.
 
 use crate::args::MoveGroupArgs;
+use crate::drain::{AGAIN, SILENT, STUCK};
 use crate::exit::{Failure, NOT_SO, Outcome, REFUSED};
 use crate::objects::client;
 use crate::out;
@@ -9,14 +10,8 @@ use herd_core::warden::MoveGroup;
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// How often it is looked.
-const AGAIN: Duration = Duration::from_millis(200);
-/// How long no node may answer meanwhile.
-const SILENT: Duration = Duration::from_secs(10);
 /// How long it may take to be seen by the node that is asked.
 const SEEN: Duration = Duration::from_secs(10);
-/// How long nothing may be done before it is said so.
-const STUCK: Duration = Duration::from_secs(30);
 
 /// A group as it is now: who has all, who is getting its copy, and who was put there.
 struct Now {
@@ -24,13 +19,14 @@ struct Now {
     comes: bool,
     placed: Vec<u64>,
     slots: u64,
+    /// How many are to have one.
+    copies: u64,
 }
 
 pub(crate) fn run(args: &MoveGroupArgs) -> Outcome {
     let (spread, group) = args.group;
     let shown = format!("{spread}/{group}");
     let asked = MoveGroup { spread, group, to: args.to.clone(), from: args.from.clone() };
-    let asked = serde_json::to_string(&asked).expect("plain data");
     let client = client(&args.herd)?;
     let Some(to) = &args.to else {
         client.move_group(&asked)?;
@@ -53,7 +49,7 @@ pub(crate) fn run(args: &MoveGroupArgs) -> Outcome {
     let goes = args.from.clone().unwrap_or_else(|| "the node that keeps most above its share".into());
     let slots = before.slots;
     out::tell(format!("herd: group move: {to} gets a copy of {shown}, {slots} slots, and {goes} gives its own away"));
-    wait(args, id, before.has.len())?;
+    wait(args, id)?;
     out::tell(format!("herd: group move: {shown} is at {to}, and stays there"));
     Ok(())
 }
@@ -69,11 +65,12 @@ fn of(status: &Value, (spread, number): (u16, u16)) -> Option<Now> {
         has,
         placed: ids("placed"),
         slots: group["slots"].as_u64().unwrap_or(0),
+        copies: group["copies"].as_u64().unwrap_or(0),
     })
 }
 
-/// Until the node has its copy, and no more nodes have one than before.
-fn wait(args: &MoveGroupArgs, id: u64, copies: usize) -> Outcome {
+/// Until the node has its copy, and no more nodes have one than are to.
+fn wait(args: &MoveGroupArgs, id: u64) -> Outcome {
     let (begun, mut heard, mut told) = (Instant::now(), Instant::now(), false);
     let name = args.to.as_deref().unwrap_or_default();
     let (spread, group) = args.group;
@@ -85,15 +82,16 @@ fn wait(args: &MoveGroupArgs, id: u64, copies: usize) -> Outcome {
             Err(error) => return Err(error),
         };
         heard = Instant::now();
-        let Some(now) = now else { continue };
-        if now.has.contains(&id) && now.has.len() <= copies && !now.comes {
+        let is_done = |now: &Now| now.has.contains(&id) && now.has.len() as u64 <= now.copies && !now.comes;
+        if now.as_ref().is_some_and(is_done) {
             return Ok(());
         }
-        if !now.placed.contains(&id) && begun.elapsed() > SEEN {
+        let is_noted = now.as_ref().is_some_and(|now| now.placed.contains(&id));
+        if !is_noted && begun.elapsed() > SEEN {
             let text = format!("group move: {spread}/{group} is not to be at {name} any more: it was called off");
             return Err(Failure::new(NOT_SO, text));
         }
-        if begun.elapsed() > STUCK && !now.comes && !told {
+        if begun.elapsed() > STUCK && !now.is_some_and(|now| now.comes) && !told {
             told = true;
             out::tell(format!(
                 "herd: group move: nothing has moved for {} s: see that {name} runs and has room; Ctrl-C leaves it \

@@ -32,12 +32,6 @@ pub(crate) fn name() -> String {
     if name.is_empty() { "node".into() } else { name }
 }
 
-/// The number of the user this process runs as.
-pub(crate) fn user() -> Option<u32> {
-    use std::os::unix::fs::MetadataExt;
-    fs::metadata("/proc/self").ok().map(|its| its.uid())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

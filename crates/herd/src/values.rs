@@ -6,7 +6,9 @@ use herd_client::Token;
 use herd_client::address::Address;
 use herd_core::door::http::civil;
 use herd_core::key::collection_name_is_valid;
-use herd_core::limits::{COLLECTION_NAME_MAX_BYTES, LOCK_LEASE_MAX_MS, LOCK_LEASE_MIN_MS, MAP_TEXT_MAX_BYTES};
+use herd_core::limits::{
+    COLLECTION_NAME_MAX_BYTES, COPIES_BUILT, LOCK_LEASE_MAX_MS, LOCK_LEASE_MIN_MS, MAP_TEXT_MAX_BYTES,
+};
 use herd_node::control::etcd;
 use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
@@ -92,7 +94,7 @@ pub(crate) fn count<const MOST: u16>(text: &str) -> Result<u16, String> {
 
 /// A number of copies.
 pub(crate) fn copies(text: &str) -> Result<u8, String> {
-    count::<9>(text).map_err(|_| "write a number from 1 to 3".into()).map(|copies| copies as u8)
+    count::<9>(text).map_err(|_| format!("write a number from 1 to {COPIES_BUILT}")).map(|copies| copies as u8)
 }
 
 /// A port; 0: a free one.

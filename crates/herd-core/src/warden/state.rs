@@ -8,7 +8,7 @@ use crate::bugs::{Bug, has};
 use crate::collection::{Class, Spec};
 use crate::control::Term;
 use crate::key::CollectionId;
-use crate::limits::NODES_MAX;
+use crate::limits::{NODES_MAX, PLACED_MAX};
 use crate::place::{Collection, Draft, GroupId, Grows, Kind, Map, MapError, Node, NodeId, NodeState, Placed};
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -256,6 +256,10 @@ impl State {
         }
         if let Some(node) = to.filter(|node| from.is_some() && has(node.id)) {
             return not(format!("node '{}' has a copy of group {shown} already: nobody else's goes for it", node.name));
+        }
+        if to.is_some() && self.map.placed.len() >= PLACED_MAX {
+            let next = "call some off with `herd group move SPREAD/GROUP --cancel`";
+            return not(format!("{PLACED_MAX} copies were put on nodes already, the most that can be: {next}"));
         }
         let (to, from) = (to.map(|node| node.id), from.map(|node| node.id));
         self.map = self.changed(rules, |draft| match to {

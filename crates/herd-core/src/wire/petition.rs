@@ -13,6 +13,7 @@ use crate::key::CollectionId;
 use crate::place::{GroupId, Life, NodeId};
 use crate::replica::Want;
 use crate::warden::{Answer, Ask, Create, Refusal};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
 
@@ -130,8 +131,7 @@ pub fn ask_of(header: &Header, fields: &Fields<'_>) -> Result<Ask, Error> {
         DESTROY => Ok(Ask::Destroy { name: name()? }),
         FLUSH => Ok(Ask::Flush { name: name()? }),
         WANTS => {
-            let json = fields.spec.ok_or_else(|| bad("the request says nothing"))?;
-            let wishes: Vec<Wish> = serde_json::from_str(json).map_err(|_| bad("what is wanted can't be read"))?;
+            let wishes: Vec<Wish> = told(fields, "what is wanted")?;
             Ok(Ask::Wants(wishes.iter().filter_map(Wish::want).collect()))
         }
         DRAIN | STAY => {
@@ -145,24 +145,18 @@ pub fn ask_of(header: &Header, fields: &Fields<'_>) -> Result<Ask, Error> {
                 serde_json::from_str(json).map_err(|_| bad("which life it is can't be read"))?;
             Ok(Ask::Leave(Life { node: NodeId(node), incarnation }))
         }
-        CONTROL => {
-            let json = fields.spec.ok_or_else(|| bad("the request says nothing"))?;
-            let ask =
-                serde_json::from_str(json).map_err(|_| bad("what is asked of the control store can't be read"))?;
-            Ok(Ask::Control(ask))
-        }
-        GIVE_UP => {
-            let json = fields.spec.ok_or_else(|| bad("the request says nothing"))?;
-            let give_up = serde_json::from_str(json).map_err(|_| bad("what is given up can't be read"))?;
-            Ok(Ask::GiveUp(give_up))
-        }
-        MOVE_GROUP => {
-            let json = fields.spec.ok_or_else(|| bad("the request says nothing"))?;
-            let asked = serde_json::from_str(json).map_err(|_| bad("which group is moved can't be read"))?;
-            Ok(Ask::MoveGroup(asked))
-        }
+        CONTROL => told(fields, "what is asked of the control store").map(Ask::Control),
+        GIVE_UP => told(fields, "what is given up").map(Ask::GiveUp),
+        MOVE_GROUP => told(fields, "which group is moved").map(Ask::MoveGroup),
         _ => Err(Error::new(ErrorKind::NotInVersion, "the warden of this version knows no such request")),
     }
+}
+
+/// What a request says as JSON.
+fn told<T: DeserializeOwned>(fields: &Fields<'_>, what: &str) -> Result<T, Error> {
+    let bad = |text: String| Error::new(ErrorKind::BadRequest, text);
+    let json = fields.spec.ok_or_else(|| bad("the request says nothing".into()))?;
+    serde_json::from_str(json).map_err(|_| bad(format!("{what} can't be read")))
 }
 
 /// Appends what the warden answers to a request.

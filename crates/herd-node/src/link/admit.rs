@@ -189,29 +189,34 @@ impl Admission {
 /// Begins with the copy of that move, if it is here. Who asked is told where the warden is then: here, or where it went
 /// since the move.
 fn begin(hub: &Hub, number: usize, id: MoveId, ticket: Ticket) -> Slot {
-    let (slot, loops) = (Slot::default(), hub.loops());
-    let answered = slot.clone();
-    let reply = move |_| {
-        answered.put((Err(Refusal::NotWarden(None)), None));
-        if let Some(remote) = loops.as_ref().and_then(|loops| loops.loops().get(number)) {
-            remote.resume(&[ticket]);
-        }
-    };
-    hub.owner.errand(hub.me.node, Errand::Begin(id), Box::new(reply));
+    let slot = Slot::default();
+    let tell = telling(hub, &slot, number, ticket);
+    hub.owner.errand(hub.me.node, Errand::Begin(id), Box::new(|_| tell(Err(Refusal::NotWarden(None)), None)));
     slot
 }
 
 /// Asks the warden that is here; the answer resumes a connection of this loop.
 fn ask(hub: &Hub, handle: &crate::warden::Handle, number: usize, ask: Ask, ticket: Ticket) -> Slot {
-    let (slot, loops, maps) = (Slot::default(), hub.loops(), handle.clone());
-    let answered = slot.clone();
-    handle.ask(ask, move |answer| {
-        answered.put((answer, maps.map().map(|(map, _)| map)));
+    let (slot, maps) = (Slot::default(), handle.clone());
+    let tell = telling(hub, &slot, number, ticket);
+    handle.ask(ask, move |answer| tell(answer, maps.map().map(|(map, _)| map)));
+    slot
+}
+
+/// Puts an answer there, and resumes the connection of that loop which waits for it.
+fn telling(
+    hub: &Hub,
+    slot: &Slot,
+    number: usize,
+    ticket: Ticket,
+) -> impl FnOnce(Result<Answer, Refusal>, Option<Arc<Map>>) + Send + use<> {
+    let (slot, loops) = (slot.clone(), hub.loops());
+    move |answer, map| {
+        slot.put((answer, map));
         if let Some(remote) = loops.as_ref().and_then(|loops| loops.loops().get(number)) {
             remote.resume(&[ticket]);
         }
-    });
-    slot
+    }
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ impl Etcd {
         if self.seen(None, &until)?.is_held() {
             return Err(has_warden());
         }
-        fill(self, id, copy, &there, || until.is_over())?;
+        fill(self, id, copy, &there, |etcd| etcd.whole(&until), || until.is_over())?;
         self.keep_term(copy.term, &until)
     }
 
@@ -85,11 +85,13 @@ fn may_take(name: &str, herd: HerdId, there: &Snapshot) -> Result<(), ControlErr
 }
 
 /// Puts the copy of that move into a store that has this, and takes away what is there.
-fn fill(
-    store: &mut impl Control,
+/// `all`: reads all of it at last.
+fn fill<S: Control>(
+    store: &mut S,
     id: MoveId,
     copy: &Snapshot,
     there: &Snapshot,
+    all: impl FnOnce(&mut S) -> Result<Snapshot, ControlError>,
     is_over: impl Fn() -> bool,
 ) -> Result<(), ControlError> {
     let (first, rest) = unbegun(copy, id).map_err(ControlError::Invalid)?;
@@ -113,7 +115,7 @@ fn fill(
         Some(Write::Delete { .. }) => false,
         None => rest.iter().any(|it| (&it.key, &it.value) == (&entry.key, &entry.value)),
     };
-    let now = store.snapshot()?;
+    let now = all(store)?;
     let is_right = now.entries.len() == first.len() + rest.len() && now.entries.iter().all(holds);
     if is_right { Ok(()) } else { Err(others_write()) }
 }
@@ -268,7 +270,7 @@ mod tests {
         let copy = copy(&of_herd(HERD).all(), id(number));
         let there = store.snapshot()?;
         may_take("x", HERD, &there)?;
-        fill(store, id(number), &copy, &there, || false)
+        fill(store, id(number), &copy, &there, Control::snapshot, || false)
     }
 
     fn values(table: &Table) -> Vec<(String, Vec<u8>)> {
@@ -304,7 +306,7 @@ mod tests {
         let other = HerdId([8; 16]);
         let mut coming = Shared::of(Table::default(), NEVER, None);
         let copy = copy(&of_herd(other).all(), id(7));
-        fill(&mut coming, id(7), &copy, &Snapshot::default(), || false).expect("it is empty");
+        fill(&mut coming, id(7), &copy, &Snapshot::default(), Control::snapshot, || false).expect("it is empty");
         let foreign = store(vec![put("something", "else")]);
         for there in [of_herd(HERD), of_herd(other), mark(other), coming.table, foreign] {
             let before = values(&there);
@@ -349,7 +351,7 @@ mod tests {
             let whole = values(&next.table);
             // What the first one had still to write comes now.
             let copy = copy(&of_herd(HERD).all(), id(1));
-            let late = fill(&mut next, id(1), &copy, &there, || false);
+            let late = fill(&mut next, id(1), &copy, &there, Control::snapshot, || false);
             assert!(late.is_err() && values(&next.table) == whole, "{at}: {late:?}");
         }
     }
@@ -363,7 +365,7 @@ mod tests {
     #[test]
     fn it_takes_no_longer_than_it_may() {
         let (mut store, copy) = (Table::default(), copy(&of_herd(HERD).all(), id(1)));
-        let late = fill(&mut store, id(1), &copy, &Snapshot::default(), || true);
+        let late = fill(&mut store, id(1), &copy, &Snapshot::default(), Control::snapshot, || true);
         assert!(matches!(late, Err(ControlError::Unreachable(_))), "{late:?}");
     }
 

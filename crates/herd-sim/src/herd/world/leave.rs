@@ -60,11 +60,10 @@ impl<S: Service> World<S> {
         let leaving = std::mem::take(&mut reign.leaving);
         let mut ending = Vec::new();
         for (at, mut it) in leaving {
-            if self.machines[at].as_ref().is_none_or(|machine| machine.me != it.life) {
+            if self.quiet || self.machines[at].as_ref().is_none_or(|machine| machine.me != it.life) {
                 continue;
             }
-            match self.quiet || self.paused[at].0 <= self.now_ns() && self.is_done(&mut reign, at, &mut it) {
-                true if self.quiet => {}
+            match self.paused[at].0 <= self.now_ns() && self.is_done(&mut reign, at, &mut it) {
                 true => ending.push((at, it)),
                 false => _ = reign.leaving.insert(at, it),
             }
