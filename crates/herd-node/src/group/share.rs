@@ -215,8 +215,8 @@ impl Share {
         if op.until_ms < u64::MAX {
             self.late_ms = Some(self.late_ms.map_or(op.until_ms, |late_ms| late_ms.min(op.until_ms)));
         }
-        if let Some(id) = op.id.filter(|_| !op.is_new) {
-            op.is_new = self.kept.stand(id, op.first_epoch, cx.now_ms());
+        if let Some(id) = op.id.filter(|_| !op.stands) {
+            (op.stands, op.is_new) = (true, self.kept.stand(id, op.first_epoch, cx.now_ms()));
         }
         self.waiting.push_back(op.of(key));
     }
@@ -431,6 +431,7 @@ impl Share {
             cx.shared.gates.note_pending(self.id, pending);
         }
         let view = self.part.view();
+        self.kept.lost_before(view.lost);
         if self.kept.is_blind() && self.sees_all() {
             self.kept.sees_all(view.epoch);
         }
@@ -610,8 +611,8 @@ impl Share {
 
     fn end(&mut self, op: &Operation, told: Told) {
         self.expiring -= usize::from(op.is_expiry());
-        if let Some(id) = op.id.filter(|_| op.is_new) {
-            self.kept.standing.remove(&id);
+        if let Some(id) = op.id.filter(|_| op.stands) {
+            self.kept.leave(id);
         }
         self.told.push((op.origin, told));
     }
