@@ -16,7 +16,7 @@ use herd_core::limits::{SLOTS, WINDOWS_PART};
 use herd_core::place::GroupId;
 use herd_core::replica::window::{Known, RequestId, Window};
 use herd_core::replica::{self, GroupEpoch, Pending, Refusal, State};
-use herd_core::wire::Answers;
+use herd_core::wire::{Answers, Asked};
 use herd_store::{Collection, Entry, Given, NewObject, Seat, SlotCursor, Store};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -124,23 +124,27 @@ impl Kept {
         self.answering.len()
     }
 
-    /// What is known of a request, which nobody may have done before that epoch.
-    pub(super) fn known(&self, id: RequestId, first_epoch: Option<GroupEpoch>, now_ms: u64) -> Known {
-        if self.answering.values().any(|write| write.has(id)) {
+    /// What is known of a request.
+    pub(super) fn known(&self, asked: &Asked, now_ms: u64) -> Known {
+        if self.answering.values().any(|write| write.has(asked.id)) {
             return Known::UnderWay;
         }
-        let all_seen = first_epoch.is_none_or(|epoch| epoch >= self.since);
-        self.window.find(id, all_seen, now_ms)
+        let all_seen = asked.first_epoch == 0 || asked.first_epoch >= self.since;
+        self.window.find(asked.id, all_seen, now_ms)
     }
 
-    /// A request comes, which nobody may have done before that epoch, and stands here until it leaves: whether it is
-    /// new. Where the same stands here already, which may itself be one that is not new, or may have been done, that is
-    /// told when it is decided.
-    pub(super) fn stand(&mut self, id: RequestId, first_epoch: Option<GroupEpoch>, now_ms: u64) -> bool {
-        let is_new = first_epoch.is_none() || self.known(id, first_epoch, now_ms) == Known::New;
-        let count = self.standing.entry(id).or_default();
-        *count += 1;
-        is_new && *count == 1
+    /// Whether a request is new, and does not stand here.
+    pub(super) fn is_new(&self, asked: &Asked, now_ms: u64) -> bool {
+        let is_sure = asked.first_epoch == 0 || self.known(asked, now_ms) == Known::New;
+        is_sure && !self.standing.contains_key(&asked.id)
+    }
+
+    /// A request comes, and stands here until it leaves: whether it is new. Where the same stands here already, which
+    /// may itself be one that is not new, or may have been done, that is told when it is decided.
+    pub(super) fn stand(&mut self, asked: &Asked, now_ms: u64) -> bool {
+        let is_new = self.is_new(asked, now_ms);
+        *self.standing.entry(asked.id).or_default() += 1;
+        is_new
     }
 
     /// A request that stood here has its answer.

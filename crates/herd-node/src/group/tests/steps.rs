@@ -11,6 +11,7 @@ use herd_core::method::Method;
 use herd_core::op::{Action, Answer, Op, Put};
 use herd_core::place::{Group, GroupId, Life, Member, NodeId, Standing};
 use herd_core::replica::window::RequestId;
+use herd_core::wire::Asked;
 use herd_store::Body;
 use std::sync::Arc;
 
@@ -330,16 +331,17 @@ fn what_stands_in_line_already_is_never_new() {
     let mut herd = Herd::new(1, 1);
     let mut kept = Kept::new(&herd.cx(1).shared.store, GroupId { spread: 0, number: 0 });
     let id = RequestId { client: 7, sequence: 1 };
-    assert!(!kept.stand(id, Some(5), 0), "there is no view yet");
+    let asked = Asked { first_epoch: 5, ..Asked::new(id, 0) };
+    assert!(!kept.stand(&asked, 0), "there is no view yet");
     kept.sees_all(5);
-    assert!(!kept.stand(id, Some(5), 0), "the first one is still to be decided");
+    assert!(!kept.stand(&asked, 0), "the first one is still to be decided");
     kept.leave(id);
-    assert!(!kept.stand(id, Some(5), 0), "the second one is");
+    assert!(!kept.stand(&asked, 0), "the second one is");
     (0..2).for_each(|_| kept.leave(id));
-    assert!(kept.stand(id, Some(5), 0));
+    assert!(kept.stand(&asked, 0));
     kept.leave(id);
     kept.lost_before(6);
-    assert!(!kept.stand(id, Some(5), 0), "what was done before a loss nobody knows");
+    assert!(!kept.stand(&asked, 0), "what was done before a loss nobody knows");
 }
 
 #[test]

@@ -326,9 +326,10 @@ impl<S: Service> World<S> {
             self.alone.push((end, peer));
         }
         self.alone.retain(|(end, _)| !is_its(*end));
+        self.unheard.retain(|(end, _)| !is_its(*end));
         for client in &mut self.clients {
             if client.link.as_ref().is_some_and(|(node, ..)| *node == at) {
-                client.lost(&mut self.history);
+                drop(client.lost(&mut self.history));
             }
         }
         if self.reign.is_none() {
