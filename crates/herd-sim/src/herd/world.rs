@@ -175,6 +175,8 @@ pub(super) struct World<S: Service> {
     slots: BTreeMap<usize, usize>,
     /// Faults that wait for their moment.
     traps: Vec<Trap>,
+    /// Until when clients keep back what is left to be asked; `None`: they have not begun to.
+    waits_until_ns: Option<u64>,
     /// Who had each group of class `cache` last, by number.
     had: BTreeMap<usize, NodeId>,
     /// Who acted as the primary of a group, by epoch.
@@ -225,6 +227,7 @@ impl<S: Service> World<S> {
             begun: 0,
             slots: BTreeMap::new(),
             traps: Vec::new(),
+            waits_until_ns: None,
             had: BTreeMap::new(),
             acts: BTreeMap::new(),
             wrong: None,

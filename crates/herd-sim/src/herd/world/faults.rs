@@ -9,6 +9,8 @@ use herd_core::place::Standing;
 
 /// Operations that are kept back for when groups change.
 const LAST_OPS: usize = 60;
+/// They are kept back for so long at most.
+const WAIT_NS: u64 = 20_000_000_000;
 
 /// A fault that waits for its moment.
 pub(super) enum Trap {
@@ -137,10 +139,14 @@ impl<S: Service> World<S> {
         }
     }
 
-    /// Whether clients leave time for that: little is left to be asked, and no group was changed.
+    /// Whether clients leave time for that, but not for ever: little is left to be asked, and no group was changed.
     pub(super) fn waits_for_change(&mut self) -> bool {
         let is_late = self.history.asked + LAST_OPS > self.plan.ops;
-        is_late && self.traps.iter().any(|trap| matches!(trap, Trap::Change(_))) && self.plan.random.chance(98)
+        if !is_late || !self.traps.iter().any(|trap| matches!(trap, Trap::Change(_))) {
+            return false;
+        }
+        let now_ns = self.now_ns();
+        now_ns < *self.waits_until_ns.get_or_insert(now_ns + WAIT_NS)
     }
 
     /// Groups are changed, if none were so far while clients asked: no run goes without.
