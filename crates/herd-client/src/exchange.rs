@@ -8,6 +8,8 @@
 //! | reading: the first bytes of a source | [`Exchange::supply`] | between |
 //! | between tries | an idle connection | open |
 //! | between tries | there is none | dialing |
+//! | dialing | a connection, and what is asked gets an id | greeting |
+//! | greeting | the node's welcome | open |
 //! | dialing: the owner's addresses | [`Exchange::connected`] | open, or the next, or astray and between |
 //! | dialing: nodes in turn | [`Exchange::connected`] | open, or the next node |
 //! | between tries | a long body, and nothing is known of the herd | asking |
@@ -19,19 +21,24 @@
 //! Where the map tells who decides on the object, that node is asked first. A request for which it could not be had is
 //! *astray*: it goes to any node, as all do without a map.
 //!
+//! What changes an object has an id of its own, where the node's welcome says that it takes such; so nothing of it is
+//! sent before. A try of which it is not known what came of it is followed by one with the same id. Where all tries
+//! before did nothing for certain, the next one has an id that is new.
+//!
 //! A source is read before there is a connection: who has nothing to say yet is no silent client, and what the first
 //! frame holds can be sent again.
 
 use crate::address::Address;
 use crate::connection::{Body, Patience};
 use crate::error::{Error, ErrorKind, Result};
-use crate::limits::{COPIED_BODY_MAX_BYTES, MAP_WAIT_MS, STREAM_FRAME_BYTES};
+use crate::limits::{COPIED_BODY_MAX_BYTES, GREETING_MS, MAP_WAIT_MS, STREAM_FRAME_BYTES};
 use crate::link::{Call, Link, Sink, Socket, Source, Step};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::retry::{Failure, Next, Tries};
 use crate::shell::{Dial, Pool, Progress};
 use herd_core::key::CollectionId;
+use herd_core::wire::Own;
 use std::io;
 use std::time::Duration;
 
@@ -107,6 +114,8 @@ enum State<S> {
     Dialing(Dial),
     /// Until then.
     Asking(Link<S>, u64),
+    /// Until then.
+    Greeting(Link<S>, u64),
     Open(Link<S>, u64),
     Pausing(u64),
     Ended(Option<Result<(Reply, Vec<u8>)>>),
@@ -142,6 +151,8 @@ pub(crate) struct Exchange<'a, S> {
     collection: Option<CollectionId>,
     /// The epoch of the map that this try goes by.
     epoch: u32,
+    /// The id that it was asked with.
+    own: Option<Own>,
     state: State<S>,
 }
 
@@ -179,6 +190,7 @@ impl<'a, S: Socket> Exchange<'a, S> {
             was_idle: false,
             collection: None,
             epoch: 0,
+            own: None,
             state: State::Between,
         };
         match given {
@@ -214,6 +226,11 @@ impl<'a, S: Socket> Exchange<'a, S> {
                 },
                 State::Asking(..) => {
                     if let Some(need) = self.await_map(now_ms) {
+                        return need;
+                    }
+                }
+                State::Greeting(..) => {
+                    if let Some(need) = self.greet(now_ms) {
                         return need;
                     }
                 }
@@ -297,7 +314,7 @@ impl<'a, S: Socket> Exchange<'a, S> {
     /// The socket to wait for.
     pub(crate) fn socket(&self) -> &S {
         match &self.state {
-            State::Open(link, _) | State::Asking(link, _) => &link.socket,
+            State::Open(link, _) | State::Asking(link, _) | State::Greeting(link, _) => &link.socket,
             _ => unreachable!("only an open request waits"),
         }
     }
@@ -306,6 +323,7 @@ impl<'a, S: Socket> Exchange<'a, S> {
     pub(crate) fn waited(&mut self, now_ms: u64, result: io::Result<()>) {
         match (result, &self.state) {
             (Err(error), State::Open(_, id)) => self.lost(now_ms, *id, Error::lost(error)),
+            (Err(error), State::Greeting(..)) => self.ungreeted(now_ms, Error::lost(error)),
             (Err(_), State::Asking(..)) => self.state = State::Between,
             _ => {}
         }
@@ -352,9 +370,42 @@ impl<'a, S: Socket> Exchange<'a, S> {
     fn open(&mut self, now_ms: u64, link: Link<S>, was_idle: bool) {
         if self.is_long() && !self.asked && self.pool.knows_nothing() {
             self.ask(now_ms, link);
+        } else if self.request.takes_id() && !link.is_welcomed() {
+            let left_ms = self.tries.deadline_ms().saturating_sub(now_ms);
+            let most_ms = if self.pool.nodes() > 1 { GREETING_MS.min(left_ms / 2) } else { left_ms };
+            self.state = State::Greeting(link, now_ms.saturating_add(most_ms));
         } else {
             self.send_request(now_ms, link, was_idle);
         }
+    }
+
+    /// What is needed until the node has answered the hello.
+    fn greet(&mut self, now_ms: u64) -> Option<Need> {
+        let State::Greeting(link, until_ms) = &mut self.state else { unreachable!("checked by the caller") };
+        let (step, left_ms) = (link.step(now_ms, None, Source::Nothing), until_ms.saturating_sub(now_ms));
+        match step {
+            Ok(_) if link.is_welcomed() => {
+                let State::Greeting(link, _) = self.leave() else { unreachable!("checked above") };
+                self.send_request(now_ms, link, false);
+            }
+            Ok(Step::Time) => return Some(Need::Time),
+            Ok(Step::Wait { write }) if left_ms > 0 => {
+                return Some(Need::Wait { write, most: Duration::from_millis(left_ms) });
+            }
+            Ok(_) => {
+                let State::Greeting(link, _) = self.leave() else { unreachable!("checked above") };
+                self.no_answer(now_ms, &link, false);
+            }
+            Err(error) => self.ungreeted(now_ms, error),
+        }
+        None
+    }
+
+    /// The link failed before the node had answered the hello.
+    fn ungreeted(&mut self, now_ms: u64, error: Error) {
+        let State::Greeting(link, _) = self.leave() else { unreachable!("checked by the caller") };
+        self.was_idle = false;
+        self.lose(now_ms, &link, (error, false));
     }
 
     /// Whether its body is worth a round trip, if that has it sent once instead of twice.
@@ -397,6 +448,13 @@ impl<'a, S: Socket> Exchange<'a, S> {
     }
 
     fn send_request(&mut self, now_ms: u64, mut link: Link<S>, was_idle: bool) {
+        if !self.take_id(now_ms, &link) {
+            // This node does not know what became of it, and would do it anew.
+            self.pool.give_back(now_ms, link);
+            let error =
+                Error::new(ErrorKind::OutcomeUnknown, "the node that could be reached takes no ids of requests");
+            return self.failed(now_ms, Failure::Final(error));
+        }
         self.request.wait_at_most(self.wait_until_ms.saturating_sub(now_ms));
         let body = match self.outgoing {
             Outgoing::Nothing => Body::Copied(self.request.body()),
@@ -407,13 +465,32 @@ impl<'a, S: Socket> Exchange<'a, S> {
         self.held = true;
         let sink = (self.sink, std::mem::take(&mut self.memory));
         let first_ms = self.tries.silence_ms(now_ms, self.pool.nodes(), was_idle, self.request.wait_ms());
-        let patience = Patience { first_ms, then_ms: self.patience_ms };
+        // A change that is asked of another node meanwhile, by its id, may be done by either.
+        let left_ms = self.tries.deadline_ms().saturating_sub(now_ms);
+        let begin_ms = if self.own.is_some() { left_ms } else { first_ms };
+        let patience = Patience { begin_ms, first_ms, then_ms: self.patience_ms };
         self.was_idle = was_idle;
         let begun = link.begin(now_ms, &self.request, body, sink, patience);
         match begun.and_then(|id| self.pool.ask_map(now_ms, &mut link).map(|()| id)) {
             Ok(id) => self.state = State::Open(link, id),
             Err(error) => self.failed(now_ms, Failure::Final(error)),
         }
+    }
+
+    /// Gives the request its id. False: it can't be asked over this link, as it may have been done.
+    fn take_id(&mut self, now_ms: u64, link: &Link<S>) -> bool {
+        if !self.request.takes_id() {
+            return true;
+        }
+        let told = link.ids();
+        self.own = match (self.own, told) {
+            (Some(own), Some(_)) if self.tries.may_be_done() => Some(Own { may_be_done: true, ..own }),
+            _ if self.tries.may_be_done() => return false,
+            (_, told) => told.filter(|_| self.tries.wants_id()).map(|told| self.pool.ids.next(now_ms, told)),
+        };
+        self.tries.has_id(self.own.is_some() && !matches!(self.outgoing, Outgoing::Stream(_)));
+        self.request.set_id(self.own);
+        true
     }
 
     /// Moves what can be moved over the open connection; what is needed then, if it is not over with the try.
@@ -495,12 +572,26 @@ impl<'a, S: Socket> Exchange<'a, S> {
                 false => self.ask(now_ms, link),
             },
             Err(failure) => {
+                let failure = self.judged_by_id(failure);
                 match &failure {
                     Failure::Busy(_) => self.pool.failed(link.node),
                     _ => self.pool.give_back(now_ms, link),
                 }
                 self.failed(now_ms, failure);
             }
+        }
+    }
+
+    /// An answer as it is for what has an id.
+    fn judged_by_id(&self, failure: Failure) -> Failure {
+        let timeout = ErrorKind::Refused(herd_core::ErrorKind::Timeout);
+        match (failure, self.own) {
+            (Failure::Final(error), Some(own)) if error.kind() == timeout => match own.may_be_done {
+                false => Failure::OldId(error),
+                true => Failure::Unknown(error.with_kind(ErrorKind::OutcomeUnknown)),
+            },
+            (Failure::Final(error), Some(_)) if error.kind() == ErrorKind::OutcomeUnknown => Failure::Unknown(error),
+            (failure, _) => failure,
         }
     }
 
@@ -537,16 +628,28 @@ impl<'a, S: Socket> Exchange<'a, S> {
     /// Nothing moved for the time of the try.
     fn silent(&mut self, now_ms: u64, id: u64) {
         let State::Open(link, _) = self.leave() else { unreachable!("checked by the caller") };
+        let may_be_done = link.may_be_done(id);
+        self.no_answer(now_ms, &link, may_be_done);
+    }
+
+    fn no_answer(&mut self, now_ms: u64, link: &Link<S>, may_be_done: bool) {
         self.shun(now_ms, link.node);
         let said = if link.is_known() { "" } else { ": it took the connection and said nothing" };
         let text = format!("no answer in time from {}{said}", self.pool.node(link.node));
         let error = Error::new(ErrorKind::Unreachable, text);
-        self.failed(now_ms, Failure::Lost { error, may_be_done: link.may_be_done(id) });
+        self.failed(now_ms, Failure::Lost { error, may_be_done });
     }
 
     /// The link failed.
     fn lost(&mut self, now_ms: u64, id: u64, error: Error) {
         let State::Open(link, _) = self.leave() else { unreachable!("checked by the caller") };
+        // What moved before the loss counts as it does while a connection lasts.
+        self.tries.moved(link.deadline(id).unwrap_or(0));
+        let may_be_done = link.may_be_done(id);
+        self.lose(now_ms, &link, (error, may_be_done));
+    }
+
+    fn lose(&mut self, now_ms: u64, link: &Link<S>, (error, may_be_done): (Error, bool)) {
         if !matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::BadReply) {
             return self.failed(now_ms, Failure::Final(error));
         }
@@ -559,9 +662,7 @@ impl<'a, S: Socket> Exchange<'a, S> {
             (false, true) => error,
             (false, false) => error.about(format_args!("{} {SAID_NOTHING}", self.pool.node(link.node))),
         };
-        // What moved before the loss counts as it does while a connection lasts.
-        self.tries.moved(link.deadline(id).unwrap_or(0));
-        self.failed(now_ms, Failure::Lost { error, may_be_done: link.may_be_done(id) });
+        self.failed(now_ms, Failure::Lost { error, may_be_done });
     }
 
     // Between tries.

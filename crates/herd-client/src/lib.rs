@@ -6,13 +6,16 @@
 //! [`Reply`], shared by both.
 //!
 //! Every block of a body is checked end to end: its checksum is made from the caller's bytes on a put, and compared
-//! before a get returns. A request whose outcome is unknown says so ([`ErrorKind::OutcomeUnknown`]).
+//! before a get returns. A change has an id of the client's own: where its connection is lost it is asked again, at
+//! another node if need be, and is done once. A request whose outcome is unknown says so
+//! ([`ErrorKind::OutcomeUnknown`]).
 
 pub mod address;
 pub mod blocking;
 pub mod connection;
 mod error;
 mod exchange;
+mod ids;
 pub mod limits;
 mod link;
 mod listing;

@@ -68,6 +68,16 @@ pub const IDLE_TRUSTED_MS: u64 = 10;
 /// Tries of one request on connections that are lost under it.
 pub const TRIES_MAX: u32 = 4;
 
+/// How long an answer is waited for from a node that was just connected to, before what changes something is sent: a
+/// lost packet is sent again after a second.
+pub const GREETING_MS: u64 = OWNER_CONNECT_MS;
+
+/// How often a change is asked for under another id, where a group does not know whether it was done under the first.
+pub const IDS_MAX: u32 = 2;
+
+/// How long a change is asked for again after a node has answered that its outcome is unknown: a take-over takes less.
+pub const UNKNOWN_AGAIN_MS: u64 = 4_000;
+
 /// First pause before a request that was refused as `busy` is sent again; each further one is twice as long.
 pub const BUSY_PAUSE_MS: u64 = 10;
 

@@ -5,8 +5,9 @@
 
 use crate::connection::{Body, BodyPart, Connection, Delivery, Event, Patience, Wanted};
 use crate::error::{Error, ErrorKind, Result};
+use crate::ids::IdsTold;
 use crate::limits::{IDLE_TRUSTED_MS, STEP_ROUNDS, STREAM_FRAME_BYTES};
-use crate::reply::Reply;
+use crate::reply::{Reply, Welcome};
 use crate::request::Request;
 use herd_core::limits::MAP_MAX_BYTES;
 use herd_core::wire::{MapMark, Meant};
@@ -132,11 +133,12 @@ pub(crate) struct Link<S> {
     calls: BTreeMap<u64, Call>,
     /// Index of its address among those the client knows.
     pub(crate) node: usize,
-    /// Whether only one node is meant, and any other would refuse all.
-    is_meant: bool,
     /// The call that asks for the map.
     map: Option<u64>,
     idle_since_ms: u64,
+    made_ms: u64,
+    /// What the node said of itself.
+    welcome: Option<Welcome>,
 }
 
 impl<S: Socket> Link<S> {
@@ -151,9 +153,10 @@ impl<S: Socket> Link<S> {
             socket,
             calls: BTreeMap::new(),
             node,
-            is_meant: meant.is_some(),
             map: None,
             idle_since_ms: now_ms,
+            made_ms: now_ms,
+            welcome: None,
         }
     }
 
@@ -255,6 +258,13 @@ impl<S: Socket> Link<S> {
         self.connection.is_welcomed()
     }
 
+    /// What its node has told for the ids of requests; `None`: it takes none.
+    pub(crate) fn ids(&self) -> Option<IdsTold> {
+        let welcome = self.welcome.as_ref()?;
+        let ahead_ms = welcome.clock_ms?.saturating_sub(self.made_ms);
+        Some(IdsTold { ahead_ms, epoch: welcome.epoch })
+    }
+
     /// Whether what answers is a Herd node.
     pub(crate) fn is_known(&self) -> bool {
         self.connection.is_known()
@@ -354,7 +364,7 @@ impl<S: Socket> Link<S> {
     fn drain(&mut self) -> Result<bool> {
         while let Some(event) = self.connection.next_event()? {
             match event {
-                Event::Welcome(_) => {}
+                Event::Welcome(welcome) => self.welcome = Some(welcome),
                 Event::Goodbye(text) => {
                     return Err(Error::new(ErrorKind::Unreachable, format!("the node said goodbye: {text}")));
                 }
@@ -382,8 +392,6 @@ impl<S: Socket> Link<S> {
         let Some(Wanted { id, position, bytes }) = self.connection.wanted_body() else { return Ok(None) };
         match source {
             Source::Nothing => Ok(None),
-            // What is read of a source beyond the first frame can't be sent again elsewhere.
-            Source::Stream(_) if position > 0 && self.is_meant && !self.connection.is_welcomed() => Ok(None),
             Source::Stream(_) => Ok(Some(bytes.min(STREAM_FRAME_BYTES))),
             Source::Slice(slice) => {
                 let from = position as usize;

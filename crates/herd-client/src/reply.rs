@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind, Result};
 use herd_core::attributes::Attributes;
 use herd_core::collection::Class;
 use herd_core::entry::Version;
-use herd_core::wire::{Breach, Fields, Header, LENGTH_UNKNOWN, MapMark, Routes, Status, WireError};
+use herd_core::wire::{Breach, Fields, Header, LENGTH_UNKNOWN, MapMark, Routes, Status, WireError, clock_told};
 
 /// The head of a reply; what belongs to its body comes apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -191,11 +191,17 @@ pub struct Welcome {
     pub session: u32,
     /// Name and build.
     pub node: String,
+    /// Epoch of the node's map; 0: it is in no herd with others.
+    pub epoch: u32,
+    /// The clock by which ids of clients are made, ms since 1970; `None`: the node takes none.
+    pub clock_ms: Option<u64>,
 }
 
 impl Welcome {
-    pub(crate) fn from_wire(fields: &Fields<'_>) -> Self {
+    pub(crate) fn from_wire(header: &Header, fields: &Fields<'_>) -> Self {
         Self {
+            epoch: header.epoch,
+            clock_ms: clock_told(fields),
             features: fields.features.unwrap_or(0),
             highest_version: fields.highest_version.unwrap_or(0),
             session: fields.session.unwrap_or(0),

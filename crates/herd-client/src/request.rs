@@ -10,7 +10,7 @@ use herd_core::limits::WIRE_ARGUMENTS_MAX_BYTES;
 use herd_core::method::{self, push_item};
 use herd_core::warden::ControlAsk;
 use herd_core::wire::{
-    CODE_NEWER, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, OFFSET_LAST, Verb,
+    Between, CODE_NEWER, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, OFFSET_LAST, Own, Verb,
 };
 use std::borrow::Cow;
 use std::fmt::{self, Write};
@@ -50,6 +50,8 @@ pub struct Request<'a> {
     spec: Option<String>,
     prefix: Option<&'a [u8]>,
     after: Option<&'a [u8]>,
+    /// Its own id, encoded.
+    own: Option<[u8; 21]>,
 }
 
 /// Which collection a request is about.
@@ -97,6 +99,7 @@ impl<'a> Request<'a> {
             spec: None,
             prefix: None,
             after: None,
+            own: None,
         }
     }
 
@@ -277,6 +280,23 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// Whether it is given an id of its own: it changes an object, and is to do so once.
+    pub(crate) fn takes_id(&self) -> bool {
+        self.changes() && self.object().is_some()
+    }
+
+    /// The same request with this id, for who keeps ids by itself. [`crate::blocking::Client`] gives each change its
+    /// own.
+    pub fn with_id(mut self, own: Own) -> Self {
+        self.set_id(Some(own));
+        self
+    }
+
+    /// Gives it this id, or none.
+    pub(crate) fn set_id(&mut self, own: Option<Own>) {
+        self.own = own.map(|own| own.bytes());
+    }
+
     /// The same get, of `range`.
     pub(crate) fn of_range(&self, range: Range) -> Self {
         Self { range: Some(range), ..self.clone() }
@@ -338,6 +358,7 @@ impl<'a> Request<'a> {
             limit: (self.verb == Verb::List).then_some(LIST_PAGE),
             method: self.method,
             token: self.token.as_ref(),
+            between: self.own.as_ref().map(|own| Between::Own(own)),
             ..Fields::default()
         }
     }

@@ -1,12 +1,14 @@
 //! When a request may be sent again, and what is told when it may not. Pure: failures, times and chance in, decisions
 //! out.
 //!
-//! A request that is repeatable (all that read, and create) may go again whatever happened. Any other one may go again
-//! only when it can't have been done: its last byte was not sent, or the node said `busy`. What changes something, was
-//! once sent wholly and never answered is of unknown outcome. All tries together take no longer than one silence may.
+//! A request that is repeatable (all that read, and create) may go again whatever happened, and so may a change that
+//! has an id of its own: the herd does it once ([`Tries::has_id`]). Any other one may go again only when it can't have
+//! been done: its last byte was not sent, or the node said `busy`. What changes something, was once sent wholly and
+//! never answered is of unknown outcome. All tries together take no longer than one silence may, and what is asked
+//! again for the second time pauses before, longer each time and by chance, so that clients do not come all at once.
 
 use crate::error::{Error, ErrorKind};
-use crate::limits::{BUSY_PAUSE_MAX_MS, BUSY_PAUSE_MS, TRIES_MAX};
+use crate::limits::{BUSY_PAUSE_MAX_MS, BUSY_PAUSE_MS, IDS_MAX, TRIES_MAX, UNKNOWN_AGAIN_MS};
 use crate::request::Request;
 
 /// Why a try failed.
@@ -23,6 +25,10 @@ pub enum Failure {
     },
     /// The node is busy or stopping, and did nothing.
     Busy(Error),
+    /// A node answered that it does not know whether it was done.
+    Unknown(Error),
+    /// It was not done, as its id is no good any more.
+    OldId(Error),
     /// An answer, or a fault of the caller's own: no reason to try again.
     Final(Error),
 }
@@ -43,6 +49,12 @@ pub struct Tries {
     changes: bool,
     /// Whether a try that got no answer may have done it.
     may_be_done: bool,
+    /// Whether the herd knows by its id what became of it.
+    has_id: bool,
+    /// Ids that were no good.
+    old_ids: u32,
+    /// When it is not asked again any more where nobody knows its outcome.
+    known_until_ms: u64,
     /// Whether caller's data was taken in that is gone now, so that a new try could not start from the beginning.
     consumed: bool,
     lost: u32,
@@ -59,6 +71,9 @@ impl Tries {
             repeatable: request.is_repeatable(),
             changes: request.changes(),
             may_be_done: false,
+            has_id: false,
+            old_ids: 0,
+            known_until_ms: u64::MAX,
             consumed: false,
             lost: 0,
             missed: 0,
@@ -70,6 +85,21 @@ impl Tries {
     /// Notes that a new try could not start from the beginning.
     pub fn consumed(&mut self) {
         self.consumed = true;
+    }
+
+    /// Notes whether the try that begins has an id by which the herd knows it.
+    pub fn has_id(&mut self, has_id: bool) {
+        self.has_id = has_id;
+    }
+
+    /// Whether a try before may have done it.
+    pub fn may_be_done(&self) -> bool {
+        self.may_be_done
+    }
+
+    /// Whether it is worthwhile to give it an id.
+    pub fn wants_id(&self) -> bool {
+        self.old_ids < IDS_MAX
     }
 
     /// Whether a new try could not start from the beginning.
@@ -97,13 +127,13 @@ impl Tries {
         self.deadline_ms
     }
 
-    /// How long the next try may be silent, ms, where its node is to wait `wait_ms` before it answers. A read leaves
-    /// time for the others of `nodes`; and for a new connection, if this one `was_idle`: a firewall may have forgotten
-    /// it without a word. None of that is taken from the wait.
+    /// How long the next try may be silent, ms, where its node is to wait `wait_ms` before it answers. A read, or what
+    /// has an id, leaves time for the others of `nodes`; and for a new connection, if this one `was_idle`: a firewall
+    /// may have forgotten it without a word. None of that is taken from the wait.
     pub fn silence_ms(&self, now_ms: u64, nodes: usize, was_idle: bool, wait_ms: u64) -> u64 {
         let left_ms = self.deadline_ms.saturating_sub(now_ms);
         let untried = (nodes as u64).saturating_sub(u64::from(self.lost + self.missed)).max(1);
-        let shares = if self.repeatable { untried + u64::from(was_idle) } else { 1 };
+        let shares = if self.repeatable || self.has_id { untried + u64::from(was_idle) } else { 1 };
         let wait_ms = wait_ms.min(left_ms);
         wait_ms + (left_ms - wait_ms).div_ceil(shares)
     }
@@ -111,14 +141,19 @@ impl Tries {
     /// What to do after `failure`. `chance`, any number, spreads the pauses of clients that were refused together.
     pub fn after(&mut self, failure: Failure, now_ms: u64, chance: u64) -> Next {
         match failure {
+            // That this try did nothing says nothing of those before.
+            Failure::Final(error) if !self.repeatable => Next::Fail(self.judged(error)),
             Failure::Final(error) => Next::Fail(error),
+            Failure::NoConnection(error) if self.may_be_done => self.after_pause(error, now_ms, chance),
             Failure::NoConnection(error) => Next::Fail(self.judged(error)),
-            Failure::Busy(error) => self.after_busy(error, now_ms, chance),
-            Failure::Lost { error, may_be_done } => self.after_loss(error, may_be_done, now_ms),
+            Failure::Unknown(error) => self.after_unknown(error, now_ms, chance),
+            Failure::OldId(error) => self.after_old_id(error, now_ms),
+            Failure::Busy(error) => self.after_pause(error, now_ms, chance),
+            Failure::Lost { error, may_be_done } => self.after_loss(error, may_be_done, now_ms, chance),
         }
     }
 
-    fn after_busy(&mut self, error: Error, now_ms: u64, chance: u64) -> Next {
+    fn after_pause(&mut self, error: Error, now_ms: u64, chance: u64) -> Next {
         let pause_ms = self.pause_ms / 2 + chance % (self.pause_ms / 2 + 1);
         self.pause_ms = (2 * self.pause_ms).min(BUSY_PAUSE_MAX_MS);
         match self.consumed || now_ms.saturating_add(pause_ms) >= self.deadline_ms {
@@ -127,12 +162,33 @@ impl Tries {
         }
     }
 
-    fn after_loss(&mut self, error: Error, may_be_done: bool, now_ms: u64) -> Next {
+    /// The next node may know.
+    fn after_unknown(&mut self, error: Error, now_ms: u64, chance: u64) -> Next {
+        self.may_be_done = true;
+        self.known_until_ms = self.known_until_ms.min(now_ms.saturating_add(UNKNOWN_AGAIN_MS));
+        match now_ms < self.known_until_ms && self.has_id {
+            true => self.after_pause(error, now_ms, chance),
+            false => Next::Fail(self.judged(error)),
+        }
+    }
+
+    fn after_old_id(&mut self, error: Error, now_ms: u64) -> Next {
+        self.old_ids += 1;
+        match self.consumed || self.old_ids > IDS_MAX || now_ms >= self.deadline_ms {
+            true => Next::Fail(self.judged(error)),
+            false => Next::Again(0),
+        }
+    }
+
+    fn after_loss(&mut self, error: Error, may_be_done: bool, now_ms: u64, chance: u64) -> Next {
         self.lost += 1;
         self.may_be_done |= may_be_done;
-        let harmless = self.repeatable || !may_be_done;
+        let harmless = self.repeatable || !may_be_done || (self.has_id && self.lost == 1);
         if harmless && !self.consumed && self.lost < TRIES_MAX && now_ms < self.deadline_ms {
             return Next::Again(0);
+        }
+        if self.may_be_done && self.has_id && self.lost > 1 {
+            return self.after_pause(error, now_ms, chance);
         }
         Next::Fail(self.judged(error))
     }
@@ -235,7 +291,10 @@ mod tests {
         assert_eq!(tries.silence_ms(400, 3, false, 0), 300);
         assert!(again(tries.after(lost(true), 700, 0)));
         assert_eq!((tries.silence_ms(700, 3, false, 0), tries.silence_ms(1100, 3, false, 0)), (300, 0));
-        assert_eq!(put().silence_ms(100, 3, true, 0), 900, "a change is not asked twice");
+        assert_eq!(put().silence_ms(100, 3, true, 0), 900, "a change without an id is not asked twice");
+        let mut known = put();
+        known.has_id(true);
+        assert_eq!(known.silence_ms(100, 3, false, 0), 300);
     }
 
     #[test]
@@ -273,6 +332,67 @@ mod tests {
         }
         let mut tries = Tries::new(&Request::remove("x", Condition::None).expect("valid"), 1000);
         assert_eq!(kind(tries.after(lost(true), 0, 0)), ErrorKind::OutcomeUnknown);
+    }
+
+    #[test]
+    fn a_put_with_an_id_goes_again_with_pauses_until_its_time_is_over() {
+        let mut tries = Tries::new(&Request::put("x", b"", &PutOptions::default()).expect("valid"), 10_000);
+        tries.has_id(true);
+        assert!(matches!(tries.after(lost(true), 0, 0), Next::Again(0)));
+        let (mut now_ms, mut count) = (0, 0);
+        let last = loop {
+            let failure = match count % 2 {
+                0 => lost(true),
+                _ => Failure::NoConnection(Error::new(ErrorKind::Unreachable, "nobody")),
+            };
+            match tries.after(failure, now_ms, 7) {
+                Next::Again(pause_ms) => now_ms += pause_ms.max(1),
+                Next::Fail(error) => break error,
+            }
+            count += 1;
+        };
+        assert_eq!(last.kind(), ErrorKind::OutcomeUnknown);
+        assert!((20..60).contains(&count) && now_ms > 9_000, "{count} tries in {now_ms} ms");
+    }
+
+    #[test]
+    fn an_error_that_answers_what_was_asked_again_says_nothing_of_the_first_try() {
+        let not_found = || Failure::Final(Error::new(ErrorKind::Refused(herd_core::ErrorKind::NotFound), "none"));
+        let mut tries = Tries::new(&Request::remove("x", Condition::None).expect("valid"), 1000);
+        tries.has_id(true);
+        assert!(again(tries.after(lost(false), 0, 0)));
+        assert_eq!(kind(tries.after(not_found(), 0, 0)), ErrorKind::Refused(herd_core::ErrorKind::NotFound));
+        let mut tries = Tries::new(&Request::remove("x", Condition::None).expect("valid"), 1000);
+        tries.has_id(true);
+        assert!(again(tries.after(lost(true), 0, 0)));
+        assert_eq!(kind(tries.after(not_found(), 0, 0)), ErrorKind::OutcomeUnknown);
+        assert!(again(get_after_loss().after(busy(), 0, 0)));
+        assert_eq!(kind(get_after_loss().after(not_found(), 0, 0)), ErrorKind::Refused(herd_core::ErrorKind::NotFound));
+    }
+
+    fn get_after_loss() -> Tries {
+        let mut tries = get();
+        assert!(again(tries.after(lost(true), 0, 0)));
+        tries
+    }
+
+    #[test]
+    fn what_a_node_does_not_know_is_asked_for_some_time_and_an_old_id_is_replaced_twice() {
+        let unknown = || Failure::Unknown(Error::new(ErrorKind::OutcomeUnknown, "unknown"));
+        let mut tries = Tries::new(&Request::remove("x", Condition::None).expect("valid"), 60_000);
+        tries.has_id(true);
+        let mut now_ms = 1_000;
+        while let Next::Again(pause_ms) = tries.after(unknown(), now_ms, 3) {
+            assert!(pause_ms > 0 && tries.may_be_done());
+            now_ms += pause_ms;
+        }
+        assert!((1_000 + UNKNOWN_AGAIN_MS..2_000 + UNKNOWN_AGAIN_MS).contains(&now_ms), "{now_ms}");
+        let old = || Failure::OldId(Error::new(ErrorKind::Refused(herd_core::ErrorKind::Timeout), "old"));
+        let mut tries = put();
+        for _ in 0..IDS_MAX {
+            assert!(tries.wants_id() && again(tries.after(old(), 0, 0)));
+        }
+        assert!(!tries.wants_id() && !again(tries.after(old(), 0, 0)));
     }
 
     #[test]

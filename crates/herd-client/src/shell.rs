@@ -2,6 +2,7 @@
 
 use crate::address::Address;
 use crate::error::{Error, ErrorKind, Result};
+use crate::ids::Ids;
 use crate::limits::{ADDRESSES_MAX, AVOID_MS, IDLE_CONNECTIONS_MAX, IDLE_MAX_MS, OTHERS_MAX, OWNER_CONNECT_MS};
 use crate::link::{Link, Socket};
 use crate::reply::Reply;
@@ -121,6 +122,8 @@ pub(crate) struct Pool<S> {
     epoch: AtomicU32,
     /// Whether no node has answered yet.
     knows_nothing: AtomicBool,
+    /// The ids of its requests.
+    pub(crate) ids: Ids,
 }
 
 struct State<S> {
@@ -177,7 +180,8 @@ impl<S: Socket> Pool<S> {
         };
         let (has_chart, wants_map, knows_nothing) = (false.into(), false.into(), true.into());
         let (state, epoch) = (Mutex::new(state), AtomicU32::new(0));
-        Ok(Self { config, given, state, has_chart, wants_map, epoch, knows_nothing })
+        let ids = Ids::new(seed);
+        Ok(Self { config, given, state, has_chart, wants_map, epoch, knows_nothing, ids })
     }
 
     fn state(&self) -> MutexGuard<'_, State<S>> {
@@ -349,6 +353,7 @@ impl<S: Socket> Pool<S> {
     /// Takes note of what a reply tells of the node's map, and of whether a collection was not as the map at hand has
     /// it.
     pub(crate) fn heard(&self, epoch: u32, is_stale: bool) {
+        self.ids.heard(epoch);
         if self.knows_nothing.load(Relaxed) {
             self.knows_nothing.store(false, Relaxed);
         }

@@ -4,14 +4,11 @@
 use herd_core::checksum::crc32c;
 use herd_core::limits::WIRE_FRAME_BODY_MAX_BYTES;
 use herd_core::op::{Given, Op};
-use herd_core::wire::{Asked, Between, Fields, Handed, Header, WireError};
+use herd_core::replica::window::RequestId;
+use herd_core::wire::{Asked, Between, Fields, Handed, Header, Own, WireError};
 use herd_core::{Error, ErrorKind};
 use herd_store::Body;
-use std::ops::Range;
 use std::sync::Arc;
-
-/// Where the first epoch stands in the bytes of who asks.
-pub(crate) const FIRST_EPOCH: Range<usize> = 16..20;
 
 /// See the module.
 #[derive(Clone)]
@@ -112,6 +109,11 @@ impl Request {
         let handed = Handed::decode(&self.header, &fields)?.ok_or_else(not_handed)?;
         handed.op(&self.header, &fields, self.value.given(), now_ms).map(|op| f(&op, &handed.asked))
     }
+}
+
+/// Who asks, of a request of a client of this node: by the id that the client has made, or this one.
+pub(crate) fn asks(own: Option<Own>, id: RequestId, max_bytes: u64) -> Asked {
+    own.map_or_else(|| Asked::new(id, max_bytes), |own| Asked::of_own(&own, max_bytes))
 }
 
 /// The bytes of who asks, of the fields of a request; none of what is about no object.

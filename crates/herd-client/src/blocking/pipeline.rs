@@ -74,7 +74,8 @@ impl<'a> Pipeline<'a> {
         let request = request.clone().held_by(self.client.common.token);
         let value = request.body();
         let then_ms = self.client.common.patience_ms;
-        let patience = Patience { first_ms: then_ms.saturating_add(request.wait_ms()), then_ms };
+        let first_ms = then_ms.saturating_add(request.wait_ms());
+        let patience = Patience { begin_ms: first_ms, first_ms, then_ms };
         let sink = (Sink::Memory(self.client.common.pool.config.value_max_bytes), Vec::new());
         let now_ms = self.client.common.now_ms();
         let id = self.lanes[lane].link().begin(now_ms, &request, body_of(value), sink, patience)?;

@@ -32,8 +32,8 @@ use crate::reply::{Reply, Welcome};
 use crate::request::Request;
 use herd_core::limits::{BLOCK_BYTES, WIRE_FRAME_BODY_MAX_BYTES, WIRE_OPEN_REQUESTS_MAX};
 use herd_core::wire::{
-    Asker, Between, BlockChecks, FLAG_MORE, Fields, Header, Kind, LENGTH_UNKNOWN, MapMark, Meant, PROTOCOL_VERSION,
-    Side, VERB_MAP, WireError, block_checks, encode_frame, parse_frame_head,
+    Asker, Between, BlockChecks, FLAG_MORE, Fields, GOODBYE_UNREAD, Header, Kind, LENGTH_UNKNOWN, MapMark, Meant,
+    PROTOCOL_VERSION, Side, VERB_MAP, WireError, block_checks, encode_frame, parse_frame_head,
 };
 use input::Input;
 use output::Output;
@@ -65,6 +65,8 @@ pub enum Delivery {
 /// its connection: replies stand in line behind each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
+    /// Until it must have begun, which the node is told.
+    pub begin_ms: u64,
     /// Until the first time that something moves.
     pub first_ms: u64,
     /// From then on, each time.
@@ -131,7 +133,7 @@ pub struct Connection {
     foreign: bool,
     /// Whether the node has answered the hello.
     welcomed: bool,
-    /// Whether it has refused the hello, and so has read no request.
+    /// Whether it has refused the hello, or says so otherwise, and so has read no request about an object.
     refused: bool,
     now_ms: u64,
     /// When a byte of any reply arrived last.
@@ -218,7 +220,7 @@ impl Connection {
     /// Opens a request whose body is copied behind its head.
     fn open_copied(&mut self, request: &Request<'_>, body: &[u8], patience: Patience, open: Open) -> Result<()> {
         assert!(body.len() <= COPIED_BODY_MAX_BYTES, "larger bodies are streamed");
-        let header = request.header(self.asker.next_id(), Some(body.len() as u64), patience.first_ms);
+        let header = request.header(self.asker.next_id(), Some(body.len() as u64), patience.begin_ms);
         self.output.push(|out| encode_frame(out, header, &request.fields(), body))?;
         if self.asker.open(header, Open { ends: Some(self.output.queued_bytes), ..open }) {
             self.push_control(Header::credit(header.id, LENGTH_UNKNOWN));
@@ -432,14 +434,14 @@ impl Connection {
         }
         let event = match header.kind {
             Kind::Welcome => {
-                let welcome = Welcome::from_wire(&frame.fields()?);
+                let welcome = Welcome::from_wire(&header, &frame.fields()?);
                 self.asker.set_session(welcome.session);
                 self.welcomed = true;
                 Found::Event(Event::Welcome(welcome))
             }
             Kind::Goodbye => {
                 self.ended = true;
-                self.refused = !self.welcomed;
+                self.refused = !self.welcomed || header.code == GOODBYE_UNREAD;
                 Found::Event(Event::Goodbye(frame.fields()?.error.unwrap_or_default().to_owned()))
             }
             Kind::Reply => {

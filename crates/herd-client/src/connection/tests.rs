@@ -8,7 +8,7 @@ use herd_core::key::CollectionId;
 use herd_core::wire::{BRIEF_BYTES, Frame, Status, Verb, parse_frame, request_id};
 
 const PATIENCE_MS: u64 = 1_000;
-const PATIENCE: Patience = Patience { first_ms: PATIENCE_MS, then_ms: PATIENCE_MS };
+const PATIENCE: Patience = Patience { begin_ms: PATIENCE_MS, first_ms: PATIENCE_MS, then_ms: PATIENCE_MS };
 
 /// Takes all output that needs no caller's memory.
 fn output(connection: &mut Connection) -> Vec<u8> {
@@ -140,7 +140,13 @@ fn hello_and_request_go_out_together_and_the_session_is_taken_up() {
     let mut connection = Connection::new(0);
     let request = Request::get("tree/name").expect("valid");
     let first = connection
-        .open(0, &request, Body::Copied(b""), Delivery::Early, Patience { first_ms: 1500, then_ms: PATIENCE_MS })
+        .open(
+            0,
+            &request,
+            Body::Copied(b""),
+            Delivery::Early,
+            Patience { begin_ms: 1500, first_ms: 1500, then_ms: PATIENCE_MS },
+        )
         .expect("opens");
     let out = output(&mut connection);
     let sent = frames(&out);
@@ -438,6 +444,20 @@ fn goodbye_ends_the_connection() {
     let events = feed(&mut connection, &goodbye, 1000).expect("fine");
     assert_eq!(events, [(Event::Goodbye("stopping".into()), Vec::new())]);
     assert!(!connection.is_idle());
+}
+
+#[test]
+fn a_goodbye_may_say_that_what_was_sent_was_not_read() {
+    for (code, may_be_done) in [(0, true), (GOODBYE_UNREAD, false)] {
+        let mut connection = opened();
+        let id = get(&mut connection, "x", Delivery::Early).id;
+        let welcome = frame(Header::new(Kind::Welcome), &Fields::default(), b"");
+        feed(&mut connection, &welcome, 1000).expect("fine");
+        assert!(connection.may_be_done(id));
+        let goodbye = frame(Header { code, ..Header::new(Kind::Goodbye) }, &Fields::failed("later"), b"");
+        feed(&mut connection, &goodbye, 1000).expect("fine");
+        assert_eq!(connection.may_be_done(id), may_be_done);
+    }
 }
 
 #[test]

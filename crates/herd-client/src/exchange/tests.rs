@@ -10,10 +10,12 @@ use crate::{ErrorKind, PutOptions};
 use herd_core::key::{CollectionId, ObjectId};
 use herd_core::limits::BLOCK_BYTES;
 use herd_core::place::Map;
+use herd_core::replica::window::RequestId;
 use herd_core::wire::{
-    self, FLAG_MORE, FLAG_RANGE, Fields, Header, Kind, LENGTH_UNKNOWN, MapMark, Routes, Status, Verb,
+    self, Between, FLAG_MORE, FLAG_RANGE, Fields, Header, Kind, LENGTH_UNKNOWN, MapMark, Routes, Status, Verb,
 };
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::io::{IoSlice, IoSliceMut};
 use std::rc::Rc;
 use std::sync::LazyLock;
@@ -33,6 +35,14 @@ struct World {
     faults: u64,
     /// How often the object was put.
     puts: u32,
+    /// The ids of what was done.
+    done: BTreeSet<RequestId>,
+    /// Ids that were refused as too old.
+    refused: BTreeSet<RequestId>,
+    /// Whether nodes take ids of clients.
+    takes_ids: bool,
+    /// How long the client is patient.
+    patience_ms: u64,
     /// When something of the call moved last.
     moved_ms: u64,
     /// That of the herd, unless its node is alone.
@@ -45,12 +55,34 @@ struct World {
 
 impl World {
     fn new(seed: u64, faults: u64, map: Option<Map>) -> Self {
-        Self { now_ms: 5, state: seed, faults, puts: 0, moved_ms: 5, map, asks: 0, dialed: Vec::new() }
+        let (done, refused, takes_ids) = <_>::default();
+        let (now_ms, moved_ms, puts, asks, patience_ms) = (5, 5, 0, 0, TIMEOUT_MS);
+        let dialed = Vec::new();
+        Self { now_ms, state: seed, faults, puts, done, refused, takes_ids, patience_ms, moved_ms, map, asks, dialed }
     }
 
     fn chance(&mut self, of: u64) -> u64 {
         self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.state >> 33) % of
+    }
+
+    /// As the primary of a group does, whose window forgets now and then; false: it does not know whether it was done.
+    fn decide(&mut self, own: Option<Own>) -> bool {
+        let Some(own) = own else {
+            self.puts += 1;
+            return true;
+        };
+        assert!(!self.refused.contains(&own.id), "what was refused comes under another id");
+        if self.done.contains(&own.id) {
+            assert!(own.may_be_done, "it was asked before");
+            return self.chance(8) > 0;
+        }
+        if self.fault() && self.chance(3) == 0 {
+            self.refused.extend((!own.may_be_done).then_some(own.id));
+            return false;
+        }
+        self.puts += 1;
+        self.done.insert(own.id)
     }
 
     fn fault(&mut self) -> bool {
@@ -72,7 +104,7 @@ struct Side {
     /// Bytes of the client, not served yet.
     received: Vec<u8>,
     /// A put under way.
-    put: Option<(Header, Vec<u8>)>,
+    put: Option<(Header, Option<Own>, Vec<u8>)>,
     /// What the node says, and when.
     replies: Vec<(u64, Vec<u8>)>,
     closes_ms: Option<u64>,
@@ -138,7 +170,11 @@ impl Side {
                     self.refused = true;
                 }
                 _ if self.refused => {}
-                Kind::Hello => self.say(world, Header::new(Kind::Welcome), b""),
+                Kind::Hello => {
+                    let clock = wire::clock_bytes(1_000_000 + world.now_ms);
+                    let between = world.takes_ids.then_some(Between::Own(&clock));
+                    self.say_all(world, Header::new(Kind::Welcome), &Fields { between, ..Fields::default() }, b"");
+                }
                 Kind::Request if header.verb == wire::VERB_MAP => {
                     world.asks += 1;
                     let mut out = Vec::new();
@@ -151,9 +187,13 @@ impl Side {
                     }
                     self.send(world, out);
                 }
-                Kind::Request if header.verb() == Some(Verb::Put) => self.put = Some((header, body)),
+                Kind::Request if header.verb() == Some(Verb::Put) => {
+                    let own = Own::told(&frame.fields().expect("fields")).expect("well formed");
+                    assert!(own.is_none() || world.takes_ids, "no id that nobody takes");
+                    self.put = Some((header, own, body));
+                }
                 Kind::Request => self.get(world, header),
-                Kind::Data => self.put.as_mut().expect("of a put").1.extend(body),
+                Kind::Data => self.put.as_mut().expect("of a put").2.extend(body),
                 _ => {}
             }
             self.received.drain(..bytes);
@@ -164,9 +204,13 @@ impl Side {
     }
 
     fn say(&mut self, world: &mut World, header: Header, body: &[u8]) {
+        self.say_all(world, header, &Fields::default(), body);
+    }
+
+    fn say_all(&mut self, world: &mut World, header: Header, fields: &Fields<'_>, body: &[u8]) {
         let mut out = Vec::new();
         let epoch = world.map.as_ref().map_or(0, |map| map.epoch);
-        wire::encode_frame(&mut out, Header { epoch, ..header }, &Fields::default(), body).expect("encodes");
+        wire::encode_frame(&mut out, Header { epoch, ..header }, fields, body).expect("encodes");
         self.send(world, out);
     }
 
@@ -190,12 +234,19 @@ impl Side {
     }
 
     fn finish_put(&mut self, world: &mut World) {
-        let (header, body) = self.put.take().expect("checked by the caller");
+        let (header, own, body) = self.put.take().expect("checked by the caller");
         if self.fails(world, header) {
             return;
         }
-        assert!(body == *VALUE, "what is stored is what was given");
-        world.puts += 1;
+        assert!(VALUE.starts_with(&body), "what is stored is what was given");
+        if !world.decide(own) {
+            let kind = if own.is_some_and(|own| own.may_be_done) {
+                herd_core::ErrorKind::OutcomeUnknown
+            } else {
+                herd_core::ErrorKind::Timeout
+            };
+            return self.say(world, Header::reply_to(&header, Status::Error(kind)), b"");
+        }
         if world.fault() {
             self.closes_ms = Some(world.now_ms + world.chance(2 * TIMEOUT_MS));
             return;
@@ -238,6 +289,7 @@ struct Ran {
     out: Vec<u8>,
     puts: u32,
     silent_ms: u64,
+    patience_ms: u64,
     dialed: Vec<String>,
     asks: u32,
 }
@@ -247,8 +299,18 @@ fn routes(map: &Map) -> Routes {
 }
 
 fn run(seed: u64, request: Request<'_>, given: Given<'_>, sink: Sink) -> Ran {
+    run_with(seed, (false, TIMEOUT_MS), request, given, sink)
+}
+
+fn run_with(
+    seed: u64,
+    (takes_ids, patience_ms): (bool, u64),
+    request: Request<'_>,
+    given: Given<'_>,
+    sink: Sink,
+) -> Ran {
     let map = (!seed.is_multiple_of(4)).then(|| herd(&["a:7700", "d:1|e:1", "f:1"]));
-    let world = World::new(seed, seed % 60, map);
+    let world = World { takes_ids, patience_ms, ..World::new(seed, seed % 60, map) };
     let knows = seed % 4 > 1;
     run_in(world, knows, request, given, sink)
 }
@@ -257,6 +319,7 @@ fn run(seed: u64, request: Request<'_>, given: Given<'_>, sink: Sink) -> Ran {
 fn run_in(world: World, knows: bool, request: Request<'_>, given: Given<'_>, sink: Sink) -> Ran {
     let seed = world.state;
     let told = world.map.as_ref().filter(|_| knows).map(|map| (routes(map), map.encode()));
+    let patience_ms = world.patience_ms;
     let world = Rc::new(RefCell::new(world));
     let timeout = Duration::from_millis(TIMEOUT_MS);
     let config = Config { timeout, connect_timeout: timeout / 2, value_max_bytes: 1 << 30, routed: true };
@@ -265,7 +328,7 @@ fn run_in(world: World, knows: bool, request: Request<'_>, given: Given<'_>, sin
     if let Some((routes, bytes)) = told {
         pool.learn(Some((routes.mark, routes.key.0)), &bytes);
     }
-    let mut exchange = Exchange::new(&pool, (5, TIMEOUT_MS), request, given, (sink, Vec::new()));
+    let mut exchange = Exchange::new(&pool, (5, patience_ms), request, given, (sink, Vec::new()));
     let (mut read, mut out) = (0, Vec::new());
     for _ in 0..100_000 {
         let now_ms = world.borrow().now_ms;
@@ -314,6 +377,7 @@ fn run_in(world: World, knows: bool, request: Request<'_>, given: Given<'_>, sin
                     out,
                     puts: world.puts,
                     silent_ms,
+                    patience_ms,
                     dialed: world.dialed.clone(),
                     asks: world.asks,
                 };
@@ -352,7 +416,7 @@ struct Seen {
 
 impl Seen {
     fn note(&mut self, seed: u64, ran: &Ran) {
-        assert!(ran.silent_ms <= TIMEOUT_MS, "seed {seed}: told after a silence of {} ms", ran.silent_ms);
+        assert!(ran.silent_ms <= ran.patience_ms, "seed {seed}: told after a silence of {} ms", ran.silent_ms);
         match ran.result.as_ref().map_err(Error::kind) {
             Ok(_) => self.done += 1,
             Err(ErrorKind::OutcomeUnknown) => self.unknown += 1,
@@ -381,6 +445,29 @@ fn a_put_is_done_once_or_what_is_told_of_it_is_true() {
         }
     }
     assert!(seen.done > 50 && seen.unknown > 10 && seen.unreachable > 10 && seen.other > 2, "{seen:?}");
+}
+
+#[test]
+fn a_put_with_an_id_is_asked_again_and_done_once() {
+    let outcomes = [false, true].map(|takes_ids| {
+        let mut seen = Seen::default();
+        for seed in 0..2 * SEEDS {
+            let request = Request::put_stream("x", &PutOptions::default()).expect("valid");
+            // Nodes answer within a fraction of the client's patience.
+            let given = Given::Slice(&VALUE[..1_000]);
+            let ran = run_with(seed, (takes_ids, 10 * TIMEOUT_MS), request, given, Sink::Memory(0));
+            seen.note(seed, &ran);
+            match ran.result.as_ref().map_err(Error::kind) {
+                Ok(_) => assert_eq!(ran.puts, 1, "seed {seed}"),
+                Err(ErrorKind::OutcomeUnknown) => assert!(ran.puts <= 1, "seed {seed}"),
+                Err(_) => assert_eq!(ran.puts, 0, "seed {seed}: {:?}", ran.result),
+            }
+        }
+        seen
+    });
+    let [without, with] = &outcomes;
+    assert!(with.done > without.done && 2 * with.unknown < without.unknown, "{outcomes:?}");
+    assert!(with.unknown > 0, "what a node does not know is told so: {outcomes:?}");
 }
 
 #[test]
@@ -554,25 +641,32 @@ fn where_no_given_node_answers_others_of_the_map_do() {
 }
 
 #[test]
-fn what_a_source_has_beyond_the_first_frame_waits_until_the_node_is_known_to_be_the_one_that_is_meant() {
-    let map = herd(&["a:7700", "d:1|e:1", "f:1"]);
-    for (node, waits) in [(0, true), (1, true), (2, false)] {
+fn nothing_of_a_change_is_sent_before_its_node_has_said_whether_it_takes_ids() {
+    let nothing: [&[u8]; 0] = [];
+    let put = |given| (Request::put_stream("x", &PutOptions::default()), given);
+    let changes = [
+        put(Given::Stream(None)),
+        put(Given::Slice(b"v")),
+        (Request::remove("x", crate::Condition::None), Given::Nothing),
+        (Request::execute("x", "fetch-and-add", &nothing), Given::Nothing),
+    ];
+    for (request, given) in changes {
         let pool = Pool::<Silent>::new("a", Config::default(), 1).expect("addresses");
-        if node < 2 {
-            let Routes { mark, key } = routes(&map);
-            pool.learn(Some((mark, key.0)), &map.encode());
-        }
         pool.heard(0, false);
-        let name = name_of(&map, node);
-        let request = Request::put_stream(&name, &PutOptions::default()).expect("valid");
         let sink = (Sink::Memory(0), Vec::new());
-        let mut exchange = Exchange::new(&pool, (0, 10_000), request, Given::Stream(None), sink);
-        assert!(matches!(exchange.next(0), Need::Source(Fill::Full)));
-        let bytes = exchange.room().len();
-        exchange.supply(0, Ok(Supply { bytes, ended: false }));
+        let mut exchange = Exchange::new(&pool, (0, 10_000), request.expect("valid"), given, sink);
+        if let Given::Stream(_) = given {
+            assert!(matches!(exchange.next(0), Need::Source(Fill::Full)));
+            let bytes = exchange.room().len();
+            exchange.supply(0, Ok(Supply { bytes, ended: false }));
+        }
         assert!(matches!(exchange.next(0), Need::Connect(..)));
         exchange.connected(0, Ok(Silent::default()));
-        assert_eq!(matches!(exchange.next(0), Need::Wait { .. }), waits, "node {node}");
-        assert!(exchange.socket().0.borrow().len() > bytes, "the first frame is sent");
+        assert!(matches!(exchange.next(0), Need::Wait { .. }));
+        let sent = exchange.socket().0.borrow().clone();
+        let hello = wire::parse_frame(&sent).expect("well formed").expect("whole");
+        assert_eq!((hello.header().kind, hello.bytes()), (Kind::Hello, sent.len()));
+        // Nothing was sent that could have been done.
+        assert!(matches!(exchange.next(10_000), Need::Done(Err(error)) if error.kind() == ErrorKind::Unreachable));
     }
 }

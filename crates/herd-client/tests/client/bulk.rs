@@ -86,6 +86,7 @@ impl Session {
                         put = Some((header, 0));
                         arriving = Some((header, checks, header.body_len as usize));
                     }
+                    (Kind::Hello, _) => self.send(&Header::new(Kind::Welcome).encode(), b""),
                     (Kind::Data, _) => arriving = Some((header, checks, header.body_len as usize)),
                     _ => {}
                 }

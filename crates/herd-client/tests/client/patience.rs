@@ -218,6 +218,7 @@ fn a_put_that_was_cut_off_before_its_last_byte_was_not_done() {
     let address = listener.local_addr().expect("bound");
     let serving = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("accepted");
+        stream.write_all(&Header::new(Kind::Welcome).encode()).expect("it listens");
         stream.read_exact(&mut vec![0; 2 << 20]).expect("more than the first frame");
     });
     let mut value = &pattern(64 << 20)[..];

@@ -6,6 +6,8 @@
 //!
 //! What it has forgotten it tells by each client's own count: up to the highest of a client that it forgot, what it
 //! does not know may have been done. No clock of another node decides: how long a request was under way, nobody knows.
+//! Of the ids that clients have made ([`RequestId::is_own`]) there are too many clients to know each: their counts are
+//! stamps that rise together, so that the highest one that was forgotten tells the same of all of them.
 //! Callers: the node, at the group's part; `now_ms` is of its own steady clock.
 
 use crate::entry::Version;
@@ -19,6 +21,17 @@ pub struct RequestId {
     pub client: u64,
     /// The client's own count: it rises.
     pub sequence: u64,
+}
+
+/// The bit of a sequence that makes it a stamp of a client, which nodes never set.
+pub const OWN_STAMP: u64 = 1 << 63;
+
+impl RequestId {
+    /// Whether a client has made it, and not a node for it: then it may come to a primary by several nodes at once, and
+    /// is looked for whatever who asks knows of it.
+    pub fn is_own(&self) -> bool {
+        self.sequence & OWN_STAMP != 0
+    }
 }
 
 /// What is known of a request that is asked again.
@@ -45,6 +58,8 @@ pub struct Window {
     forgotten: VecDeque<Forgotten>,
     /// A client was forgotten itself: until then it may be anybody.
     unsure_until_ms: u64,
+    /// The highest stamp that was forgotten.
+    own_forgotten: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -53,6 +68,8 @@ struct Done {
     version: Version,
     /// Bytes of its result; `None`: it was too long to keep.
     bytes: Option<u16>,
+    /// The highest stamp of a client up to here.
+    stamp: u64,
 }
 
 impl Done {
@@ -75,6 +92,10 @@ impl Window {
         // From the latest on, as few wait long to be asked again.
         let mut end = self.results.len();
         for done in self.done.iter().rev() {
+            if id.is_own() && done.stamp < id.sequence {
+                // Stamps come nearly in order, so one that is new has few before it.
+                break;
+            }
             let from = end - done.len();
             if done.id == id {
                 let result = || self.results.range(from..end).copied().collect();
@@ -83,7 +104,9 @@ impl Window {
             end = from;
         }
         match () {
-            () if !all_seen || now_ms < self.unsure_until_ms => Known::Unknown,
+            () if !all_seen => Known::Unknown,
+            () if id.is_own() && id.sequence > self.own_forgotten => Known::New,
+            () if id.is_own() || now_ms < self.unsure_until_ms => Known::Unknown,
             () if self.forgotten.iter().any(is_forgotten) => Known::Unknown,
             () => Known::New,
         }
@@ -97,7 +120,8 @@ impl Window {
         grow(&mut self.results, bytes.len());
         grow(&mut self.done, 1);
         self.results.extend(bytes);
-        self.done.push_back(Done { id, version, bytes: result.map(|result| result.len() as u16) });
+        let stamp = self.done.back().map_or(0, |last| last.stamp).max(if id.is_own() { id.sequence } else { 0 });
+        self.done.push_back(Done { id, version, bytes: result.map(|result| result.len() as u16), stamp });
         if self.done.len() > WINDOW_REQUESTS_MAX {
             self.forget_oldest(now_ms);
         }
@@ -110,6 +134,10 @@ impl Window {
         self.results.drain(..done.len());
         shrink(&mut self.done);
         shrink(&mut self.results);
+        if id.is_own() {
+            self.own_forgotten = self.own_forgotten.max(id.sequence);
+            return true;
+        }
         let at = self.forgotten.iter().position(|it| it.id.client == id.client);
         let before = at.and_then(|at| self.forgotten.remove(at));
         let sequence = before.map_or(id.sequence, |before| before.id.sequence.max(id.sequence));
@@ -235,6 +263,56 @@ mod tests {
         let first = window.find(id(1), true, 0);
         assert!(matches!(&first, Known::Done(5, result) if result.len() == WINDOW_RESULT_MAX_BYTES));
         assert_eq!(window.find(id(2), true, 0), Known::Unknown);
+    }
+
+    fn own(client: u64, count: u64) -> RequestId {
+        RequestId { client, sequence: OWN_STAMP | count }
+    }
+
+    #[test]
+    fn of_what_clients_have_made_one_number_tells_what_may_have_been_done() {
+        let mut window = Window::default();
+        let most = WINDOW_REQUESTS_MAX as u64;
+        // Far more clients than are known one by one.
+        (1..=most).for_each(|at| window.end(own(at, 10 * at), at, Some(b"r"), 100));
+        assert_eq!(window.find(own(1, 10), true, 100), Known::Done(1, b"r".to_vec()));
+        assert_eq!(window.find(own(9, 5), true, 100), Known::New, "it asks late, and nothing is forgotten");
+        window.end(own(9, 5), 7, Some(b""), 100);
+        window.end(own(most, 3), 7, Some(b""), 100);
+        assert_eq!(window.find(own(1, 10), true, 100), Known::Unknown, "it was done, and is forgotten");
+        assert_eq!(window.find(own(77, 20), true, 100), Known::Unknown, "as may this one have been");
+        assert_eq!(window.find(own(77, 21), true, 100), Known::New, "what was forgotten came before");
+        assert_eq!(window.find(own(9, 5), true, 100), Known::Done(7, Vec::new()), "that is known which is here");
+        assert_eq!(window.find(own(77, 21), false, 100), Known::Unknown, "it may have been done where nobody saw it");
+        assert_eq!(window.find(id(1), true, 100), Known::New, "a node's own count is not a stamp");
+    }
+
+    #[test]
+    fn a_stamp_that_is_behind_or_ahead_of_those_of_others_is_found() {
+        let mut window = Window::default();
+        // By the clocks of three clients, one of them far ahead, and a node between them.
+        let stamps = |at: u64| [own(1, 100 * at), own(2, 100 * at - 90), own(3, 100 * at + 5_000)];
+        for at in 1..=50 {
+            stamps(at).into_iter().for_each(|id| window.end(id, at, Some(b"r"), 100));
+            window.end(id(at), at, Some(b"n"), 100);
+        }
+        for at in 1..=50 {
+            let all = stamps(at).into_iter().map(|id| (id, "r")).chain([(id(at), "n")]);
+            all.for_each(|(id, result)| assert_eq!(window.find(id, true, 100), Known::Done(at, result.into())));
+        }
+        assert_eq!(window.find(own(1, 150), true, 100), Known::New);
+        assert_eq!(window.find(own(1, 100_000), true, 100), Known::New);
+    }
+
+    #[test]
+    fn clients_that_are_forgotten_leave_nobody_unsure() {
+        let mut window = Window::default();
+        let most = (WINDOW_REQUESTS_MAX + 4 * WINDOW_CLIENTS_MAX) as u64;
+        (1..=most).for_each(|client| window.end(own(client, client), 1, Some(b""), 100));
+        assert_eq!(window.find(own(0, most + 1), true, 100), Known::New);
+        assert_eq!(window.find(id(1), true, 100), Known::New);
+        while window.forget_oldest(100) {}
+        assert!(window.room_bytes() < 32 * 1024, "{}", window.room_bytes());
     }
 
     #[test]

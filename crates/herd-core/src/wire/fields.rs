@@ -41,6 +41,7 @@ pub(super) const ANSWERED: u8 = 27;
 pub(super) const MEANT: u8 = 28;
 pub(super) const ROUTES: u8 = 29;
 const OBITUARY: u8 = 30;
+pub(super) const OWN: u8 = 31;
 
 /// Bytes of tag and length before each value.
 const FIELD_BYTES: usize = 3;
@@ -88,13 +89,13 @@ pub struct Fields<'a> {
     pub peer: Option<&'a [u8]>,
     /// Welcome and second hello of a link: that its sender knows the herd's secret.
     pub proof: Option<&'a [u8; PROOF_BYTES]>,
-    /// What only nodes, and clients that know the map, say to each other; one of its kinds at most.
+    /// What only nodes, and Herd's own clients, say to each other; one of its kinds at most.
     pub between: Option<Between<'a>>,
     /// Message of a replica group: the requests that a write answers ([`super::Answers`]).
     pub answered: Option<&'a [u8]>,
 }
 
-/// What only nodes, and clients that know the map, say to each other: the bytes of one field, read by the module of
+/// What only nodes, and Herd's own clients, say to each other: the bytes of one field, read by the module of
 /// what they are about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Between<'a> {
@@ -116,6 +117,8 @@ pub enum Between<'a> {
     Routes(&'a [u8]),
     /// First hello of a witness, and that it was heard (`obituary.rs`).
     Obituary(&'a [u8]),
+    /// The id that a client gives its request, and by what clock it counts (`own.rs`).
+    Own(&'a [u8]),
 }
 
 impl<'a> Between<'a> {
@@ -131,6 +134,7 @@ impl<'a> Between<'a> {
             Between::Meant(bytes) => (MEANT, bytes),
             Between::Routes(bytes) => (ROUTES, bytes),
             Between::Obituary(bytes) => (OBITUARY, bytes),
+            Between::Own(bytes) => (OWN, bytes),
         }
     }
 
@@ -146,6 +150,7 @@ impl<'a> Between<'a> {
             MEANT => Between::Meant(bytes),
             ROUTES => Between::Routes(bytes),
             OBITUARY => Between::Obituary(bytes),
+            OWN => Between::Own(bytes),
             _ => return None,
         })
     }

@@ -8,6 +8,7 @@
 //!
 //! Callers: doors that hand on, and link sessions that serve it.
 
+use super::Own;
 use super::WireError;
 use super::bytes::Reader;
 use super::fields::{ASKED, BECAME, Between, Fields};
@@ -40,6 +41,8 @@ const SET_MODES: [SetMode; 5] = [SetMode::Set, SetMode::Add, SetMode::Append, Se
 const AT_PRIMARY: u8 = 1;
 const ELSE_REMOVE: u8 = 2;
 const UNCOUNTED: u8 = 4;
+const FIRST: u8 = 8;
+const AGAIN: u8 = 16;
 
 /// Who asks, of a request that is handed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,9 +59,45 @@ pub struct Asked {
     pub else_remove: bool,
     /// The read is not counted, nor noted as a use.
     pub uncounted: bool,
+    /// It has a first epoch, as it is looked for whatever is known of it; but its client asks for the first time.
+    pub is_first: bool,
+    /// Of that: a node has asked it before all the same.
+    pub is_again: bool,
 }
 
+/// Where the first epoch stands in the bytes of who asks.
+const FIRST_EPOCH: std::ops::Range<usize> = 16..20;
+
+/// Where its bits do.
+const BITS: usize = 28;
+
 impl Asked {
+    /// Has the bytes of who asks say that it may have been done, by nobody before that epoch.
+    pub fn ask_again(bytes: &mut [u8], first_epoch: u32) {
+        if let Some(epoch) = bytes.get_mut(FIRST_EPOCH) {
+            epoch.copy_from_slice(&first_epoch.to_le_bytes());
+        }
+        bytes.iter_mut().skip(BITS).take(1).for_each(|bits| *bits |= if *bits & FIRST != 0 { AGAIN } else { 0 });
+    }
+
+    /// Whether it may have been done before it is asked now.
+    pub fn may_be_done(&self) -> bool {
+        self.first_epoch != 0 && (!self.is_first || self.is_again)
+    }
+
+    /// Of a request that nobody has asked yet, which may make a value of so many bytes.
+    pub fn new(id: RequestId, max_bytes: u64) -> Self {
+        let (at_primary, else_remove, uncounted) = <_>::default();
+        let (first_epoch, is_first, is_again) = <_>::default();
+        Self { id, first_epoch, max_bytes, at_primary, else_remove, uncounted, is_first, is_again }
+    }
+
+    /// Of a request that its client has given an id of its own, which may make a value of so many bytes.
+    pub fn of_own(own: &Own, max_bytes: u64) -> Self {
+        let (first_epoch, is_first) = (own.epoch.max(1), !own.may_be_done);
+        Self { first_epoch, is_first, ..Self::new(own.id, max_bytes) }
+    }
+
     /// Appends its bytes ([`Between::Asked`]), for a frame that is handed on as it came.
     pub fn encode(&self, out: &mut Vec<u8>) {
         self.put(out);
@@ -67,8 +106,11 @@ impl Asked {
 
     fn put(&self, out: &mut Vec<u8>) {
         let bit = |is_set, bit| if is_set { bit } else { 0 };
-        let bits =
-            bit(self.at_primary, AT_PRIMARY) | bit(self.else_remove, ELSE_REMOVE) | bit(self.uncounted, UNCOUNTED);
+        let bits = bit(self.at_primary, AT_PRIMARY)
+            | bit(self.else_remove, ELSE_REMOVE)
+            | bit(self.uncounted, UNCOUNTED)
+            | bit(self.is_first, FIRST)
+            | bit(self.is_again, AGAIN);
         out.extend_from_slice(&self.id.client.to_le_bytes());
         out.extend_from_slice(&self.id.sequence.to_le_bytes());
         out.extend_from_slice(&self.first_epoch.to_le_bytes());
@@ -203,7 +245,8 @@ impl<'a> Handed<'a> {
         let (first_epoch, max_bytes, bits) = (rest.u32()?, rest.u64()?, rest.u8()?);
         let has = |bit| bits & bit != 0;
         let (at_primary, else_remove, uncounted) = (has(AT_PRIMARY), has(ELSE_REMOVE), has(UNCOUNTED));
-        let asked = Asked { id, first_epoch, max_bytes, at_primary, else_remove, uncounted };
+        let (is_first, is_again) = (has(FIRST), has(AGAIN));
+        let asked = Asked { id, first_epoch, max_bytes, at_primary, else_remove, uncounted, is_first, is_again };
         Some(Self { asked, command: command(rest)? })
     }
 

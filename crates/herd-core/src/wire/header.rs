@@ -48,6 +48,9 @@ pub const CODE_NEWER: u16 = 4;
 /// it.
 pub const STATUS_MOVED: u16 = 15;
 
+/// Code of a goodbye: what was asked about objects, and is not answered, was not read.
+pub const GOODBYE_UNREAD: u16 = 11;
+
 /// Bits of the sequence within a request id.
 pub const SEQUENCE_BITS: u32 = 40;
 

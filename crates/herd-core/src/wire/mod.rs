@@ -29,6 +29,7 @@ mod link;
 mod list;
 mod map;
 mod obituary;
+mod own;
 mod petition;
 mod route;
 #[cfg(test)]
@@ -44,9 +45,9 @@ pub use fields::{Between, Fields};
 pub use forward::{Asked, Became, Handed, encode_op, value_of};
 pub use group::{Answers, Becomes, Delta, GroupMessage, Key, PutOf, Sent, VERB_GROUP, ValueOf};
 pub use header::{
-    BRIEF_BYTES, BRIEF_MAGIC, CODE_NEWER, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_MORE, FLAG_QUIET, FLAG_RANGE, HEADER_BYTES,
-    Header, Kind, LENGTH_UNKNOWN, MAGIC, OFFSET_LAST, SEQUENCE_BITS, SESSION_BITS, STATUS_MOVED, Status, Verb,
-    request_id,
+    BRIEF_BYTES, BRIEF_MAGIC, CODE_NEWER, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_MORE, FLAG_QUIET, FLAG_RANGE,
+    GOODBYE_UNREAD, HEADER_BYTES, Header, Kind, LENGTH_UNKNOWN, MAGIC, OFFSET_LAST, SEQUENCE_BITS, SESSION_BITS,
+    STATUS_MOVED, Status, Verb, request_id,
 };
 pub use hello::{Accepting, Dialing, LinkError, LinkErrorKind, PEER_BYTES, PROOF_BYTES, Peer, Secret};
 pub use join::{Admitting, Greeting, Joining, decode_joined, encode_joined, wants_in};
@@ -54,6 +55,7 @@ pub use link::{Beat, Beats, LinkId, Links, Nonces, VERB_BEAT};
 pub use list::{LIST_ENTRY_OVERHEAD_BYTES, ListEntries, ListEntry};
 pub use map::{MapMark, MapSent, VERB_MAP};
 pub use obituary::{Hearing, Telling, encode_heard, is_obituary};
+pub use own::{Own, clock_bytes, clock_told, stamp_at};
 pub use petition::{VERB_WARDEN, answer_of, ask_of, encode_answer, encode_ask, is_elsewhere};
 pub use route::{Meant, Routes};
 

@@ -12,6 +12,7 @@ use herd_core::entry::Version;
 use herd_core::limits::{DEFERRED_MAX, INLINE_MAX_BYTES};
 use herd_core::op::{Action, Given, Op};
 use herd_core::replica::window::RequestId;
+use herd_core::wire::Own;
 use herd_net::Ticket;
 use herd_store::{Body, Collection, Key};
 use std::sync::Arc;
@@ -28,6 +29,7 @@ pub(super) struct Put {
     expires_ms: u64,
     else_remove: bool,
     id: RequestId,
+    own: Option<Own>,
     began_ms: u64,
     /// The epoch of this node's map then.
     began_epoch: u32,
@@ -57,6 +59,8 @@ pub(crate) struct Plain<'a, 'o> {
     pub(crate) name: &'a [u8],
     /// What is asked of it.
     pub(crate) op: &'o Op<'a, Arc<Body>>,
+    /// The id that its client has given it.
+    pub(crate) own: Option<Own>,
     /// Whether its reply has a place among others.
     pub(crate) is_ordered: bool,
     /// How long it may take.
@@ -72,7 +76,10 @@ impl Context {
         plain: &Plain<'_, '_>,
         later: impl FnOnce() -> Later,
     ) -> Option<Ticket> {
-        let (op, collection) = (plain.op, plain.collection);
+        let (op, collection, own) = (plain.op, plain.collection, plain.own);
+        if own.is_some_and(|own| own.may_be_done) {
+            return None;
+        }
         let (flags, expires_ms, value, check) = plain_put(op)?;
         let key = self.shared.store.key(collection, plain.name);
         if !group::may_put_at_once(self, &key) {
@@ -82,12 +89,13 @@ impl Context {
         if !self.flights.is_free(ticket.conn, key.fingerprint()) {
             return None;
         }
-        let (id, check) = (self.flights.next_id(), check.unwrap_or_else(|| crc32c(value)));
+        let (id, check) =
+            (own.map_or_else(|| self.flights.next_id(), |own| own.id), check.unwrap_or_else(|| crc32c(value)));
         let (began_ms, began_epoch) = (self.now_ms(), self.shared.map_mark().epoch);
         let else_remove = op.else_remove;
         let held_bytes = size_of::<Put>() as u64;
         let put =
-            AtOnce { collection, key: &key, value, check, flags, expires_ms, else_remove, id, ticket, held_bytes };
+            AtOnce { collection, key: &key, value, check, flags, expires_ms, else_remove, id, own, ticket, held_bytes };
         if !group::put_at_once(self, &put) {
             return None;
         }
@@ -101,6 +109,7 @@ impl Context {
             expires_ms,
             else_remove,
             id,
+            own,
             began_ms,
             began_epoch,
             deadline_ms: began_ms.saturating_add(plain.limit_ms),
@@ -137,7 +146,7 @@ impl Context {
     pub(super) fn make_flight(&mut self, ticket: Ticket) {
         let handing = match self.flights.put(ticket) {
             Some(put) => {
-                let how = (How::default(), put.id, self.now.unix_ms);
+                let how = (How::default(), (put.id, put.own), self.now.unix_ms);
                 Handing::of_request(&self.shared.store, (&put.collection, &put.key.name), &put.op(), how)
             }
             None => return,

@@ -5,7 +5,7 @@ use super::landed::Landed;
 use crate::apply::{Elsewhere, apply};
 use crate::context::Context;
 use crate::group::{self, Operation, Origin, Told};
-use crate::request::{FIRST_EPOCH, Request, Value, asked_of};
+use crate::request::{Request, Value, asked_of, asks};
 use crate::wire::with_object;
 use herd_core::entry;
 use herd_core::key::CollectionId;
@@ -15,7 +15,7 @@ use herd_core::place::{GroupId, NodeId};
 use herd_core::replica::GroupEpoch;
 use herd_core::replica::window::RequestId;
 use herd_core::wire::{
-    Asked, Between, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_MORE, FLAG_QUIET, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN,
+    Asked, Between, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_MORE, FLAG_QUIET, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, Own,
     Verb, WireError, block_checks, encode_frame_head, encode_op, value_of,
 };
 use herd_core::{Error, ErrorKind};
@@ -36,8 +36,8 @@ pub(crate) struct Handing {
     pub(crate) collection: Collection,
     pub(crate) key: Key,
     request: Arc<Request>,
-    /// Nobody may have done it before this epoch; 0: nobody may have at all.
-    first_epoch: u32,
+    /// Who asks, as it is asked now.
+    asked: Asked,
     /// Its value, where that is still to come.
     stream: Option<Box<Stream>>,
     /// There was no room for its value: what it was to replace goes, and this is the answer.
@@ -62,7 +62,7 @@ impl Handing {
         how: How,
     ) -> Result<Self, Error> {
         let id = cx.flights.next_id();
-        Self::of_request(&cx.shared.store, (collection, name), op, (how, id, cx.now.unix_ms))
+        Self::of_request(&cx.shared.store, (collection, name), op, (how, (id, None), cx.now.unix_ms))
     }
 
     /// Of an operation that a door has made, as this request.
@@ -70,16 +70,9 @@ impl Handing {
         store: &Store,
         (collection, name): (&Collection, &[u8]),
         op: &Op<'_, Arc<Body>>,
-        (how, id, now_ms): (How, RequestId, u64),
+        (how, (id, own), now_ms): (How, (RequestId, Option<Own>), u64),
     ) -> Result<Self, Error> {
-        let asked = Asked {
-            id,
-            first_epoch: 0,
-            max_bytes: op.max_bytes,
-            at_primary: false,
-            else_remove: false,
-            uncounted: how.uncounted,
-        };
+        let asked = Asked { uncounted: how.uncounted, ..asks(own, id, op.max_bytes) };
         let mut scratch = Vec::with_capacity(96);
         let Some((mut header, fields)) = encode_op(op, name, &asked, now_ms, &mut scratch) else {
             return Err(Error::new(ErrorKind::BadRequest, "this is handed on as it came"));
@@ -101,9 +94,7 @@ impl Handing {
         max_bytes: u64,
     ) -> Result<Self, Error> {
         let mut bytes = Vec::new();
-        let id = cx.flights.next_id();
-        Asked { id, first_epoch: 0, max_bytes, at_primary: false, else_remove: false, uncounted: false }
-            .encode(&mut bytes);
+        asks(Own::told(fields)?, cx.flights.next_id(), max_bytes).encode(&mut bytes);
         let fields = Fields { collection: None, between: Some(Between::Asked(&bytes)), ..*fields };
         let mut handing = Self::of(&cx.shared.store, collection, *header, fields, Some(Value::of(&value)))?;
         let changes = match header.verb() {
@@ -160,15 +151,14 @@ impl Handing {
         fields: &Fields<'_>,
     ) -> Result<Self, Error> {
         let (id, mut asked) = (cx.flights.next_id(), Vec::new());
-        Asked { id, first_epoch: 0, max_bytes: 0, at_primary: false, else_remove: false, uncounted: false }
-            .encode(&mut asked);
+        asks(None, id, 0).encode(&mut asked);
         let fields = Fields { between: Some(Between::Asked(&asked)), ..*fields };
         let request = Request::new(header, &fields, Value::none())?;
         Ok(Self {
             collection: collection.clone(),
             key: cx.shared.store.key(collection, b""),
             request: Arc::new(request),
-            first_epoch: 0,
+            asked: Asked::new(id, 0),
             stream: None,
             refusal: None,
             is_handed: false,
@@ -196,18 +186,17 @@ impl Handing {
         fields: Fields<'_>,
         value: Option<Value>,
     ) -> Result<Self, Error> {
-        let (Some(name), Some(asked)) = (fields.name, asked_of(&fields)) else {
+        let Some(name) = fields.name else {
             return Err(Error::new(ErrorKind::BadRequest, "the request names no object"));
         };
-        let first_epoch = asked.get(FIRST_EPOCH).and_then(|epoch| epoch.try_into().ok()).map_or(0, u32::from_le_bytes);
         let flags = header.flags & !(FLAG_QUIET | FLAG_BRIEF | FLAG_MORE);
         let header = Header { flags, collection: collection.id().0, hops: 0, brief: false, ..header };
         let request = Request::new(header, &fields, value.unwrap_or_else(Value::none))?;
         Ok(Self {
             collection: collection.clone(),
             key: store.key(collection, name),
+            asked: request.asked()?,
             request: Arc::new(request),
-            first_epoch,
             stream: None,
             refusal: None,
             is_handed: false,
@@ -228,14 +217,20 @@ impl Handing {
 
     /// Whether it may have been done before it is asked now.
     pub(super) fn is_retry(&self) -> bool {
-        self.first_epoch != 0
+        self.asked.may_be_done()
+    }
+
+    /// Of what its client asks for the first time, by an id of its own: the epoch that it had heard of.
+    pub(super) fn first_asked(&self) -> Option<u32> {
+        (self.asked.is_first && !self.asked.is_again).then_some(self.asked.first_epoch)
     }
 
     /// It may have been done from now on, by nobody before that epoch; if that was so already, it stays as it was.
     pub(super) fn may_be_done(&mut self, since: u32) {
-        if !self.is_retry() {
-            self.first_epoch = since.max(1);
+        if self.asked.first_epoch == 0 {
+            self.asked.first_epoch = since.max(1);
         }
+        self.asked.is_again = self.asked.is_first;
     }
 
     /// As it is asked of a part of a replica group here. Error: its value is not here.
@@ -243,7 +238,7 @@ impl Handing {
         if self.stream.is_some() {
             return Err(Error::new(ErrorKind::Unreachable, "the value is still to come"));
         }
-        let operation = Operation::new(self.request.clone(), self.first_epoch, origin)?;
+        let operation = Operation::new(self.request.clone(), self.asked, origin);
         match &self.refusal {
             Some(error) => operation.instead(error.clone()).map_err(|refused| refused.1),
             None => Ok(operation),
@@ -344,9 +339,7 @@ impl Handing {
         let fields = self.request.fields()?;
         let Some(asked) = asked_of(&fields).filter(|_| self.is_retry()) else { return Ok(f(&fields)) };
         let mut asked = asked.to_vec();
-        if let Some(epoch) = asked.get_mut(FIRST_EPOCH) {
-            epoch.copy_from_slice(&self.first_epoch.to_le_bytes());
-        }
+        Asked::ask_again(&mut asked, self.asked.first_epoch);
         Ok(f(&Fields { between: Some(Between::Asked(&asked)), ..fields }))
     }
 

@@ -43,7 +43,7 @@ pub(crate) use intake::{Intake, Sink, bad_block};
 pub(crate) use landed::{Cargo, Landed};
 pub(crate) use pages::Pages;
 pub(crate) use passing::{Passage, Piece};
-pub(crate) use route::{Where, outcome_unknown};
+pub(crate) use route::Where;
 pub(crate) use table::{FlightId, Flights, Taken};
 
 use crate::{http, memcached, wire};

@@ -317,9 +317,8 @@ impl Context {
                 let landed = Landed::crossed(self, part.handing.name());
                 self.land(id, landed);
             }
-            // What a node does alone it does not note.
-            Where::Here if part.handing.is_retry() && part.handing.changes => {
-                let landed = Landed::failed(self, outcome_unknown(part.handing.name()));
+            Where::Here if let Some(error) = self.why_not_alone(&part.handing) => {
+                let landed = Landed::failed(self, error);
                 self.land(id, landed);
             }
             Where::Here => match part.handing.run(self) {
@@ -498,6 +497,20 @@ impl Context {
             has_gone_over || !group.others.is_empty() || spread.needed > 1
         })
         .unwrap_or_default()
+    }
+
+    fn why_not_alone(&self, handing: &Handing) -> Option<Error> {
+        let first_asked = if handing.is_retry() { None } else { Some(handing.first_asked()?) };
+        if handing.changes { self.refusal_alone(&handing.key, first_asked) } else { None }
+    }
+
+    /// Why a change that is known by an id is not done by a node that decides alone, as that keeps none; `first_asked`:
+    /// it is asked for the first time, by a client that had heard of that epoch. If the group has changed since then it
+    /// may be a straggler: its client has asked again meanwhile, of who kept ids then.
+    pub(crate) fn refusal_alone(&self, key: &Key, first_asked: Option<u32>) -> Option<Error> {
+        let Some(epoch) = first_asked else { return Some(outcome_unknown(&key.name)) };
+        let has_changed = self.with_group(key, |_, group| group.epoch > epoch).unwrap_or_default();
+        has_changed.then(group::too_old)
     }
 
     /// Hands the group of an object to `f`, as the map has it; `None`: there is no map.
@@ -731,7 +744,7 @@ fn may_be_undecided(error: &Error) -> bool {
 
 /// What changes an object may have been done, or not.
 #[cold]
-pub(crate) fn outcome_unknown(name: &[u8]) -> Error {
+pub(super) fn outcome_unknown(name: &[u8]) -> Error {
     let text =
         format!("the node that has '{}' went out of reach; the outcome is unknown: it may have been done", quote(name));
     Error::new(ErrorKind::OutcomeUnknown, text)

@@ -9,6 +9,7 @@ mod conditions;
 mod golden;
 mod intake;
 mod large;
+mod own;
 mod passing;
 mod ranges;
 mod trouble;

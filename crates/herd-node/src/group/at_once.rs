@@ -11,6 +11,7 @@
 use super::{Gates, Operation, look_at_map, loop_of, with};
 use crate::context::Context;
 use herd_core::replica::window::RequestId;
+use herd_core::wire::Own;
 use herd_net::Ticket;
 use herd_store::{Collection, Key};
 
@@ -32,6 +33,8 @@ pub(crate) struct AtOnce<'a> {
     pub(crate) else_remove: bool,
     /// Who asks.
     pub(crate) id: RequestId,
+    /// The id that its client has given it, if that is one.
+    pub(crate) own: Option<Own>,
     /// That of its reply.
     pub(crate) ticket: Ticket,
     /// Memory of what is kept for that.

@@ -16,9 +16,9 @@ use herd_core::limits::{SLOTS, WINDOWS_PART};
 use herd_core::place::GroupId;
 use herd_core::replica::window::{Known, RequestId, Window};
 use herd_core::replica::{self, GroupEpoch, Pending, Refusal, State};
-use herd_core::wire::Answers;
+use herd_core::wire::{Answers, Asked};
 use herd_store::{Collection, Entry, Given, NewObject, Seat, SlotCursor, Store};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Entries of a shard that are looked at before the next object of a group is told.
@@ -35,8 +35,8 @@ pub(crate) struct Kept {
     held: memory::Held,
     /// Since the view of this epoch all writes come by here; of those before, some may not have.
     since: GroupEpoch,
-    /// Requests that stand in line or are under way here.
-    pub(super) standing: BTreeSet<RequestId>,
+    /// Requests that stand in line or are under way here, and how often each does.
+    standing: BTreeMap<RequestId, u32>,
     /// What is pending, by slot and version, where it answers requests.
     answering: BTreeMap<(u16, Version), Answering>,
     /// The version that the write has that is about to begin.
@@ -89,7 +89,7 @@ impl Kept {
             held: memory::Held::nothing(store),
             // What this node did before alone it has not noted.
             since: GroupEpoch::MAX,
-            standing: BTreeSet::new(),
+            standing: BTreeMap::new(),
             answering: BTreeMap::new(),
             version: None,
         }
@@ -113,26 +113,52 @@ impl Kept {
         self.since = epoch;
     }
 
+    /// Nothing is left of what was done before the view of this epoch.
+    pub(super) fn lost_before(&mut self, epoch: GroupEpoch) {
+        self.since = self.since.max(epoch);
+    }
+
     /// Writes under way whose answers are kept for the windows.
     #[cfg(test)]
     pub(super) fn answering(&self) -> usize {
         self.answering.len()
     }
 
-    /// What is known of a request, which nobody may have done before that epoch.
-    pub(super) fn known(&self, id: RequestId, first_epoch: Option<GroupEpoch>, now_ms: u64) -> Known {
-        if self.answering.values().any(|write| write.has(id)) {
+    /// What is known of a request.
+    pub(super) fn known(&self, asked: &Asked, now_ms: u64) -> Known {
+        if self.answering.values().any(|write| write.has(asked.id)) {
             return Known::UnderWay;
         }
-        let all_seen = first_epoch.is_none_or(|epoch| epoch >= self.since);
-        self.window.find(id, all_seen, now_ms)
+        let all_seen = asked.first_epoch == 0 || asked.first_epoch >= self.since;
+        self.window.find(asked.id, all_seen, now_ms)
     }
 
-    /// A request comes, which nobody may have done before that epoch: whether it is new, and stands here from now on.
-    /// Where the same stands here already, or may have been done, that is told when it is decided.
-    pub(super) fn stand(&mut self, id: RequestId, first_epoch: Option<GroupEpoch>, now_ms: u64) -> bool {
-        let is_new = first_epoch.is_none() || self.known(id, first_epoch, now_ms) == Known::New;
-        is_new && self.standing.insert(id)
+    /// Whether a request is new, and does not stand here.
+    pub(super) fn is_new(&self, asked: &Asked, now_ms: u64) -> bool {
+        let is_sure = asked.first_epoch == 0 || self.known(asked, now_ms) == Known::New;
+        is_sure && !self.standing.contains_key(&asked.id)
+    }
+
+    /// A request comes, and stands here until it leaves: whether it is new. Where the same stands here already, which
+    /// may itself be one that is not new, or may have been done, that is told when it is decided.
+    pub(super) fn stand(&mut self, asked: &Asked, now_ms: u64) -> bool {
+        let is_new = self.is_new(asked, now_ms);
+        *self.standing.entry(asked.id).or_default() += 1;
+        is_new
+    }
+
+    /// Whether a request stands here that another one is the same as.
+    pub(super) fn stand_several(&self, id: RequestId) -> bool {
+        self.standing.get(&id).is_some_and(|count| *count > 1)
+    }
+
+    /// A request that stood here has its answer.
+    pub(super) fn leave(&mut self, id: RequestId) {
+        let Some(count) = self.standing.get_mut(&id) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.standing.remove(&id);
+        }
     }
 
     /// Keeps the window within its part of the memory after it has grown.

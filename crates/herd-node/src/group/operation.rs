@@ -24,7 +24,7 @@ use herd_core::op::{Action, Answer, Change, Circumstances, Decided, New, NewValu
 use herd_core::place::GroupId;
 use herd_core::replica::GroupEpoch;
 use herd_core::replica::window::{Known, RequestId};
-use herd_core::wire::{Answers, Became, Between, Fields, Verb};
+use herd_core::wire::{Answers, Asked, Became, Between, Fields, Verb};
 use herd_core::{Error, ErrorKind};
 use herd_net::Ticket;
 use herd_store::{Body, Collection, Seat};
@@ -37,10 +37,12 @@ pub(crate) struct Operation {
     pub(crate) origin: Origin,
     /// Who asks; the same however often it is asked.
     pub(super) id: Option<RequestId>,
-    /// The epoch of its asker's map before anybody may have done it; `None`: nobody may have.
-    pub(super) first_epoch: Option<GroupEpoch>,
+    /// What is said of that.
+    pub(super) asked: Option<Asked>,
     /// Nobody had asked the same before when it came; else it may have been done.
     pub(super) is_new: bool,
+    /// It is among those that stand here.
+    pub(super) stands: bool,
     /// What is told once the write that it shares is done.
     told: Option<Told>,
     /// Its object, once it stands in line.
@@ -124,12 +126,10 @@ pub(super) struct Decision {
 }
 
 impl Operation {
-    /// Of a request as nodes hand it on, which nobody may have done before that epoch; 0: nobody may have. Error: its
-    /// fields do not say who asks.
-    pub(crate) fn new(request: Arc<Request>, first_epoch: u32, origin: Origin) -> Result<Self, Error> {
-        let (id, first_epoch) = (Some(request.asked()?.id), Some(first_epoch).filter(|epoch| *epoch > 0));
+    /// Of a request as nodes hand it on, and who asks it now.
+    pub(crate) fn new(request: Arc<Request>, asked: Asked, origin: Origin) -> Self {
         let what = What::Request(request);
-        Ok(Self { what, origin, id, first_epoch, is_new: false, told: None, key: None, until_ms: u64::MAX, room: None })
+        Self { what, origin, id: Some(asked.id), asked: Some(asked), is_new: false, ..Self::expire() }
     }
 
     /// Takes an object out whose time is over.
@@ -138,8 +138,9 @@ impl Operation {
             what: What::Expire,
             origin: Origin::Nobody,
             id: None,
-            first_epoch: None,
+            asked: None,
             is_new: true,
+            stands: false,
             told: None,
             key: None,
             until_ms: u64::MAX,
@@ -312,23 +313,35 @@ impl Operation {
     fn decide_request(&mut self, request: &Request, place: &mut Place<'_, '_>, state: &mut State) -> bool {
         let now = place.copies.cx.now;
         let is_known = !self.is_new && !has(Bug::RerunRetried);
-        if let Some(told) = self.id.filter(|_| is_known).and_then(|id| retried(place, id, self.first_epoch)) {
+        if let Some(told) = self.asked.filter(|_| is_known).and_then(|asked| retried(place, &asked)) {
             self.told = Some(told);
             return true;
         }
-        if is_known && self.id.is_some_and(|id| place.copies.kept.standing.contains(&id)) {
+        if is_known && self.id.is_some_and(|id| place.copies.kept.stand_several(id)) {
             // The first one was refused, and what was there goes yet.
             self.told = Some(Told::failed(unknown()));
             return true;
         }
+        let before = state.version;
         let told = request.with_op(now.unix_ms, |op, _| decide_one(place, state, (op, &request.value), self.id));
         self.told = match told {
             Ok(Some(told)) => Some(told),
             Ok(None) => return false,
             Err(error) => Some(Told::failed(error)),
         };
+        let has_changed = state.version != before;
+        if self.asked.is_some_and(|asked| asked.id.is_own() && !asked.is_first && !has_changed) {
+            self.told = self.told.take().map(in_doubt);
+        }
         true
     }
+}
+
+/// What its client is told of a request that came to no change, and that the client has asked before: that may be on
+/// its way still, and is done if it comes where it finds something to do. So to say "done, and nothing changed" would
+/// not be true. An error says no more than that this try did nothing, and the client knows of the others.
+fn in_doubt(told: Told) -> Told {
+    if let Told::Done(_) = told { Told::failed(unknown()) } else { told }
 }
 
 /// `None`: the write has no room for its answer.
@@ -382,11 +395,20 @@ fn unknown() -> Error {
     Error::new(ErrorKind::OutcomeUnknown, "the request was asked again, and may have been done before")
 }
 
+/// The error of a request that its client asks for the first time, where what was forgotten may have been the same: the
+/// client asks it under another id.
+#[cold]
+pub(crate) fn too_old() -> Error {
+    let text = "the id of the request is older than what is remembered here: nothing was done, ask with another id";
+    Error::new(ErrorKind::Timeout, text)
+}
+
 /// The answer of a request that was asked before; `None`: it is new.
-fn retried(place: &mut Place<'_, '_>, id: RequestId, first_epoch: Option<GroupEpoch>) -> Option<Told> {
+fn retried(place: &mut Place<'_, '_>, asked: &Asked) -> Option<Told> {
     let (clock, now_ms) = (place.copies.cx.clock(), place.copies.cx.now_ms());
-    match place.copies.kept.known(id, first_epoch, now_ms) {
+    match place.copies.kept.known(asked, now_ms) {
         Known::New => None,
+        Known::Unknown if asked.is_first && !asked.is_again => Some(Told::failed(too_old())),
         // Of an object under way nothing is decided; so it is one of another object.
         Known::UnderWay | Known::Unknown => Some(Told::failed(unknown())),
         Known::Done(version, result) => {

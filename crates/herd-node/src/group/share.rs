@@ -19,7 +19,7 @@ use herd_core::place::{GroupId, NodeId};
 use herd_core::replica::Copies as _;
 use herd_core::replica::{Departure, Effect, GroupEpoch, Member, Message, Offer, Outcome, Part, Pending, Refusal};
 use herd_core::replica::{Standing, Verdict, View};
-use herd_core::wire::{self, Ahead, Answers, Delta, GroupMessage, LinkId, PutOf, Said, Sent, ValueOf};
+use herd_core::wire::{self, Ahead, Answers, Asked, Delta, GroupMessage, LinkId, PutOf, Said, Sent, ValueOf};
 use herd_core::{Error, ErrorKind, quote};
 use herd_store::{Collection, NewObject, SlotCursor};
 use std::cell::Cell;
@@ -69,7 +69,7 @@ pub(super) enum Looked {
     /// A read has found this, while the node decided since that epoch.
     Found(Origin, Told, GroupEpoch),
     /// An operation came to this.
-    Decided(Operation),
+    Decided(Box<Operation>),
 }
 
 impl Looked {
@@ -215,8 +215,8 @@ impl Share {
         if op.until_ms < u64::MAX {
             self.late_ms = Some(self.late_ms.map_or(op.until_ms, |late_ms| late_ms.min(op.until_ms)));
         }
-        if let Some(id) = op.id.filter(|_| !op.is_new) {
-            op.is_new = self.kept.stand(id, op.first_epoch, cx.now_ms());
+        if let Some(asked) = op.asked.filter(|_| !op.stands) {
+            (op.stands, op.is_new) = (true, self.kept.stand(&asked, cx.now_ms()));
         }
         self.waiting.push_back(op.of(key));
     }
@@ -231,6 +231,10 @@ impl Share {
         let size_bytes = (put.value.len() + answers.len()) as u64;
         let is_laden = |(node, out): (&NodeId, &Outbox)| !out.is_empty() || cx.links.is_laden(*node, out.generation);
         if !self.waiting.is_empty() || !self.part.takes_at_once(&key, size_bytes) || self.out.iter().any(is_laden) {
+            return false;
+        }
+        let asked = put.own.map(|own| Asked::of_own(&own, 0));
+        if asked.is_some_and(|asked| !self.kept.is_new(&asked, cx.now_ms())) {
             return false;
         }
         let held_bytes = put.held_bytes + (AT_ONCE_BYTES + 2 * (put.key.name.len() + put.value.len())) as u64;
@@ -431,6 +435,7 @@ impl Share {
             cx.shared.gates.note_pending(self.id, pending);
         }
         let view = self.part.view();
+        self.kept.lost_before(view.lost);
         if self.kept.is_blind() && self.sees_all() {
             self.kept.sees_all(view.epoch);
         }
@@ -528,7 +533,7 @@ impl Share {
         // The clock is looked at behind the decision.
         match told.is_empty() || cx.shared.gates.has_lease_since(self.id, self.part.view().since) {
             true => told.into_iter().for_each(|op| self.tell(cx, op, 0)),
-            false => told.into_iter().for_each(|op| self.confirm(cx, Looked::Decided(op))),
+            false => told.into_iter().for_each(|op| self.confirm(cx, Looked::Decided(Box::new(op)))),
         }
     }
 
@@ -576,7 +581,7 @@ impl Share {
             match self.looked.pop_front() {
                 Some((_, looked)) if !is_so => self.end_looked(Told::Again { may_be_done: false }, looked),
                 Some((_, Looked::Found(origin, told, _))) => self.told.push((origin, told)),
-                Some((_, Looked::Decided(op))) => self.tell(cx, op, 0),
+                Some((_, Looked::Decided(op))) => self.tell(cx, *op, 0),
                 None => {}
             }
         }
@@ -610,8 +615,8 @@ impl Share {
 
     fn end(&mut self, op: &Operation, told: Told) {
         self.expiring -= usize::from(op.is_expiry());
-        if let Some(id) = op.id.filter(|_| op.is_new) {
-            self.kept.standing.remove(&id);
+        if let Some(id) = op.id.filter(|_| op.stands) {
+            self.kept.leave(id);
         }
         self.told.push((op.origin, told));
     }

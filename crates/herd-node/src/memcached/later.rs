@@ -102,7 +102,8 @@ impl Session {
         if let Command::Store(store @ Store { verb: StoreVerb::Set, .. }) = command {
             let op = text::store_op(cx, store, given.clone());
             let collection = &cx.shared.default.clone();
-            let plain = Plain { collection, name: store.key, op: &op, is_ordered: true, limit_ms: FLIGHT_MS };
+            let plain =
+                Plain { collection, name: store.key, op: &op, own: None, is_ordered: true, limit_ms: FLIGHT_MS };
             if let Some(ticket) = cx.put_at_once(out, &plain, || Kept::Memcached(Later::Set(store.quiet))) {
                 self.conn = Some(ticket.conn);
                 return;

@@ -7,7 +7,7 @@ use super::verbs::{self, name};
 use super::{Session, write_frame};
 use crate::apply::{Elsewhere, Outcome, apply};
 use crate::context::{Context, Output};
-use crate::flight::{Landed, Where, outcome_unknown};
+use crate::flight::{Landed, Where};
 use herd_core::entry::Value;
 use herd_core::limits::WIRE_FRAME_BODY_MAX_BYTES;
 use herd_core::method::{Method, memcached};
@@ -82,12 +82,16 @@ impl Session {
         };
         let op = handed.op(header, fields, given, cx.now.unix_ms)?;
         let with_object = with_object(header, &op);
-        if handed.asked.first_epoch != 0 && !op.action.only_reads() {
-            // What a node does alone it does not note.
-            return match cx.whereabouts(&collection, name) {
-                Where::Here => Err(outcome_unknown(name)),
-                _ => self.elsewhere(cx, &collection, header, fields, value, handed.asked.max_bytes, out),
-            };
+        let asked = handed.asked;
+        if asked.first_epoch != 0 && !op.action.only_reads() {
+            if cx.whereabouts(&collection, name) != Where::Here {
+                return self.elsewhere(cx, &collection, header, fields, value, asked.max_bytes, out);
+            }
+            let key = cx.shared.store.key(&collection, name);
+            let first_asked = (!asked.may_be_done()).then_some(asked.first_epoch);
+            if let Some(error) = cx.refusal_alone(&key, first_asked) {
+                return Err(error);
+            }
         }
         let applied = apply(cx, &collection, name, &op, |mut outcome| {
             count(header, &op, &mut outcome);

@@ -11,7 +11,7 @@ use crate::metrics::VerbName;
 use herd_core::entry::Value;
 use herd_core::limits::{FLIGHT_MS, LINK_SILENCE_MS, WAIT_MAX_MS};
 use herd_core::op::Op;
-use herd_core::wire::{FLAG_HEAD_ONLY, Fields, Handed, Header, Status, Verb};
+use herd_core::wire::{FLAG_HEAD_ONLY, Fields, Handed, Header, Own, Status, Verb};
 use herd_core::{Error, ErrorKind};
 use herd_net::Ticket;
 use herd_store::{Body, Collection, Given};
@@ -141,14 +141,14 @@ impl Session {
         cx: &mut Context,
         (collection, header): (&Collection, &Header),
         name: &[u8],
-        op: &Op<'_, Arc<Body>>,
+        (op, own): (&Op<'_, Arc<Body>>, Option<Own>),
         out: &mut Output<'_>,
     ) -> Result<bool, Error> {
         if self.peer.is_some() {
             return Ok(false);
         }
         self.check_open(cx)?;
-        let plain = Plain { collection, name, op, is_ordered: false, limit_ms: limit_ms(header) };
+        let plain = Plain { collection, name, op, own, is_ordered: false, limit_ms: limit_ms(header) };
         let ticket = cx.put_at_once(out, &plain, || Kept::Wire(Box::new(Later::of(header, collection, name))));
         self.conn = ticket.map(|ticket| ticket.conn).or(self.conn);
         Ok(ticket.is_some())

@@ -26,7 +26,7 @@ use herd_core::key::CollectionId;
 use herd_core::limits::{
     INLINE_MAX_BYTES, LINK_OPS_MAX, OUTPUT_HIGH_BYTES, WIRE_ARGUMENTS_MAX_BYTES, WIRE_OPEN_REQUESTS_MAX,
 };
-use herd_core::wire::{self, Fields, Frame, FrameHead, Header, Kind, LinkId, Status, VERB_MAP, Verb};
+use herd_core::wire::{self, Between, Fields, Frame, FrameHead, Header, Kind, LinkId, Status, VERB_MAP, Verb};
 use herd_core::{Error, ErrorKind};
 use herd_net::{Next, Step};
 use herd_store::Given;
@@ -350,14 +350,17 @@ fn welcome(cx: &mut Context, fields: &Fields<'_>, out: &mut Output<'_>) -> Next 
     let session = cx.shared.next_session();
     let node = format!("{} {}", cx.shared.config.name, cx.shared.config.build);
     let version = fields.highest_version.unwrap_or(SPOKEN).min(SPOKEN);
+    let (epoch, clock) = (cx.epoch_told(), wire::clock_bytes(cx.now.unix_ms));
     let answer = Fields {
         features: Some(0),
         highest_version: Some(version),
         session: Some(session),
         node: Some(&node),
+        // Where nothing is known of requests that were done, ids are of no use.
+        between: (epoch != 0).then_some(Between::Own(&clock)),
         ..Fields::default()
     };
-    write_frame(Header { epoch: cx.epoch_told(), ..Header::new(Kind::Welcome) }, &answer, &[], out);
+    write_frame(Header { epoch, ..Header::new(Kind::Welcome) }, &answer, &[], out);
     Next::Read
 }
 
@@ -376,9 +379,17 @@ fn refuse(cx: &Context, verb: VerbName, request: &Header, version: u64, error: &
     write_frame(header, &Fields::failed(&error.text), &[], out);
 }
 
+/// Ends the connection with an error, whose requests about objects were not read.
+#[cold]
+pub(crate) fn refuse_all(cx: &Context, error: &Error, out: &mut Output<'_>) {
+    cx.count_error(cx.door, VerbName::Put, error.kind);
+    let header = Header { code: wire::GOODBYE_UNREAD, ..Header::new(Kind::Goodbye) };
+    write_frame(header, &Fields::failed(&error.text), &[], out);
+}
+
 /// Ends the connection with an error that no single request is to blame for.
 #[cold]
-pub(crate) fn fail_all(cx: &Context, error: &Error, out: &mut Output<'_>) {
+fn fail_all(cx: &Context, error: &Error, out: &mut Output<'_>) {
     cx.count_error(cx.door, VerbName::Put, error.kind);
     write_frame(Header::new(Kind::Goodbye), &Fields::failed(&error.text), &[], out);
 }

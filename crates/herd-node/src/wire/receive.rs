@@ -9,7 +9,7 @@ use crate::metrics::VerbName;
 use herd_core::attributes::Attributes;
 use herd_core::entry::{Condition, TOKEN_BYTES, Token};
 use herd_core::limits::{INLINE_MAX_BYTES, WIRE_FIRST_CREDIT_BYTES};
-use herd_core::wire::{FLAG_MORE, FLAG_RANGE, Fields, FrameHead, Header, Kind, LENGTH_UNKNOWN};
+use herd_core::wire::{Between, FLAG_MORE, FLAG_RANGE, Fields, FrameHead, Header, Kind, LENGTH_UNKNOWN, Own};
 use herd_core::{Error, ErrorKind};
 use herd_net::{Next, Step, Ticket};
 use herd_store::{Body, Collection, Given};
@@ -43,14 +43,26 @@ pub(super) struct PutOptions {
     pub(super) ttl_ms: Option<u64>,
     pub(super) attributes: Option<Box<[u8]>>,
     pub(super) range_from: Option<u64>,
+    /// The id that its client has given it.
+    pub(super) own: Option<Own>,
+}
+
+/// What fields of a request borrow.
+#[derive(Default)]
+pub(super) struct Scratch {
+    token: [u8; TOKEN_BYTES],
+    own: [u8; 21],
 }
 
 impl PutOptions {
-    /// As fields of a request for an object of that name; the token lies in `token`.
-    pub(super) fn fields<'a>(&'a self, name: &'a [u8], token: &'a mut [u8; TOKEN_BYTES]) -> Fields<'a> {
+    /// As fields of a request for an object of that name.
+    pub(super) fn fields<'a>(&'a self, name: &'a [u8], scratch: &'a mut Scratch) -> Fields<'a> {
+        let Scratch { token, own } = scratch;
         let shown = self.token.map(|shown| *token = shown.to_bytes()).is_some();
+        let has_own = self.own.map(|given| *own = given.bytes()).is_some();
         Fields {
             token: shown.then_some(&*token),
+            between: has_own.then_some(Between::Own(own)),
             flags: self.flags,
             ttl_ms: self.ttl_ms,
             attributes: self.attributes.as_deref(),
@@ -71,6 +83,7 @@ impl PutOptions {
             ttl_ms: fields.ttl_ms,
             attributes: fields.attributes.map(Into::into),
             range_from: header.has(FLAG_RANGE).then_some(header.offset),
+            own: Own::told(fields)?,
         })
     }
 }
@@ -108,6 +121,7 @@ impl Incoming {
             return Err(Error::new(ErrorKind::BadRequest, "the body is longer than its length says"));
         }
         let options = PutOptions::of(header, fields)?;
+        write::check_own(cx, options.own)?;
         let size = expected.unwrap_or(0).saturating_add(options.range_from.unwrap_or(0));
         cx.shared.store.check_size(size)?;
         let sink = if !is_handed && cx.goes_on(&collection, &name, expected) {

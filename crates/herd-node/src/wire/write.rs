@@ -1,19 +1,20 @@
 //! The verbs that change an object: their bytes as an operation, and what became of it as a reply.
 
-use super::receive::{Incoming, PutOptions};
+use super::receive::{Incoming, PutOptions, Scratch};
 use super::send::{FirstFields, Outgoing};
 use super::verbs::{Place, name};
 use super::{Session, count_as, refuse, write_frame};
 use crate::apply::{Elsewhere, Outcome, apply};
 use crate::context::{Context, Output, not_found};
+use crate::group;
 use crate::metrics::VerbName;
-use herd_core::entry::{TOKEN_BYTES, Token, Version};
+use herd_core::entry::{Token, Version};
 use herd_core::limits::{METHOD_VALUE_MAX_BYTES, WIRE_FRAME_BODY_MAX_BYTES};
 use herd_core::method::Method;
 use herd_core::op::{Action, Answer, Given, Op, Put};
-use herd_core::wire::{FLAG_QUIET, Fields, Frame, Header, LENGTH_UNKNOWN, Status};
+use herd_core::wire::{FLAG_QUIET, Fields, Frame, Header, LENGTH_UNKNOWN, Own, Status};
 use herd_core::{Error, ErrorKind};
-use herd_store::{Body, Collection};
+use herd_store::{Body, Collection, Seat};
 use std::sync::Arc;
 
 /// The new version, and what a method answered.
@@ -47,11 +48,11 @@ impl Session {
         let place = Place::of(cx, header, fields)?;
         let value = Given::Small(body, frame.head.block_checks().next());
         let op = put(cx, &options, value.clone());
-        match run(cx, place.get(cx), name, &op) {
+        match run(cx, place.get(cx), name, &op, options.own)? {
             Ok(done) => answer_done(cx, (place.get(cx), name), header, done.map(|(version, _)| version), out),
             Err(Elsewhere) => {
                 let (collection, max_bytes) = (place.get(cx).clone(), op.max_bytes);
-                if self.put_at_once(cx, (&collection, header), name, &op, out)? {
+                if self.put_at_once(cx, (&collection, header), name, (&op, options.own), out)? {
                     return Ok(());
                 }
                 self.elsewhere(cx, &collection, header, fields, value, max_bytes, out)?;
@@ -83,13 +84,14 @@ impl Session {
             Some(head) => Fields::decode(&head)
                 .map_err(Error::from)
                 .and_then(|fields| self.handed(cx, &request, &fields, value, out)),
-            None => match run(cx, &collection, &name, &put(cx, &options, value.clone())) {
-                Ok(done) => {
+            None => match run(cx, &collection, &name, &put(cx, &options, value.clone()), options.own) {
+                Ok(Ok(done)) => {
                     return answer_done(cx, (&collection, &name), &request, done.map(|(version, _)| version), out);
                 }
-                Err(Elsewhere) => {
-                    let (mut token, max_bytes) = ([0; TOKEN_BYTES], cx.shared.config.object_max_bytes);
-                    let fields = options.fields(&name, &mut token);
+                Err(error) => Err(error),
+                Ok(Err(Elsewhere)) => {
+                    let (mut scratch, max_bytes) = (Scratch::default(), cx.shared.config.object_max_bytes);
+                    let fields = options.fields(&name, &mut scratch);
                     self.elsewhere(cx, &collection, &request, &fields, value, max_bytes, out)
                 }
             },
@@ -125,7 +127,7 @@ impl Session {
         let bad = || Error::new(ErrorKind::BadRequest, "this condition is not one of a remove");
         let condition = header.condition().ok_or_else(bad)?;
         let op = Op { condition, token: token(fields), ..Op::new(Action::Remove, 0) };
-        match run(cx, place.get(cx), name, &op) {
+        match run(cx, place.get(cx), name, &op, Own::told(fields)?)? {
             Ok(done) => answer_done(cx, (place.get(cx), name), header, done.map(|(version, _)| version), out),
             Err(Elsewhere) => {
                 let collection = place.get(cx).clone();
@@ -156,7 +158,7 @@ impl Session {
         let max_bytes = METHOD_VALUE_MAX_BYTES.min(cx.shared.config.object_max_bytes);
         let op = Op { condition, token: token(fields), ..Op::new(Action::Execute(method), max_bytes) };
         let collection = place.get(cx).clone();
-        match run(cx, &collection, name, &op) {
+        match run(cx, &collection, name, &op, Own::told(fields)?)? {
             Ok(done) => self.answer_execute(cx, (&collection, name), header, done, out),
             Err(Elsewhere) => {
                 let value = Given::Small(frame.body()?, None);
@@ -203,15 +205,45 @@ impl Session {
     }
 }
 
-/// Carries out an operation.
+/// Carries out an operation, if it is for this node alone to decide. Error: its client has given it an id, and it can't
+/// be known here whether it was done already.
 #[inline]
 fn run(
     cx: &Context,
     collection: &Collection,
     name: &[u8],
     op: &Op<'_, Arc<Body>>,
-) -> Result<Result<Done, Refused>, Elsewhere> {
-    apply(cx, collection, name, op, |outcome| done(collection, name, outcome))
+    own: Option<Own>,
+) -> Result<Result<Result<Done, Refused>, Elsewhere>, Error> {
+    if let Some(own) = own
+        && !op.action.only_reads()
+        && is_elsewhere(cx, (collection, name), own)?
+    {
+        return Ok(Err(Elsewhere));
+    }
+    Ok(apply(cx, collection, name, op, |outcome| done(collection, name, outcome)))
+}
+
+/// Whether what its client has given an id is not for this node alone. Error: as of [`run`].
+fn is_elsewhere(cx: &Context, (collection, name): (&Collection, &[u8]), own: Own) -> Result<bool, Error> {
+    check_own(cx, Some(own))?;
+    let key = cx.shared.store.key(collection, name);
+    let is_here = match cx.shared.store.slot(key.spread(), key.slot()).seat {
+        Seat::Alone => true,
+        Seat::Leased => cx.shared.gates.has_cache_lease(),
+        _ => false,
+    };
+    if !is_here {
+        return Ok(true);
+    }
+    let first_asked = (!own.may_be_done).then_some(own.epoch);
+    cx.refusal_alone(&key, first_asked).map_or(Ok(false), Err)
+}
+
+/// Refuses a stamp that would make those of all others look old.
+pub(super) fn check_own(cx: &Context, own: Option<Own>) -> Result<(), Error> {
+    let is_ahead = own.is_some_and(|own| own.is_ahead(cx.now.unix_ms));
+    if is_ahead { Err(group::too_old()) } else { Ok(()) }
 }
 
 /// What a client is told of what became of an operation.

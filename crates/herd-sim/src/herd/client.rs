@@ -1,11 +1,17 @@
 //! A client: one connection to some node at a time, over which it asks one thing, or two at once, waits, and goes on.
+//!
+//! Changes by Herd's wire have ids of its own: what it has no answer to when its connection is lost it asks again, over
+//! the next connection of that kind, at whichever node.
 
 use super::check::{Answer, Ask, Op, lock_value};
-use super::door::Door;
+use super::door::{Door, Told, With};
 use super::plan::{Family, Plan};
+use super::world::At;
 use herd_core::entry::Token;
 use herd_core::limits::BLOCK_BYTES;
 use herd_core::method::lock::read_holders;
+use herd_core::replica::window::RequestId;
+use herd_core::wire::{Own, stamp_at};
 use herd_net::Peer;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -92,6 +98,10 @@ struct Open {
     asked_ns: u64,
     /// How long its node had been paused.
     paused_ns: u64,
+    /// What is asked again if the connection is lost.
+    again: Option<(Ask, With)>,
+    /// It was asked before.
+    is_again: bool,
 }
 
 /// The tokens of the lock that guards objects.
@@ -104,6 +114,11 @@ pub(super) struct Client {
     pub(super) link: Option<(usize, usize, Peer)>,
     door: Door,
     open: Vec<Open>,
+    /// What is asked again over the next connection.
+    lost: Vec<Open>,
+    told: Option<Told>,
+    /// The last stamp.
+    stamp: u64,
     /// Grants of the locks it holds, by object.
     grants: BTreeMap<usize, u64>,
     /// Those of the locks that it ever held, by object and grant: grants of two locks may be the same number.
@@ -112,8 +127,9 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) fn new(number: usize) -> Self {
-        let (open, grants, tokens) = <_>::default();
-        Self { number, link: None, door: Door::new(number as u64, 0), open, grants, tokens }
+        let (open, lost, grants, tokens) = <_>::default();
+        let (link, door, told, stamp) = (None, Door::new(number as u64, 0), None, 0);
+        Self { number, link, door, open, lost, told, stamp, grants, tokens }
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -130,9 +146,41 @@ impl Client {
         self.open.iter().any(|open| open.is_large)
     }
 
-    /// It has a connection.
-    pub(super) fn connected(&mut self, link: (usize, usize, Peer), kind: u64, now_ms: u64) {
-        (self.link, self.door) = (Some(link), Door::new(kind, now_ms));
+    /// It has a connection. How many changes it asks again over it.
+    pub(super) fn connected(&mut self, link: (usize, usize, Peer), kind: u64, now_ns: u64, paused_ns: u64) -> usize {
+        (self.link, self.door) = (Some(link), Door::new(kind, now_ns / 1_000_000));
+        if !matches!(self.door, Door::Wire(_)) {
+            return 0;
+        }
+        let lost = std::mem::take(&mut self.lost);
+        for open in &lost {
+            let Some((ask, with)) = &open.again else { continue };
+            self.door.ask(open.begin, &name(open.key), ask, now_ns / 1_000_000, *with);
+        }
+        let count = lost.len();
+        self.open.extend(lost.into_iter().map(|open| Open { asked_ns: now_ns, paused_ns, is_again: true, ..open }));
+        count
+    }
+
+    /// Whether it can ask all that it waits for again.
+    pub(super) fn can_ask_again(&self) -> bool {
+        !self.open.is_empty() && self.open.iter().all(|open| open.again.is_some())
+    }
+
+    /// Nothing is asked again: what it has no answer to stays open.
+    pub(super) fn give_up(&mut self, history: &mut History) {
+        for open in self.lost.drain(..) {
+            history.end(open.key, open.begin, Answer::Open, None);
+        }
+    }
+
+    /// An id for a change, if nodes take such; some changes go without.
+    fn id(&mut self, begin: u64, ask: &Ask, now_ns: u64) -> Option<Own> {
+        let told =
+            self.told.filter(|_| matches!(self.door, Door::Wire(_)) && *ask != Ask::Get && !begin.is_multiple_of(4))?;
+        self.stamp = stamp_at(told.ahead_ms + now_ns / 1_000_000).max(self.stamp + 1);
+        let id = RequestId { client: 1_000 + self.number as u64, sequence: self.stamp };
+        Some(Own { id, epoch: told.epoch, may_be_done: false })
     }
 
     /// Asks for something.
@@ -168,7 +216,8 @@ impl Client {
         let begun = keys.into_iter().map(|key| (key, history.begin(key, Ask::Get, None, by.clone())));
         let opened: Vec<(usize, u64)> = begun.collect();
         let asked: Vec<(u64, String)> = opened.iter().map(|(key, begin)| (*begin, name(*key))).collect();
-        let open = |(key, begin)| Open { key, begin, is_large: false, asked_ns, paused_ns };
+        let open =
+            |(key, begin)| Open { key, begin, is_large: false, asked_ns, paused_ns, again: None, is_again: false };
         self.open.extend(opened.into_iter().map(open));
         self.door.get_all(&asked)
     }
@@ -207,9 +256,11 @@ impl Client {
             _ => None,
         };
         let lives = Plan::is_brief(key).then_some(1 << (begin % 6));
-        self.door.ask(begin, &name(key), &ask, asked_ns / 1_000_000, (token.copied(), lives));
+        let with = With { token: token.copied(), lives, own: self.id(begin, &ask, asked_ns) };
+        self.door.ask(begin, &name(key), &ask, asked_ns / 1_000_000, with);
         let is_large = matches!(&ask, Ask::Put { value, .. } if value.len() > BLOCK_BYTES);
-        self.open.push(Open { key, begin, is_large, asked_ns, paused_ns });
+        let again = with.own.map(|own| (ask, With { own: Some(Own { may_be_done: true, ..own }), ..with }));
+        self.open.push(Open { key, begin, is_large, asked_ns, paused_ns, again, is_again: false });
         begin
     }
 
@@ -230,28 +281,39 @@ impl Client {
                 let token = granted.iter().find(|(number, _)| *number == begin).ok_or("a grant without its token")?;
                 self.tokens.insert((open.key, grant), token.1);
             }
-            history.end(open.key, open.begin, plain(answer), version);
+            // An error says that this try did nothing, not that those before do nothing.
+            let answer = if open.is_again && is_error(&open, &answer) { Answer::Open } else { plain(answer) };
+            history.end(open.key, open.begin, answer, version);
             if matches!(self.door, Door::Memcached(_)) {
                 history.may_be_gone(open.key, open.begin);
             }
         }
+        if let Some(told) = self.door.told() {
+            let before = self.told.unwrap_or(told);
+            let ahead_ms = told.ahead_ms.max(before.ahead_ms);
+            self.told = Some(Told { ahead_ms, epoch: told.epoch.max(before.epoch) });
+        }
         if self.link.as_ref().is_some_and(|(_, _, peer)| peer.is_over()) {
-            self.lost(history);
+            // That it is over the node has said itself.
+            drop(self.lost(history));
         }
         Ok(sent + bytes.len())
     }
 
-    /// Its connection is gone; what is open stays so.
-    pub(super) fn lost(&mut self, history: &mut History) {
-        for open in self.open.drain(..) {
+    /// Its connection is gone; what is open stays so, but for what is asked again. The end of that which its node has
+    /// not heard of.
+    pub(super) fn lost(&mut self, history: &mut History) -> Option<(At, Peer)> {
+        let (again, open): (Vec<_>, Vec<_>) = self.open.drain(..).partition(|open| open.again.is_some());
+        self.lost.extend(again);
+        for open in open {
             history.end(open.key, open.begin, Answer::Open, None);
             if matches!(self.door, Door::Memcached(_)) {
                 history.may_be_gone(open.key, open.begin);
             }
         }
-        if let Some((_, _, peer)) = self.link.take() {
-            peer.reset();
-        }
+        let (at, number, peer) = self.link.take()?;
+        peer.reset();
+        Some(((at, number), peer))
     }
 
     /// An error if something is open for longer than that, the time that its node was paused left out.
@@ -260,6 +322,15 @@ impl Client {
         let Some(open) = self.open.iter().find(late) else { return Ok(()) };
         let op = history.ops[&open.key].iter().find(|op| op.begin == open.begin);
         Err(format!("not answered after {} ms: {}", (now_ns - open.asked_ns) / 1_000_000, op.expect("it was begun")))
+    }
+}
+
+/// Whether a change was answered by an error. That a lock is held by another is none.
+fn is_error(open: &Open, answer: &Answer) -> bool {
+    match answer {
+        Answer::Nothing | Answer::Full | Answer::Absent | Answer::Value(None) => true,
+        Answer::Differs => !matches!(open.again, Some((Ask::Lock, _))),
+        _ => false,
     }
 }
 

@@ -11,11 +11,11 @@ use herd_core::ErrorKind;
 use herd_core::entry::Token;
 use herd_core::limits::LOCK_LEASE_MAX_MS;
 use herd_core::method::{items, push_item};
-use herd_core::wire::Status;
+use herd_core::wire::{Own, Status};
 use std::collections::{BTreeMap, VecDeque};
 
 /// How long the node may take; the client gives nothing up by itself.
-const PATIENCE: Patience = Patience { first_ms: 10_000, then_ms: u32::MAX as u64 };
+const PATIENCE: Patience = Patience { begin_ms: 10_000, first_ms: 10_000, then_ms: u32::MAX as u64 };
 
 /// Why what brings an object was not taken, where the herd held nothing and that took too long to change.
 const NOT_HELD: &str = "not all nodes have the herd's map";
@@ -46,11 +46,34 @@ pub(super) struct Wire {
     asked: BTreeMap<u64, Asked>,
     /// Values that are sent in frames.
     bodies: BTreeMap<u64, Vec<u8>>,
+    told: Option<Told>,
+}
+
+/// What nodes have told for the ids of requests.
+#[derive(Clone, Copy)]
+pub(super) struct Told {
+    /// How far the highest clock is ahead of that of clients, ms.
+    pub(super) ahead_ms: u64,
+    /// The latest epoch.
+    pub(super) epoch: u32,
+}
+
+/// What is said with a request besides what is asked.
+#[derive(Clone, Copy, Default)]
+pub(super) struct With {
+    /// The token of the lock that it is about.
+    pub(super) token: Option<Token>,
+    /// Where the protocol has such, what is put lives for so many seconds.
+    pub(super) lives: Option<u64>,
+    /// Its own id, by the wire.
+    pub(super) own: Option<Own>,
 }
 
 struct Asked {
     number: u64,
     ask: Ask,
+    /// It has an id of its own, and was not asked before.
+    is_first: bool,
     reply: Option<Reply>,
     bytes: Vec<u8>,
 }
@@ -64,7 +87,7 @@ impl Door {
             _ => {
                 let (connection, out, asked, bodies) =
                     (Connection::new(now_ms), Vec::new(), <_>::default(), <_>::default());
-                Door::Wire(Box::new(Wire { connection, out, asked, bodies }))
+                Door::Wire(Box::new(Wire { connection, out, asked, bodies, told: None }))
             }
         }
     }
@@ -94,26 +117,23 @@ impl Door {
         }
     }
 
-    /// Asks about an object, with the token of the lock that it is about.
-    /// Where the protocol has such, what is put lives for so many seconds.
-    pub(super) fn ask(
-        &mut self,
-        number: u64,
-        name: &str,
-        ask: &Ask,
-        now_ms: u64,
-        (token, lives): (Option<Token>, Option<u64>),
-    ) {
+    /// What its node has told for the ids of requests.
+    pub(super) fn told(&self) -> Option<Told> {
+        if let Door::Wire(wire) = self { wire.told } else { None }
+    }
+
+    /// Asks about an object.
+    pub(super) fn ask(&mut self, number: u64, name: &str, ask: &Ask, now_ms: u64, with: With) {
         match self {
             Door::Memcached(lines) => {
-                memcached(&mut lines.out, name, ask, lives);
+                memcached(&mut lines.out, name, ask, with.lives);
                 lines.asked.push_back((vec![(number, name.into())], ask.clone()));
             }
             Door::Http(lines) => {
                 http(&mut lines.out, name, ask);
                 lines.asked.push_back((vec![(number, name.into())], ask.clone()));
             }
-            Door::Wire(wire) => wire.ask(number, name, ask, now_ms, token),
+            Door::Wire(wire) => wire.ask(number, name, ask, now_ms, with),
         }
     }
 
@@ -310,7 +330,7 @@ fn http_answer(ask: &Ask, input: &[u8]) -> Answered {
 }
 
 impl Wire {
-    fn ask(&mut self, number: u64, name: &str, ask: &Ask, now_ms: u64, token: Option<Token>) {
+    fn ask(&mut self, number: u64, name: &str, ask: &Ask, now_ms: u64, With { token, own, .. }: With) {
         let (method, arguments): (&str, Vec<Vec<u8>>) = match ask {
             Ask::Put { value, when: When::Value(expected) } => {
                 ("compare-and-set", vec![expected.clone(), value.clone()])
@@ -343,6 +363,7 @@ impl Wire {
             _ => Request::get(name),
         };
         let request = request.expect("a valid request");
+        let request = own.map_or(request.clone(), |own| request.with_id(own));
         let value = match ask {
             Ask::Put { value, .. } | Ask::Guarded { value, .. } if method.is_empty() => value,
             _ => &encoded,
@@ -355,7 +376,8 @@ impl Wire {
         if value.len() > COPIED_BODY_MAX_BYTES {
             self.bodies.insert(id, value.clone());
         }
-        self.asked.insert(id, Asked { number, ask: ask.clone(), reply: None, bytes: Vec::new() });
+        let is_first = own.is_some_and(|own| !own.may_be_done);
+        self.asked.insert(id, Asked { number, ask: ask.clone(), is_first, reply: None, bytes: Vec::new() });
     }
 
     /// Takes all that the connection has to send.
@@ -391,11 +413,17 @@ impl Wire {
             self.connection.filled(now_ms, n);
             while let Some(event) = self.connection.next_event().map_err(|error| error.to_string())? {
                 let over = match event {
-                    Event::Welcome(_) => None,
+                    Event::Welcome(welcome) => {
+                        let told =
+                            |clock_ms: u64| Told { ahead_ms: clock_ms.saturating_sub(now_ms), epoch: welcome.epoch };
+                        self.told = welcome.clock_ms.map(told);
+                        None
+                    }
                     // It brings an object while the herd may hold none, and that took too long: the connection ends.
                     Event::Goodbye(text) if text.starts_with(NOT_HELD) => None,
                     Event::Goodbye(text) => return Err(format!("the node says goodbye: {text}")),
                     Event::Reply { id, reply, ends, .. } => {
+                        self.told.iter_mut().for_each(|told| told.epoch = told.epoch.max(reply.epoch));
                         self.asked.get_mut(&id).ok_or("a reply nobody asked for")?.reply = Some(reply);
                         ends.then_some(id)
                     }
@@ -444,6 +472,8 @@ impl Asked {
             },
             (_, Status::Error(ErrorKind::ConditionFailed)) if may_differ => Answer::Differs,
             (Ask::Put { when: When::Value(_), .. } | Ask::Remove, Status::Error(ErrorKind::NotFound)) => Answer::Absent,
+            // It is to be asked under another id: neither is it done nor will it be.
+            (_, Status::Error(ErrorKind::Timeout)) if self.is_first => Answer::Nothing,
             (_, Status::Error(ErrorKind::Timeout | ErrorKind::OutcomeUnknown)) => Answer::Open,
             (_, Status::Error(ErrorKind::Full)) => Answer::Full,
             (_, Status::Error(ErrorKind::Unreachable | ErrorKind::Busy)) => Answer::Nothing,

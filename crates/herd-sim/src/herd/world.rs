@@ -95,6 +95,7 @@ const INSIDE: &str = "pauses between a look at the clock and its use";
 const UNHEARD: &str = "nodes that hear neither maps nor who grants leases";
 const SILENT: &str = "nodes that live taken out as silent";
 const SILENT_PENDING: &str = "nodes taken out as silent with writes pending there";
+const ASKED_AGAIN: &str = "changes that clients asked again by their ids";
 pub(super) const FORGOTTEN: &str = "runs that end as a node leaves the herd";
 const DEAD: &str = "dead nodes taken out as silent";
 /// What is said where two primaries act in one epoch.
@@ -103,7 +104,7 @@ pub(crate) const BOTH_ACT: &str = "both act as the primary";
 pub(super) const FAULTS: &str = "faults";
 
 /// One end of a cable: a machine, and the connection there.
-type At = (usize, usize);
+pub(super) type At = (usize, usize);
 
 /// How two nodes hear from each other.
 #[derive(Clone, Copy, Default)]
@@ -150,6 +151,8 @@ pub(super) struct World<S: Service> {
     cables: Vec<Laid>,
     /// What was dialed and refused, or is not answered.
     alone: Vec<(At, Peer)>,
+    /// Connections whose clients are gone, of which their nodes hear nothing before all is calm.
+    unheard: Vec<(At, Peer)>,
     paths: BTreeMap<(usize, usize), Path>,
     /// Until when a machine hears of no map from the test, or from a warden elsewhere, ns.
     deaf: Vec<u64>,
@@ -211,6 +214,7 @@ impl<S: Service> World<S> {
             losses: BTreeMap::new(),
             cables: Vec::new(),
             alone: Vec::new(),
+            unheard: Vec::new(),
             paths: BTreeMap::new(),
             deaf: vec![0; all],
             clients,
@@ -261,7 +265,10 @@ impl<S: Service> World<S> {
         }
         if self.is_over {
             self.count(FORGOTTEN);
-            self.clients.iter_mut().for_each(|client| client.lost(&mut self.history));
+            for client in &mut self.clients {
+                self.alone.extend(client.lost(&mut self.history));
+                client.give_up(&mut self.history);
+            }
         }
         (0..self.begun).for_each(|at| self.count_happened(at));
         self.judge()
@@ -460,12 +467,18 @@ impl<S: Service> World<S> {
                 return client.exchange(&mut self.plan, &mut self.history, now_ns);
             }
             if self.plan.random.chance(4) {
-                client.lost(&mut self.history);
+                self.alone.extend(client.lost(&mut self.history));
                 return Ok(0);
             }
             if self.history.asked < self.plan.ops {
                 client.ask(&mut self.plan, &mut self.history, now_ns, paused_ns);
             }
+        } else if client.can_ask_again() && self.plan.random.chance(1) {
+            // It asks another node while the first one may still be at it.
+            let gone = client.lost(&mut self.history);
+            let is_heard = self.quiet || self.plan.random.chance(50);
+            if is_heard { &mut self.alone } else { &mut self.unheard }.extend(gone);
+            return Ok(0);
         }
         client.exchange(&mut self.plan, &mut self.history, now_ns)
     }
@@ -485,8 +498,10 @@ impl<S: Service> World<S> {
         let (to_node, to_client) = (room(), room());
         let (pipe, peer) = self.clock.connect(to_node as usize, to_client as usize);
         let own = machine.engine.adopt(SocketAddr::from(([127, 0, 0, 1], 1)), |_| Ok(pipe));
-        let now_ms = self.now_ns() / 1_000_000;
-        self.clients[at].connected((node, own.expect("a pipe is always had"), peer), kind, now_ms);
+        let (now_ns, link) = (self.now_ns(), (node, own.expect("a pipe is always had"), peer));
+        let paused_ns = slept(&self.paused[node], now_ns);
+        let again = self.clients[at].connected(link, kind, now_ns, paused_ns);
+        (0..again).for_each(|_| self.count(ASKED_AGAIN));
     }
 
     /// Whether each machine runs.

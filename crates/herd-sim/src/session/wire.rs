@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const BY: &str = "wire";
 /// Nothing is given up by the client itself.
-const PATIENCE: Patience = Patience { first_ms: u32::MAX as u64, then_ms: u32::MAX as u64 };
+const PATIENCE: Patience = Patience { begin_ms: u32::MAX as u64, first_ms: u32::MAX as u64, then_ms: u32::MAX as u64 };
 
 /// A wait so long that all that a run does is over before it.
 const LONG_MS: u64 = 300_000;

@@ -11,6 +11,7 @@ use crate::node::{Node, herd};
 use herd_core::ErrorKind;
 use herd_core::door::http::Status;
 use herd_core::door::memcached::refusal;
+use herd_core::wire::{Header, Kind};
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
 use std::net::TcpListener;
@@ -463,14 +464,30 @@ fn every_error_has_its_line() {
 #[test]
 fn an_unknown_outcome_is_exit_4() {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let addr = silent.local_addr().expect("it has an address").to_string();
-    let ask = |verb: &[&str]| {
+    // One that says who it is, and no more.
+    let polite = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let addr = |of: &TcpListener| of.local_addr().expect("it has an address").to_string();
+    let addrs = [&silent, &polite].map(addr);
+    std::thread::spawn(move || {
+        let sockets = polite.incoming().map(|socket| {
+            let mut socket = socket.expect("accepted");
+            socket.write_all(&Header::new(Kind::Welcome).encode()).expect("it listens");
+            socket
+        });
+        sockets.collect::<Vec<_>>()
+    });
+    let ask = |verb: &[&str], addr: &str| {
         let mut command = herd();
-        command.args(verb).args(["--timeout", "0.5", "--node", &addr]);
+        command.args(verb).args(["--timeout", "0.5", "--node", addr]);
         finish(command, LIMIT).expect("it ends")
     };
     let unknown = "the outcome is unknown: it may have been done";
-    let silence = format!("no answer in time from {addr}: it took the connection and said nothing");
-    assert_eq!(ask(&["put", "x", "/dev/null"]), (4, format!("herd: put default/x: {silence}; {unknown}\n")));
-    assert_eq!(ask(&["get", "x"]), (3, format!("herd: get default/x: {silence}\n")));
+    let [silent, polite] = &addrs;
+    let late = format!("no answer in time from {polite}");
+    assert_eq!(ask(&["put", "x", "/dev/null"], polite), (4, format!("herd: put default/x: {late}; {unknown}\n")));
+    assert_eq!(ask(&["get", "x"], polite), (3, format!("herd: get default/x: {late}\n")));
+    let silence = format!("no answer in time from {silent}: it took the connection and said nothing");
+    for verb in [&["put", "x", "/dev/null"][..], &["get", "x"]] {
+        assert_eq!(ask(verb, silent), (3, format!("herd: {} default/x: {silence}\n", verb[0])));
+    }
 }

@@ -10,6 +10,7 @@ mod etcd;
 mod exec_lock;
 mod fsck;
 mod guide;
+mod herd_client;
 mod herds;
 mod http;
 mod journal;

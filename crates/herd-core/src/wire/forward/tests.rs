@@ -45,6 +45,8 @@ fn asked(chance: &mut Chance) -> Asked {
         at_primary: chance.below(2) == 1,
         else_remove: chance.below(2) == 1,
         uncounted: chance.below(2) == 1,
+        is_first: chance.below(2) == 1,
+        is_again: chance.below(2) == 1,
     }
 }
 
@@ -135,8 +137,7 @@ fn a_request_and_what_became_of_it_have_their_golden_bytes() {
         else_remove: true,
     };
     let id = RequestId { client: 21, sequence: 22 };
-    let (at_primary, else_remove, uncounted) = (true, true, false);
-    let asked = Asked { id, first_epoch: 30, max_bytes: 1 << 20, at_primary, else_remove, uncounted };
+    let asked = Asked { first_epoch: 30, at_primary: true, else_remove: true, ..Asked::new(id, 1 << 20) };
     assert_eq!(hex(&frame(&op, &asked).expect("it can be handed on")), APPEND_BY_MS);
     let (flags, fetched, memcached) = (3, true, Memcached::default());
     let before = Head { version: 9, size_bytes: 5, flags, expires_ms: 0, access_s: 90, fetched, memcached };

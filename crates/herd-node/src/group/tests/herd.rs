@@ -172,12 +172,12 @@ impl Herd {
         let until_ms = self.until_ms;
         let (origin, mut scratch) = (Origin::Test(self.asked), Vec::new());
         let id = RequestId { client: 7, sequence: id };
-        let asked = Asked { id, first_epoch, max_bytes: 0, at_primary: false, else_remove: false, uncounted: false };
+        let asked = Asked { first_epoch, ..Asked::new(id, 0) };
         let cx = self.cx(to);
         let (header, fields) = encode_op(op, name, &asked, cx.now.unix_ms, &mut scratch).expect("it goes over links");
         let value = value_of(op).map_or_else(Value::none, Value::of);
         let request = Request::new(header, &fields, value).expect("it fits");
-        let op = Operation::new(Arc::new(request), first_epoch, origin).expect("it says who asks").until(until_ms);
+        let op = Operation::new(Arc::new(request), asked, origin).until(until_ms);
         let c = &cx.shared.default;
         let key = Key { of: cx.shared.store.key(c, name), generation: c.generation() };
         let group = group::group_of(cx, &key);

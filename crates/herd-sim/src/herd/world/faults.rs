@@ -332,9 +332,10 @@ impl<S: Service> World<S> {
             self.alone.push((end, peer));
         }
         self.alone.retain(|(end, _)| !is_its(*end));
+        self.unheard.retain(|(end, _)| !is_its(*end));
         for client in &mut self.clients {
             if client.link.as_ref().is_some_and(|(node, ..)| *node == at) {
-                client.lost(&mut self.history);
+                drop(client.lost(&mut self.history));
             }
         }
         if self.reign.is_none() {
@@ -342,12 +343,14 @@ impl<S: Service> World<S> {
         }
     }
 
-    /// What only this machine had is lost.
+    /// What only this machine had, which is dead, is lost: it is noted once.
     pub(super) fn lose(&mut self, at: usize) {
-        let (spread, mut lost) = (&self.map.spreads[0], Vec::new());
+        let spread = &self.map.spreads[0];
+        let lost = self.losses.entry(at).or_default();
         for (key, slot) in &self.slots {
             let group = spread.group_of(*slot);
-            if group.primary == Some(node(at)) && group.others.is_empty() {
+            let is_noted = lost.iter().any(|(noted, _)| noted == key);
+            if group.primary == Some(node(at)) && group.others.is_empty() && !is_noted {
                 let by = format!("n{} died", at + 1);
                 let begin = self.history.moment();
                 let (ask, answer, version) = (Ask::Lose, Answer::Done, None);
@@ -356,6 +359,5 @@ impl<S: Service> World<S> {
                 lost.push((*key, begin));
             }
         }
-        self.losses.insert(at, lost);
     }
 }
