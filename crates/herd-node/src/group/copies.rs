@@ -18,7 +18,7 @@ use herd_core::replica::window::{Known, RequestId, Window};
 use herd_core::replica::{self, GroupEpoch, Pending, Refusal, State};
 use herd_core::wire::{Answers, Asked};
 use herd_store::{Collection, Entry, Given, NewObject, Seat, SlotCursor, Store};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Entries of a shard that are looked at before the next object of a group is told.
@@ -37,6 +37,8 @@ pub(crate) struct Kept {
     since: GroupEpoch,
     /// Requests that stand in line or are under way here, and how often each does.
     standing: BTreeMap<RequestId, u32>,
+    /// Those that were refused, as what was there goes for them.
+    pub(super) undoing: BTreeSet<RequestId>,
     /// What is pending, by slot and version, where it answers requests.
     answering: BTreeMap<(u16, Version), Answering>,
     /// The version that the write has that is about to begin.
@@ -90,6 +92,7 @@ impl Kept {
             // What this node did before alone it has not noted.
             since: GroupEpoch::MAX,
             standing: BTreeMap::new(),
+            undoing: BTreeSet::new(),
             answering: BTreeMap::new(),
             version: None,
         }
@@ -145,11 +148,6 @@ impl Kept {
         let is_new = self.is_new(asked, now_ms);
         *self.standing.entry(asked.id).or_default() += 1;
         is_new
-    }
-
-    /// Whether a request stands here that another one is the same as.
-    pub(super) fn stand_several(&self, id: RequestId) -> bool {
-        self.standing.get(&id).is_some_and(|count| *count > 1)
     }
 
     /// A request that stood here has its answer.

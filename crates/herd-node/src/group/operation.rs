@@ -317,7 +317,7 @@ impl Operation {
             self.told = Some(told);
             return true;
         }
-        if is_known && self.id.is_some_and(|id| place.copies.kept.stand_several(id)) {
+        if is_known && self.id.is_some_and(|id| place.copies.kept.undoing.contains(&id)) {
             // The first one was refused, and what was there goes yet.
             self.told = Some(Told::failed(unknown()));
             return true;

@@ -618,6 +618,9 @@ impl Share {
         if let Some(id) = op.id.filter(|_| op.stands) {
             self.kept.leave(id);
         }
+        if let Some(id) = op.id.filter(|_| op.is_instead()) {
+            self.kept.undoing.remove(&id);
+        }
         self.told.push((op.origin, told));
     }
 
@@ -631,6 +634,7 @@ impl Share {
         match if is_refused { op.instead(error) } else { Err(Box::new((op, error))) } {
             Ok(op) => {
                 let key = op.key.clone().expect("it stood in line");
+                self.kept.undoing.extend(op.id);
                 self.part.ask(key, op);
             }
             Err(refused) => self.end(&refused.0, Told::failed(refused.1)),
