@@ -11,11 +11,11 @@
 //! * Decided on what is pending, or its "no" told before that ends: `DecidedBeside`.
 //! * A member's refusal is told to the client, and the write appears: `EarlyRefusal`.
 //! * Something changes at one member alone: `AroundGroup`; without a version: `TouchKeepsVersion`.
-//! * What is pending passes for committed: `DirtyRead`. Only primaries answer reads, so no backup's mark decides one.
+//! * What is pending passes for committed: `DirtyRead`. A backup answers beside what is pending: `BesideRead`.
 //! * Acks of an older epoch: `OldAck`; a higher prepare commits: `HigherCommits`; another version at a take-over:
 //!   `NewVersion`, `DropCommitted`.
 //! * A slot moves, with reads at the old place: `StaleRead`; what is held done twice: `RerunLost`; smaller versions:
-//!   `LowVersion`. Slots stay in their groups; members move: one that leads goes unsealed: `Unsealed`,
+//!   `LowVersion`. Slots stay in their groups; members move: one goes unsealed: `Unsealed` (it led), `UnsealedCopy`,
 //!   `UnsealedCache`.
 //! * A copy overtakes or is overtaken: `BesideCopy`, `BehindCopy`; served before all was acked: `EarlyOpen`.
 //! * Something old answers something new: `OldLink`; a window that is not replicated: `WindowAtHome`.
@@ -138,6 +138,10 @@ pub enum Bug {
     Unsealed,
     /// A node that keeps a copy takes an object out when its time is over by its own clock.
     BackupExpires,
+    /// A backup answers with what is committed beside what is pending.
+    BesideRead,
+    /// A backup that answers reads is taken out before it has heard that it does not.
+    UnsealedCopy,
 }
 
 impl Bug {
@@ -159,7 +163,7 @@ impl Bug {
     ];
 
     /// Those that only a herd shows.
-    pub const HERD: [Bug; 38] = [
+    pub const HERD: [Bug; 40] = [
         Bug::RerunLost,
         Bug::LostForNothing,
         Bug::EndlessFlight,
@@ -198,6 +202,8 @@ impl Bug {
         Bug::OldEpoch,
         Bug::Unsealed,
         Bug::BackupExpires,
+        Bug::BesideRead,
+        Bug::UnsealedCopy,
     ];
 }
 

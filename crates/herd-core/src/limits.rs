@@ -481,6 +481,10 @@ pub const OFFICE_RENEW_MS: u64 = 1_000;
 /// node that is taken out while it lives costs a copy of all that it has.
 pub const LEASE_MS: u64 = 2_000;
 
+/// Objects that expire sooner than this, by the clock of a backup, are read at their primary alone, ms: so far the
+/// clocks of nodes may be apart. Source: our own choice.
+pub const COPY_EXPIRY_MS: u64 = 10_000;
+
 /// How long a node's lease of groups of class `cache` is taken to last, by the warden; its holder uses half of it. It
 /// is long, as there is no other member who could be asked: while a warden's node is started again they are served on.
 pub const CACHE_LEASE_MS: u64 = 10_000;

@@ -293,10 +293,24 @@ impl Context {
     }
 
     /// Gets an object for a connection where it is read here: it is this node's alone, or its group's that this node
-    /// decides for, as it is committed. What the connection has changed and is under way it must see: then it is
-    /// [`Got::Away`], and the get that is handed on stands behind the change.
+    /// decides for, or is a backup of, as it is committed. What the connection has changed and is under way it must
+    /// see: then it is [`Got::Away`], and the get that is handed on stands behind the change.
     #[inline]
     pub(crate) fn get<R>(&self, conn: u64, c: &Collection, name: &[u8], f: impl FnOnce(&Found<'_>) -> R) -> Got<R> {
+        let may_read = |entry: &Entry<'_>| {
+            self.shared.gates.may_get(entry, self.now.unix_ms) && self.flights.of_connection(conn) == 0
+        };
+        self.shared.store.get_where(c, name, self.now, may_read, f)
+    }
+
+    /// As [`Context::get`], where this node decides on the object: there waits are kept.
+    pub(crate) fn get_to_wait<R>(
+        &self,
+        conn: u64,
+        c: &Collection,
+        name: &[u8],
+        f: impl FnOnce(&Found<'_>) -> R,
+    ) -> Got<R> {
         let may_read = |entry: &Entry<'_>| self.shared.gates.may_read(entry) && self.flights.of_connection(conn) == 0;
         self.shared.store.get_where(c, name, self.now, may_read, f)
     }

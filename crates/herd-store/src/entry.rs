@@ -177,6 +177,13 @@ impl<'s> Entry<'s> {
         }
     }
 
+    /// Whether the object, if there is one, has no end before that time, ms since 1970.
+    #[inline]
+    pub fn lives_until(&self, unix_ms: u64) -> bool {
+        let ends_ms = self.place.map_or(0, |(_, addr)| self.shard.record(addr).expires_ms());
+        ends_ms == 0 || ends_ms > unix_ms
+    }
+
     /// Bytes of the object as counted; 0 without one.
     pub(crate) fn weight(&self) -> u64 {
         self.place.map_or(0, |(_, addr)| self.shard.weight(self.c, self.shard.record(addr)))

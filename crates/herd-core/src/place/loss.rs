@@ -32,7 +32,7 @@ impl Draft {
 
     /// The kept groups of which this node alone has all that was acknowledged.
     pub fn only_at(&self, node: NodeId) -> BTreeSet<GroupId> {
-        self.kept_where(|_, group| group.eligible == [node])
+        self.kept_where(|_, group| group.is_only_at(node))
     }
 
     /// The kept groups that nobody leads, and that wait for nodes none of which is there.

@@ -110,7 +110,7 @@ pub struct Group {
     /// The other members.
     pub others: Vec<Member>,
     /// Who holds every acknowledged write: the primary, the backups, and of those that left the last. Only they can
-    /// become primary.
+    /// become primary. A backup that is about to leave is not among them any more ([`Group::seal`]).
     pub eligible: Vec<NodeId>,
     /// Map epoch at which it last lost what it held, as all that were eligible had been started anew; 0: never.
     pub lost: u32,
@@ -125,6 +125,37 @@ impl Group {
     /// Its backups.
     pub fn backups(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.others.iter().filter(|member| member.standing == Standing::Backup).map(|member| member.node)
+    }
+
+    /// Whether a node is a backup that answers reads: it has a lease, and all that was acknowledged, unless that is
+    /// pending there.
+    pub fn answers(&self, node: NodeId) -> bool {
+        self.backups().any(|id| id == node) && self.eligible.contains(&node)
+    }
+
+    /// The backups that answer no reads.
+    pub fn sealed(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.backups().filter(|id| !self.eligible.contains(id))
+    }
+
+    /// A backup answers no reads from now on; whether it did until now. Writes go on to wait for it. When it has told
+    /// that it goes by this view it may be taken out: it answers nothing any more that others change without it.
+    pub(super) fn seal(&mut self, node: NodeId) -> bool {
+        let answers = self.answers(node);
+        self.eligible.retain(|id| *id != node || !answers);
+        answers
+    }
+
+    /// The backups that are sealed answer reads again, but for some; whether there were any.
+    pub(super) fn unseal(&mut self, but: impl Fn(NodeId) -> bool) -> bool {
+        let sealed: Vec<NodeId> = self.sealed().filter(|id| !but(*id)).collect();
+        self.eligible.extend(&sealed);
+        !sealed.is_empty()
+    }
+
+    /// Whether nobody but this node has all.
+    pub(super) fn is_only_at(&self, node: NodeId) -> bool {
+        self.eligible == [node] && self.sealed().next().is_none()
     }
 
     /// Those whose copies count: the primary and the backups.
@@ -209,7 +240,8 @@ impl Spread {
                 let stayed = |_: &&Member| !renewed(member.node) && (member.standing != Standing::Syncing || syncs_on);
                 member.since = was.filter(stayed).map_or(epoch, |was| was.since);
             }
-            let viewed = led.filter(|old| needed_as_before && old.others == group.others);
+            let same_view = |old: &&Group| old.others == group.others && old.sealed().eq(group.sealed());
+            let viewed = led.filter(|old| needed_as_before && same_view(old));
             (group.primary_since, group.epoch) =
                 (led.map_or(epoch, |old| old.primary_since), viewed.map_or(epoch, |old| old.epoch));
         }
@@ -397,7 +429,7 @@ impl Draft {
         hold(most <= GROUP_MEMBERS_MAX, "too many members of group", id)?;
         let known = |&node: &NodeId| self.node(node).is_some();
         hold(members.iter().chain(&eligible).all(known), "unknown node in group", id)?;
-        hold(group.full().all(|node| eligible.contains(&node)), "primary or backup not eligible in group", id)?;
+        hold(group.primary.is_none_or(|node| eligible.contains(&node)), "primary not eligible in group", id)?;
         let latest = group.others.iter().map(|member| member.since).max().unwrap_or(0).max(group.primary_since);
         hold([latest, group.epoch, self.epoch].is_sorted(), "epochs out of order in group", id)?;
         hold(group.lost <= self.epoch, "loss of a later epoch in group", id)

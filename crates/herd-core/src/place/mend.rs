@@ -51,7 +51,7 @@ impl Draft {
             let (mut loads, needed) = (Loads::of(spread, &slots), usize::from(spread.needed));
             for (group, slots) in spread.groups.iter_mut().zip(slots) {
                 // A group that waits for it, led by nobody, goes on to.
-                let is_spare = group.full().all(|member| member != node) && group.eligible != [node];
+                let is_spare = group.full().all(|member| member != node) && !group.is_only_at(node);
                 if group.copies_without(node) >= needed.max(1) || is_spare {
                     group.take_out(node, |backups| loads.lightest(backups, slots, &is_heard));
                 }
@@ -71,7 +71,7 @@ impl Draft {
             let slots = spread.slots_of_groups();
             let (mut loads, is_kept) = (Loads::of(spread, &slots), spread.kind == Kind::Kept);
             for (group, slots) in spread.groups.iter_mut().zip(slots) {
-                let is_last = group.eligible == [node];
+                let is_last = group.is_only_at(node);
                 group.take_out(node, |backups| loads.lightest(backups, slots, &is_heard));
                 group.eligible.extend((is_last && is_kept).then_some(node));
             }
@@ -96,9 +96,11 @@ impl Draft {
                     let backups: Vec<NodeId> = group.backups().filter(|id| is_heard(*id)).collect();
                     let next = loads.lightest(&backups, slots, |_| true);
                     any |= next.is_some_and(|next| group.hand_over(next));
-                } else if group.can_spare(node, needed, &is_heard) && has(group.epoch) {
-                    group.take_out(node, |_| None);
-                    any = true;
+                }
+                if group.can_spare(node, needed, &is_heard) {
+                    // One that is syncing answers nothing.
+                    let is_over = || has(group.epoch) && !group.answers(node);
+                    any |= if is_over() { group.leave(node) } else { group.seal(node) };
                 }
             }
         }
@@ -235,6 +237,7 @@ impl Group {
     /// A backup leads, who led is a backup; whether it could.
     pub(super) fn hand_over(&mut self, next: NodeId) -> bool {
         let Some(at) = self.others.iter().position(|member| member.node == next) else { return false };
+        self.unseal(|_| false);
         let Some(old) = self.primary.replace(next) else { return false };
         self.others[at].node = old;
         true
@@ -251,7 +254,16 @@ impl Group {
         self.full().filter(|member| *member != node).count()
     }
 
+    /// A member that does not lead goes.
+    pub(super) fn leave(&mut self, node: NodeId) -> bool {
+        self.others.retain(|member| member.node != node);
+        self.eligible.retain(|id| *id != node);
+        true
+    }
+
     fn take_out(&mut self, node: NodeId, successor: impl FnOnce(&[NodeId]) -> Option<NodeId>) {
+        // Any of them may lead.
+        self.unseal(|_| false);
         self.eligible.retain(|eligible| *eligible != node);
         self.others.retain(|member| member.node != node);
         self.primary = self.primary.filter(|primary| *primary != node);

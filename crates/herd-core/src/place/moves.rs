@@ -25,12 +25,14 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 impl Draft {
-    /// Whether a group has more members than it keeps copies, or one whose node drains: something moves, or is to.
+    /// Whether a group has more members than it keeps copies, one whose node drains, or one that is sealed: something
+    /// moves, or is to.
     pub fn is_moving(&self) -> bool {
         let draining = self.nodes.iter().filter(|node| node.state == NodeState::Draining).map(|node| node.id);
         let draining: Vec<NodeId> = draining.collect();
         let moves = |spread: &Spread, group: &Group| {
-            group.members().count() > usize::from(spread.copies) || group.members().any(|id| draining.contains(&id))
+            let has_more = group.members().count() > usize::from(spread.copies);
+            has_more || group.sealed().next().is_some() || group.members().any(|id| draining.contains(&id))
         };
         let mut kept = self.spreads.iter().filter(|spread| spread.kind == Kind::Kept);
         kept.any(|spread| spread.groups.iter().any(|group| moves(spread, group)))
@@ -93,15 +95,26 @@ impl Draft {
         busy
     }
 
-    /// Ends moves: where a group has one full member too many one goes, or hands the lead over first. `has`: whether a
-    /// node has told that it has the map of this epoch. Whether anything changed.
-    pub fn end_moves(&mut self, has: impl Fn(NodeId, u32) -> bool, is_heard: impl Fn(NodeId) -> bool) -> bool {
+    /// Ends moves: where a group has one full member too many one goes. By one map it hands the lead over and is
+    /// sealed, and when it has told that it has that it goes by another one: it has answered reads. `has`: whether a
+    /// node has told that it has the map of this epoch. `leaves`: whether it is about to end. Whether anything changed.
+    pub fn end_moves(
+        &mut self,
+        has: impl Fn(NodeId, u32) -> bool,
+        is_heard: impl Fn(NodeId) -> bool,
+        leaves: impl Fn(NodeId) -> bool,
+    ) -> bool {
         let nodes = std::mem::take(&mut self.nodes);
         let mut any = false;
         for spread in self.spreads.iter_mut().filter(|spread| spread.kind == Kind::Kept) {
             let mut moves = Moves::of(spread, &nodes).with(&self.placed);
             let mut loads = Loads::of(spread, &moves.slots);
-            for (number, goes) in moves.leavers(spread) {
+            let leavers = moves.leavers(spread);
+            for (number, group) in spread.groups.iter_mut().enumerate() {
+                // Who was to go stays where the move was called off.
+                any |= group.unseal(|id| leaves(id) || leavers.contains(&(number, id)));
+            }
+            for (number, goes) in leavers {
                 let (group, slots) = (&mut spread.groups[number], moves.slots[number]);
                 if group.copies() <= usize::from(spread.copies) {
                     continue;
@@ -110,18 +123,17 @@ impl Draft {
                     true => {
                         let next = loads.lightest(&moves.successors(group, &is_heard), slots, |_| true);
                         let is_over = next.is_some_and(|next| group.hand_over(next));
-                        if is_over && bugs::has(Bug::Unsealed) {
-                            group.others.retain(|member| member.node != goes);
-                            group.eligible.retain(|id| *id != goes);
+                        if is_over {
+                            if bugs::has(Bug::Unsealed) {
+                                group.leave(goes)
+                            } else {
+                                group.seal(goes)
+                            };
                         }
                         is_over
                     }
-                    false if has(goes, group.epoch) => {
-                        group.others.retain(|member| member.node != goes);
-                        group.eligible.retain(|id| *id != goes);
-                        true
-                    }
-                    false => false,
+                    false if group.answers(goes) && !bugs::has(Bug::UnsealedCopy) => group.seal(goes),
+                    false => has(goes, group.epoch) && group.leave(goes),
                 };
             }
         }
@@ -253,7 +265,9 @@ impl<'n> Moves<'n> {
             let is_out = !self.is_up(*id) && !self.drains(*id);
             let is_sent = self.placed_of(number).any(|it| it.from == Some(*id));
             let stays = self.placed_of(number).any(|it| it.node == *id);
-            (is_out, self.drains(*id), is_sent, !stays, host, self.excess(*id), *id)
+            // Who was chosen goes, if all else is the same.
+            let is_sealed = group.sealed().any(|it| it == *id);
+            (is_out, self.drains(*id), is_sent, !stays, is_sealed, host, self.excess(*id), *id)
         })
     }
 

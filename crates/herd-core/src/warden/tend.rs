@@ -266,7 +266,7 @@ impl State {
                 there.is_some()
             }),
             ("groups with too few copies", &|draft| draft.repair(repair, known.there)),
-            ("what moves", &|draft| moves.is_some_and(|evens| draft.go_on_moving(known, hears, evens))),
+            ("what moves", &|draft| moves.is_some_and(|evens| draft.go_on_moving(known, hears, leaving, evens))),
             ("the lead", &|draft| *balance && !draft.is_moving() && draft.balance()),
         ];
         self.done(rules, &steps, but)
@@ -313,9 +313,15 @@ impl Draft {
     }
 
     /// Ends moves, begins others, and has groups of class `cache` change their node; whether there were any.
-    fn go_on_moving(&mut self, known: &Known<'_>, hears: impl Fn(NodeId) -> bool, evens: bool) -> bool {
+    fn go_on_moving(
+        &mut self,
+        known: &Known<'_>,
+        hears: impl Fn(NodeId) -> bool,
+        leaving: &[NodeId],
+        evens: bool,
+    ) -> bool {
         let is_there = |node: NodeId| known.there.iter().any(|it| it.id == node);
-        let ended = self.end_moves(known.has, hears);
+        let ended = self.end_moves(known.has, hears, |node| leaving.contains(&node));
         let begun = self.begin_moves(|id, node| is_there(node) && (known.may)(id, node), evens);
         self.seal_caches(is_there, evens) | begun | ended
     }

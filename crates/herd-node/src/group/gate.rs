@@ -3,10 +3,14 @@
 //! A new map closes the gates of the groups whose primary changed before it sets any seat; the part opens its gate when
 //! its take-over is done, if the map has not gone on meanwhile. So a gate is open only while what is committed here is
 //! all that was acknowledged.
+//!
+//! A backup has a gate, too, as long as the map says that it may answer reads: its part opens that once it goes by this
+//! view. What is acknowledged then is committed here, or pending; so an object beside which nothing is pending is read
+//! here ([`Gates::may_get`]).
 
 use crate::lease::Leases;
 use herd_core::bugs::{Bug, has};
-use herd_core::limits::{SLOTS, SPREADS_MAX};
+use herd_core::limits::{COPY_EXPIRY_MS, SLOTS, SPREADS_MAX};
 use herd_core::place::{Group, GroupId, Kind, Life, Map, Seat, Spread};
 use herd_core::replica::GroupEpoch;
 use herd_store::Entry;
@@ -20,8 +24,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 const OPEN: u64 = 1;
 /// There is a part of the group here, or was.
 const PART: u64 = 2;
-/// Above these: the epoch since which this node is the group's primary; 0: it is not.
-const SINCE_SHIFT: u32 = 2;
+/// This node is a backup, and answers reads if the gate is open.
+const COPY: u64 = 4;
+/// Above these: the epoch since which this node is the group's primary, or of the view in which it is a backup; 0: it
+/// is neither.
+const SINCE_SHIFT: u32 = 3;
 
 /// The gates of all groups.
 #[derive(Default)]
@@ -63,7 +70,7 @@ impl Gates {
             for (number, group) in spread.groups.iter().enumerate() {
                 let id = GroupId { spread: spread.id, number: number as u16 };
                 let lives = map.node(me.node).is_some_and(|node| node.incarnation == me.incarnation);
-                self.adopt_one(id, lives && has_part(me, spread, group), leads(me, group).filter(|_| lives));
+                self.adopt_one(id, lives && has_part(me, spread, group), role(me, group).filter(|_| lives));
             }
         }
     }
@@ -76,13 +83,13 @@ impl Gates {
         }
     }
 
-    fn adopt_one(&self, id: GroupId, needs_part: bool, since: Option<u32>) {
+    fn adopt_one(&self, id: GroupId, needs_part: bool, role: Option<u64>) {
         let Some(gate) = self.gate(id) else { return };
         let before = gate.load(SeqCst);
         if before & PART == 0 && !needs_part {
             return;
         }
-        let next = u64::from(since.unwrap_or(0)) << SINCE_SHIFT | PART;
+        let next = role.unwrap_or(0) | PART;
         if before & !OPEN != next {
             let kept = if has(Bug::StaleRead) { before & OPEN } else { 0 };
             gate.store(next | kept, SeqCst);
@@ -98,9 +105,19 @@ impl Gates {
         }
     }
 
+    /// The part of a group goes by the view of that epoch, in which it has all that was acknowledged, or has it
+    /// pending.
+    pub(super) fn open_copy(&self, id: GroupId, epoch: u32) {
+        let closed = u64::from(epoch) << SINCE_SHIFT | PART | COPY;
+        if let Some(gate) = self.gate(id) {
+            gate.compare_exchange(closed, closed | OPEN, SeqCst, SeqCst).ok();
+        }
+    }
+
     /// The part of a group decides no more.
     pub(super) fn close(&self, id: GroupId) {
-        if let Some(gate) = self.gate(id).filter(|_| !has(Bug::StaleRead)) {
+        let is_meant = |gate: &&AtomicU64| gate.load(SeqCst) & COPY == 0 && !has(Bug::StaleRead);
+        if let Some(gate) = self.gate(id).filter(is_meant) {
             gate.fetch_and(!OPEN, SeqCst);
         }
     }
@@ -112,12 +129,13 @@ impl Gates {
 
     /// Whether this node decides for a group, and its take-over is done.
     pub(crate) fn is_open(&self, id: GroupId) -> bool {
-        self.get(id) & OPEN != 0
+        self.get(id) & (OPEN | COPY) == OPEN
     }
 
     /// The epoch since which this node decides for a group; 0: it does not.
     pub(crate) fn since(&self, id: GroupId) -> u32 {
-        (self.get(id) >> SINCE_SHIFT) as u32
+        let gate = self.get(id);
+        if gate & COPY == 0 { (gate >> SINCE_SHIFT) as u32 } else { 0 }
     }
 
     /// Whether this node decides for a group, since that epoch, and its take-over is done.
@@ -192,6 +210,26 @@ impl Gates {
         }
     }
 
+    /// As [`Gates::may_read`], of a get that changes nothing: also where this node is a backup that has leave to
+    /// answer, and nothing is pending beside the object. A backup that is taken out meanwhile has no lease any more, or
+    /// has told that its gate is closed, before anything is acknowledged without it.
+    #[inline]
+    pub(crate) fn may_get(&self, entry: &Entry<'_>, unix_ms: u64) -> bool {
+        match entry.seat() {
+            Seat::Held => {
+                let is_clean = entry.is_clean() || has(Bug::BesideRead);
+                is_clean && entry.lives_until(unix_ms + COPY_EXPIRY_MS) && self.has_lease() && self.is_copy(entry)
+            }
+            _ => self.may_read(entry),
+        }
+    }
+
+    /// Whether this node is a backup of the object's group, and has leave to answer reads.
+    fn is_copy(&self, entry: &Entry<'_>) -> bool {
+        let id = self.group_of(entry.spread(), entry.slot());
+        id.is_some_and(|id| self.get(id) & (OPEN | COPY) == OPEN | COPY)
+    }
+
     /// From now on acts as a primary are noted.
     pub(crate) fn note_acts(&self) {
         self.acts.get_or_init(Mutex::default);
@@ -255,6 +293,10 @@ pub(super) fn has_part(me: Life, spread: &Spread, group: &Group) -> bool {
     group.members().any(|member| member == me.node) && !is_alone
 }
 
-fn leads(me: Life, group: &Group) -> Option<u32> {
-    (group.primary == Some(me.node)).then_some(group.primary_since)
+/// What a node is to a group, as its gate says: its primary, or a backup that may answer reads.
+fn role(me: Life, group: &Group) -> Option<u64> {
+    let leads = group.primary == Some(me.node);
+    let primary = leads.then(|| u64::from(group.primary_since) << SINCE_SHIFT);
+    let copy = || group.answers(me.node).then(|| u64::from(group.epoch) << SINCE_SHIFT | COPY);
+    primary.or_else(copy)
 }

@@ -443,6 +443,9 @@ impl Share {
             cx.shared.gates.open(self.id, view.since);
         } else {
             cx.shared.gates.close(self.id);
+            if self.part.is_waited_for() && self.clearing.is_none() {
+                cx.shared.gates.open_copy(self.id, view.epoch);
+            }
         }
         if view.members.iter().any(|member| self.part.owes_settle(member.node)) {
             self.settle_ms.get_or_insert(cx.now_ms() + GROUP_SETTLE_MS);

@@ -72,10 +72,15 @@ impl Session {
             Err(error) => return fail(cx, request, VerbName::Get, &error, None, out),
         };
         let (form, kept) = (Form::of(request), cx.durability(&found, name));
-        let taken = cx.get(out.conn(), &found, name, |object| {
+        let (conn, waits) = (out.conn(), request.read.wait().is_some());
+        let answer = |object: &Found<'_>| {
             let plan = |version, size| request.read.plan(version, size);
             answer(cx, &form, kept, object, (plan, cx.now.unix_ms), out)
-        });
+        };
+        let taken = match waits {
+            true => cx.get_to_wait(conn, &found, name, answer),
+            false => cx.get(conn, &found, name, answer),
+        };
         match taken {
             Got::Away { .. } => self.get_elsewhere(cx, request, sent, &found, name, out),
             Got::Miss => fail(cx, request, VerbName::Get, &not_found(collection, name), None, out),
@@ -189,7 +194,7 @@ impl Session {
         let (plan, now_ms, conn) = (plan_of_wait(newer_than), cx.now.unix_ms, out.conn());
         let kept = cx.durability(collection, name);
         let answer = |object: &Found<'_>| answer(cx, &form, kept, object, (plan, now_ms), out);
-        let taken = cx.get(conn, collection, name, answer);
+        let taken = cx.get_to_wait(conn, collection, name, answer);
         match taken {
             Got::Hit(Taken::Large(body, from, to)) => out.bulk(body, from, to),
             Got::Hit(Taken::NotModified(version)) => not_modified(cx, &form, kept, version, out),

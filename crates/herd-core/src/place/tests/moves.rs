@@ -35,7 +35,7 @@ fn go_on(map: &mut Map, evens: bool, seed: u64) -> u64 {
                 for (id, epoch, node) in done {
                     draft.grant(id, epoch, Want::Joining(node));
                 }
-                draft.end_moves(|_, epoch| epoch <= has, |_| true);
+                draft.end_moves(|_, epoch| epoch <= has, |_| true, |_| false);
                 draft.begin_moves(|_, _| true, evens);
             })
             .expect("a valid map");
@@ -76,12 +76,14 @@ fn holds(before: &Map, map: &Map) {
     let mut busy: BTreeMap<NodeId, usize> = BTreeMap::new();
     for (old, new) in before.spreads[0].groups.iter().zip(&map.spreads[0].groups) {
         let had_all = |id: &NodeId| {
-            old.eligible.contains(id) || old.others.iter().any(|it| it.node == *id && it.standing == Standing::Joining)
+            old.full().any(|it| it == *id)
+                || old.others.iter().any(|it| it.node == *id && it.standing == Standing::Joining)
         };
         assert!(new.primary.is_some_and(|id| had_all(&id)) && new.eligible.iter().all(had_all));
         assert!(new.copies() >= copies && new.members().count() <= copies + 1, "{new:?}");
         let gone = old.members().find(|id| new.members().all(|other| other != *id));
         assert!(gone.is_none() || old.primary != gone, "who led has not heard that it does not");
+        assert!(gone.is_none_or(|id| !old.answers(id)), "who answers reads has not heard that it does not");
         new.others
             .iter()
             .filter(|it| it.standing == Standing::Syncing)

@@ -283,7 +283,8 @@ fn move_all(bench: &mut Bench) {
         want(bench, &syncing, Want::Joining);
         bench.tick(WARDEN_TICK_MS);
         bench.all_have();
-        if epoch == bench.map().epoch && all(bench, Standing::Syncing).is_empty() {
+        let comes = [Standing::Syncing, Standing::Joining].iter().any(|standing| !all(bench, *standing).is_empty());
+        if epoch == bench.map().epoch && !comes {
             return;
         }
     }

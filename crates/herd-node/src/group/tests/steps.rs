@@ -1,18 +1,20 @@
 //! What groups promise, one thing after the other.
 
-use super::herd::{Herd, shown};
+use super::herd::{Herd, bytes_of, shown};
+use crate::apply::Snapshot;
+use crate::context::Context;
 use crate::group::Done;
 use crate::group::copies::Kept;
 use crate::link::tests::world::node;
 use herd_core::ErrorKind;
 use herd_core::entry::{Condition, Token};
-use herd_core::limits::{GROUP_SWEEP_MS, LINK_PART, PART_OPS_MAX, SLOTS};
+use herd_core::limits::{COPY_EXPIRY_MS, GROUP_SWEEP_MS, LINK_PART, PART_OPS_MAX, SLOTS};
 use herd_core::method::Method;
 use herd_core::op::{Action, Answer, Op, Put};
 use herd_core::place::{Group, GroupId, Life, Member, NodeId, Standing};
 use herd_core::replica::window::RequestId;
 use herd_core::wire::Asked;
-use herd_store::Body;
+use herd_store::{Body, Entry, Got};
 use std::sync::Arc;
 
 const MOST: u64 = 1 << 30;
@@ -33,6 +35,74 @@ fn put(herd: &mut Herd, name: &[u8], value: &[u8]) -> Done {
 
 fn small(value: &[u8]) -> Op<'_, Arc<Body>> {
     Op::new(Action::Put(Put::of(herd_core::op::Given::Small(value, None))), MOST)
+}
+
+/// What a get at a node finds there, or `Away`.
+fn got(herd: &mut Herd, number: u32, name: &[u8]) -> Got<Vec<u8>> {
+    let cx = herd.cx(number);
+    cx.get(0, &cx.shared.default, name, |found| bytes_of(&Snapshot::of(found).value))
+}
+
+#[test]
+fn a_backup_answers_what_is_clean_there_and_nothing_else() {
+    let mut herd = Herd::new(4, 3);
+    let version = put(&mut herd, b"n", b"one").version;
+    herd.pass(5);
+    let (group, primary) = (herd.group(b"n"), herd.primary(b"n"));
+    let members: Vec<u32> = herd.map.group(group).expect("it is there").members().map(|id| id.0.get()).collect();
+    let (backup, outside) = (members[1], (1..=4).find(|number| !members.contains(number)).expect("four nodes"));
+    let one = Got::Hit(b"one".to_vec());
+    assert!(members.iter().all(|number| got(&mut herd, *number, b"n") == one));
+    let other = (0..).map(|at| format!("m{at}").into_bytes()).find(|name| herd.group(name) == group).expect("some");
+    assert!(members.iter().all(|number| got(&mut herd, *number, &other) == Got::Miss));
+    let is_away = |herd: &mut Herd, number, name: &[u8]| matches!(got(herd, number, name), Got::Away { .. });
+    assert!(is_away(&mut herd, outside, b"n"));
+    for name in [&b"n"[..], &other] {
+        let cx = herd.cx(backup);
+        let base = if name == b"n" { version } else { 0 };
+        let pend = |cx: &Context, act: &dyn Fn(&mut Entry<'_>)| {
+            act(&mut cx.shared.store.entry(&cx.shared.default, name, cx.now));
+        };
+        pend(cx, &|entry| entry.prepare_remove(version + 5, base, None).expect("there is room"));
+        assert!(is_away(&mut herd, backup, name) && !is_away(&mut herd, primary, name));
+        pend(herd.cx(backup), &|entry| assert!(entry.abort(version + 5)));
+        assert!(!is_away(&mut herd, backup, name));
+    }
+    // It leaves.
+    let seal = |herd: &mut Herd, seals: bool| {
+        herd.change_map(|draft| {
+            let group = &mut draft.spreads[0].groups[usize::from(group.number)];
+            group.eligible.retain(|id| *id != node(backup));
+            group.eligible.extend((!seals).then(|| node(backup)));
+        });
+        herd.tell_map();
+    };
+    seal(&mut herd, true);
+    assert!(is_away(&mut herd, backup, b"n") && !is_away(&mut herd, primary, b"n"));
+    put(&mut herd, b"n", b"two");
+    herd.pass(5);
+    seal(&mut herd, false);
+    assert_eq!(got(&mut herd, backup, b"n"), Got::Hit(b"two".to_vec()));
+    // It began anew, and gets its copy.
+    herd.change_map(|draft| _ = draft.start_anew(node(backup), |_| true));
+    herd.tell_map();
+    assert!(is_away(&mut herd, backup, b"n"));
+}
+
+#[test]
+fn what_expires_soon_is_read_at_its_primary() {
+    let mut herd = Herd::new(3, 3);
+    for (name, lives_ms, is_read) in [(b"a", COPY_EXPIRY_MS - 1_000, false), (b"b", COPY_EXPIRY_MS + 60_000, true)] {
+        let expires_ms = herd.cx(1).now.unix_ms + lives_ms;
+        let value = Put { expires_ms: Some(expires_ms), ..Put::of(herd.given(name, b"v")) };
+        herd.ask(name, &Op::new(Action::Put(value), MOST)).expect("it is done");
+        herd.pass(5);
+        let primary = herd.primary(name);
+        for number in 1..=3 {
+            let is_here = got(&mut herd, number, name) == Got::Hit(b"v".to_vec());
+            assert_eq!(is_here, is_read || number == primary, "n{number}");
+        }
+    }
 }
 
 #[test]

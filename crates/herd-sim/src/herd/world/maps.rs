@@ -129,7 +129,8 @@ impl<S: Service> World<S> {
         let epoch = |machine: &Option<Machine<S>>| machine.as_ref()?.map.as_ref().map(|map| map.epoch);
         let epochs: Vec<Option<u32>> = self.machines.iter().map(epoch).collect();
         let has = |id: NodeId, epoch| epochs[id.0.get() as usize - 1].is_some_and(|its| its >= epoch);
-        let go_on = |draft: &mut Draft| draft.end_moves(has, &living) | draft.begin_moves(|_, id| living(id), false);
+        let go_on =
+            |draft: &mut Draft| draft.end_moves(has, &living, |_| false) | draft.begin_moves(|_, id| living(id), false);
         if self.map.is_moving() && go_on(&mut Draft::clone(&self.map)) {
             self.next_map(|draft| _ = go_on(draft));
         }
