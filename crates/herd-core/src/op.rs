@@ -37,6 +37,11 @@ impl<'a, B> Op<'a, B> {
     pub fn new(action: Action<'a, B>, max_bytes: u64) -> Self {
         Self { action, condition: Condition::None, token: None, max_bytes, else_remove: false }
     }
+
+    /// Whether something may be there after it that was not before: an object, or a token.
+    pub fn brings(&self) -> bool {
+        self.token.is_some() || !matches!(self.action, Action::Remove) && !self.action.only_reads()
+    }
 }
 
 /// What to do with an object.

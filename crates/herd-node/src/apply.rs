@@ -97,7 +97,7 @@ pub(crate) fn apply<R>(
         return apply_other(cx, c, name, op, finish);
     }
     let mut entry = cx.shared.store.entry(c, name, cx.now);
-    if !cx.shared.gates.decides(&entry) {
+    if !cx.shared.gates.decides(&entry) || cx.shared.gates.holds_nothing() {
         return Err(Elsewhere);
     }
     let (before, done) = put_whole(&mut entry, op, new);
@@ -126,7 +126,7 @@ fn apply_other<R>(
     finish: impl FnOnce(Outcome<'_, '_>) -> R,
 ) -> Result<R, Elsewhere> {
     let entry = cx.shared.store.entry(c, name, cx.now);
-    if !cx.shared.gates.decides(&entry) {
+    if !cx.shared.gates.decides(&entry) || cx.shared.gates.holds_nothing() && op.brings() {
         return Err(Elsewhere);
     }
     let found = entry.found();
@@ -246,7 +246,7 @@ fn apply_unlocked<R>(
         let decided = decide(op, &there, &at).and_then(|decided| built(cx, (c, name), decided, snapshot.as_ref()));
         let before = snapshot.as_ref().map(|snapshot| snapshot.head);
         let entry = store.entry(c, name, cx.now);
-        if !cx.shared.gates.decides(&entry) {
+        if !cx.shared.gates.decides(&entry) || cx.shared.gates.holds_nothing() && op.brings() {
             return Err(Elsewhere);
         }
         // Where there was nothing and is nothing, the slot tells whether there was something between: it may have been

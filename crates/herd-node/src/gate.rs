@@ -3,8 +3,10 @@
 //! Groups are planned anew with each node that joins, as long as there is no object to be moved. So the first one must
 //! not be acknowledged before all nodes go by the last of these plans (`herd_core::warden`, `Ask::Hold`). A connection
 //! that may change something is put off as a whole, with what it has said, and served again when the map says that the
-//! herd holds objects. That happens once in the life of a herd; from then on one word of the loop is looked at for each
-//! batch of what connections say.
+//! herd holds objects. That happens once in the life of a herd, unless all that it holds is lost; from then on one word
+//! of the loop is looked at for each batch of what connections say. What is under way when all is lost, and what a node
+//! with an earlier map hands on, waits among the flights: whoever decides on it looks once more
+//! (`Gates::holds_nothing`).
 //!
 //! What may change something is told by its first bytes, and in doubt it does: to ask too early costs nothing but that
 //! nodes which join later hold nothing yet.
@@ -121,7 +123,11 @@ impl Context {
     }
 
     /// Asks for leave, if that is not under way. Whoever drives a node that has nobody to ask does so in its place.
-    fn ask_to_hold(&mut self) {
+    pub(crate) fn ask_to_hold(&mut self) {
+        if self.gate.waiting.is_empty() {
+            // Nobody else looks at what came of the last time.
+            self.note_refusal();
+        }
         if self.gate.slot.is_some() || self.shared.member.get().is_none() {
             return;
         }
@@ -129,6 +135,22 @@ impl Context {
             Ok(slot) => self.gate.slot = Some(slot),
             Err(error) => self.gate.refused = Some((error, self.now_ms())),
         }
+    }
+
+    /// Notes that leave was refused, if so.
+    fn note_refusal(&mut self) -> Option<ErrorKind> {
+        let said = self.gate.slot.as_ref().and_then(Slot::take)?;
+        self.gate.slot = None;
+        let error = said.err()?;
+        let kind = error.kind;
+        self.gate.refused = Some((error, self.now_ms()));
+        Some(kind)
+    }
+
+    /// Why what brings an object gets no leave.
+    pub(crate) fn why_not_held(&self) -> Error {
+        let late = || Error::new(ErrorKind::Unreachable, "not all nodes have the herd's map: see that they run");
+        self.gate.refused.as_ref().map_or_else(late, |(error, _)| error.clone())
     }
 
     /// Gives the connections that are to be served again.
@@ -142,20 +164,16 @@ impl Context {
     #[cold]
     fn look_at_waiting(&mut self, tickets: &mut Vec<Ticket>) {
         let now_ms = self.now_ms();
-        if let Some(Err(error)) = self.gate.slot.as_ref().and_then(Slot::take) {
+        if self.note_refusal() == Some(ErrorKind::Unreachable) {
             // Who can't be reached now is not waited for: whoever said so has tried.
-            let until_ms = if error.kind == ErrorKind::Unreachable { now_ms } else { self.gate.until_ms };
-            self.gate.until_ms = until_ms;
-            (self.gate.slot, self.gate.refused) = (None, Some((error, now_ms)));
+            self.gate.until_ms = now_ms;
         }
         let is_late = now_ms >= self.gate.until_ms;
         if !self.held && !is_late {
             return;
         }
         if !self.held {
-            let late = || Error::new(ErrorKind::Unreachable, "not all nodes have the herd's map: see that they run");
-            let error = self.gate.refused.take().map_or_else(late, |(error, _)| error);
-            self.gate.refused = Some((error, now_ms + HOLD_AGAIN_MS));
+            self.gate.refused = Some((self.why_not_held(), now_ms + HOLD_AGAIN_MS));
         }
         self.gate.slot = None;
         tickets.extend(&self.gate.waiting);

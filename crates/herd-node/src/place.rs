@@ -95,6 +95,9 @@ impl Place {
         if self.map().is_some_and(|(than, than_held)| !map.is_later(held, (&than, than_held))) {
             return Ok(false);
         }
+        if !held {
+            gates.note_held(false);
+        }
         gates.adopt(self.me, map);
         let (before, is_leased) = (self.map(), gates.is_leased(map));
         for spread in &map.spreads {
@@ -121,6 +124,9 @@ impl Place {
             self.news.store(true, Release);
         }
         adopted?;
+        if held {
+            gates.note_held(true);
+        }
         self.told.store(if map.nodes.len() > 1 { map.epoch } else { 0 }, Relaxed);
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let before = taken.replace((map.clone(), held));

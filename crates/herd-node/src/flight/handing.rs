@@ -274,6 +274,11 @@ impl Handing {
         self.request.with_op(cx.now.unix_ms, read).ok().flatten()
     }
 
+    /// Whether it may bring something.
+    pub(super) fn brings(&self) -> bool {
+        self.changes && self.request.with_op(0, |op, _| op.brings()).unwrap_or(true)
+    }
+
     pub(super) fn verb(&self) -> u8 {
         self.request.header.verb
     }

@@ -225,10 +225,12 @@ impl Context {
 
     /// A part gets no answer.
     fn lose(&mut self, id: FlightId) {
+        let waits_for_leave = self.waits_for_leave(id);
         let Some(part) = self.flights.part(id) else { return };
         let (name, stream, changes) = (part.handing.name(), part.handing.stream(), part.handing.changes);
         let error = match stream.filter(|_| !matches!(part.state, State::Waits(..))) {
             _ if part.was_sent && part.handing.changes && !has(Bug::LostForNothing) => outcome_unknown(name),
+            _ if waits_for_leave => self.why_not_held(),
             Some(stream) => stream.fault(name),
             None if let Some(node) = part.handing.to => self.node_away(node, changes),
             None => {
@@ -246,7 +248,12 @@ impl Context {
         let Some(part) = self.flights.part_of(id) else { return };
         let is_over = |since_ms| now_ms >= since_ms + self.patience_ms(&part.handing.key);
         match part.state {
-            State::Waits(_, Some(wanted)) if mark < wanted => self.wait(id),
+            State::Waits(_, Some(wanted)) if mark < wanted => {
+                if self.waits_for_leave(id) {
+                    self.ask_to_hold();
+                }
+                self.wait(id);
+            }
             State::Waits(since_ms, None) if !part.was_sent && is_over(since_ms) => match self.overload(id) {
                 None => self.lose(id),
                 Some(error) => {
@@ -311,6 +318,20 @@ impl Context {
         if let Some(node) = part.handing.to {
             return self.ask(id, node);
         }
+        if self.waits_for_leave(id) {
+            self.ask_to_hold();
+            let is_handed =
+                |part: &&Part| part.handing.is_handed && !part.handing.is_retry() && !part.handing.is_long();
+            return match self.flights.part_of(id).filter(is_handed) {
+                // The node that has handed it on waits with it.
+                Some(part) => {
+                    let landed = Landed::moved(self, part.handing.name());
+                    self.land(id, landed);
+                }
+                None => self.stay(id, Some(MapMark { held: true, ..self.shared.map_mark() })),
+            };
+        }
+        let Some(part) = self.flights.part_of(id) else { return };
         let whereabouts = self.whereabouts_of(&part.handing.key);
         match whereabouts {
             Where::Here | Where::Group(_) if part.handing.stream().is_some() => {
@@ -343,6 +364,12 @@ impl Context {
             Where::Soon => self.stay(id, None),
             Where::Nowhere => self.lose(id),
         }
+    }
+
+    /// Whether a part brings something, while the herd holds nothing by the map of this node. Its client had leave by
+    /// an earlier one, or asked another node.
+    fn waits_for_leave(&self, id: FlightId) -> bool {
+        self.shared.gates.holds_nothing() && self.flights.part_of(id).is_some_and(|part| part.handing.brings())
     }
 
     /// What another node handed on, and nobody may have done yet, is another one's to decide by now. The node that

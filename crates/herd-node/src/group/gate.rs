@@ -42,6 +42,8 @@ pub(crate) struct Gates {
     lease: OnceLock<Arc<Leases>>,
     /// The herd goes on without this process, as other nodes say.
     barred: AtomicBool,
+    /// By the map the herd holds nothing, and its groups may be planned anew: nothing is brought.
+    empty: AtomicBool,
     /// In which epoch of which group this node acted as the primary, where somebody looks at it from inside.
     acts: OnceLock<Mutex<Acts>>,
 }
@@ -161,6 +163,19 @@ impl Gates {
     /// the seats are set anew.
     pub(crate) fn bar(&self, is_barred: bool) -> bool {
         self.barred.swap(is_barred, SeqCst) != is_barred
+    }
+
+    /// Whether the herd may hold objects, by the map that is being taken: no, before any seat is set by it; yes, when
+    /// all are.
+    pub(crate) fn note_held(&self, held: bool) {
+        self.empty.store(!held, SeqCst);
+    }
+
+    /// Whether nothing may be brought, as the herd's groups may be planned anew any time. Asked where what is brought
+    /// is decided on, behind the look at the seat: a node that handed it on may go by an older map.
+    #[inline]
+    pub(crate) fn holds_nothing(&self) -> bool {
+        self.empty.load(SeqCst)
     }
 
     /// The lease of this node; before its loops are made.

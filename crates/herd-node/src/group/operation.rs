@@ -176,6 +176,14 @@ impl Operation {
         Self { key: Some(key), ..self }
     }
 
+    /// Whether it may bring something.
+    pub(super) fn brings(&self) -> bool {
+        match &self.what {
+            What::Request(request) => request.with_op(0, |op, _| op.brings()).unwrap_or(true),
+            What::Expire | What::Instead(_) | What::Put(_) => false,
+        }
+    }
+
     /// Whether it is the node's own, which takes out what is over.
     pub(super) fn is_expiry(&self) -> bool {
         matches!(self.what, What::Expire)

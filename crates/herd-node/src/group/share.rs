@@ -233,6 +233,9 @@ impl Share {
         if !self.waiting.is_empty() || !self.part.takes_at_once(&key, size_bytes) || self.out.iter().any(is_laden) {
             return false;
         }
+        if cx.shared.gates.holds_nothing() {
+            return false;
+        }
         let asked = put.own.map(|own| Asked::of_own(&own, 0));
         if asked.is_some_and(|asked| !self.kept.is_new(&asked, cx.now_ms())) {
             return false;
@@ -498,6 +501,11 @@ impl Share {
         let mut copies = Copies { cx, kept: &mut self.kept };
         if !self.part.is_open() {
             return self.part.begin(&mut copies, key, ops, None);
+        }
+        if cx.shared.gates.holds_nothing() && ops.iter().any(Operation::brings) {
+            self.part.begin(&mut copies, key, Vec::new(), None);
+            // They wait where they were asked until there is leave.
+            return ops.into_iter().for_each(|op| self.end(&op, Told::Again { may_be_done: false }));
         }
         cx.shared.gates.note_act(self.id, self.part.view().epoch);
         let c = cx.shared.store.collection_by_id(key.of.collection);

@@ -56,6 +56,37 @@ fn what_a_dead_node_had_is_an_error_soon_and_never_a_miss() {
     assert_settled(&mut world, 1);
 }
 
+/// Of a herd that has lost all, groups are planned anew as nodes come: what a node with an earlier map hands on waits.
+#[test]
+fn what_brings_an_object_waits_where_the_herd_holds_nothing_by_a_later_map() {
+    let (mut world, clients) = herd(2);
+    let theirs = key_of(&mut world, 2);
+    let map = world.machine(2).map.clone().expect("all have it");
+    let empty = Arc::new(map.next(|draft| draft.nodes[0].rack = "other".into()).expect("valid"));
+    world.machine(2).adopt(&empty, false);
+    let put = format!("set {theirs} 0 0 1\r\nx\r\nincr {theirs} 1\r\n");
+    assert_eq!(say(&mut world, clients[0], &put), "");
+    assert_eq!(say(&mut world, clients[1], &format!("get {theirs}\r\ndelete {theirs}\r\n")), "END\r\nNOT_FOUND\r\n");
+    world.pass(1_000);
+    assert_eq!(hear(&mut world, clients[0]), "");
+    for number in [1, 2] {
+        world.machine(number).adopt(&empty, true);
+    }
+    world.pass(100);
+    let said = hear(&mut world, clients[0]);
+    assert!(said.starts_with("STORED\r\nCLIENT_ERROR"), "{said}");
+    // Without leave it is refused in the end.
+    let later = Arc::new(empty.next(|draft| draft.nodes[0].rack = "third".into()).expect("valid"));
+    world.machine(2).adopt(&later, false);
+    assert_eq!(say(&mut world, clients[0], &format!("set {theirs} 0 0 1\r\ny\r\n")), "");
+    world.pass(FLIGHT_MS + TICK_MS);
+    assert!(hear(&mut world, clients[0]).starts_with("SERVER_ERROR "));
+    assert_eq!(
+        say(&mut world, clients[1], &format!("get {theirs}\r\n")),
+        format!("VALUE {theirs} 0 1\r\nx\r\nEND\r\n")
+    );
+}
+
 /// What asks for nothing new may be asked again where its link is lost: it must not find then what the same connection
 /// asked for after it.
 #[test]

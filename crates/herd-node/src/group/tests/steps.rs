@@ -90,6 +90,23 @@ fn a_backup_answers_what_is_clean_there_and_nothing_else() {
 }
 
 #[test]
+fn nothing_is_brought_while_the_herd_holds_nothing() {
+    let mut herd = Herd::new(2, 2);
+    herd.change_map(|draft| draft.nodes[0].rack = "other".into());
+    let map = herd.map.clone();
+    let tell = |herd: &mut Herd, held| (1..=2).for_each(|number| herd.world.machine(number).adopt(&map, held));
+    tell(&mut herd, false);
+    herd.settle();
+    let refused = herd.ask(b"n", &small(b"1")).map(drop).expect_err("it waits where it was asked");
+    assert_eq!(refused.text, "another node decides");
+    assert_eq!(herd.ask(b"n", &remove()).map(drop).map_err(|error| error.kind), Err(ErrorKind::NotFound));
+    assert_eq!([1, 2].map(|number| herd.at(number, b"n")), [None, None]);
+    tell(&mut herd, true);
+    herd.settle();
+    herd.ask(b"n", &small(b"1")).expect("there is leave");
+}
+
+#[test]
 fn what_expires_soon_is_read_at_its_primary() {
     let mut herd = Herd::new(3, 3);
     for (name, lives_ms, is_read) in [(b"a", COPY_EXPIRY_MS - 1_000, false), (b"b", COPY_EXPIRY_MS + 60_000, true)] {
