@@ -35,8 +35,10 @@ pub(crate) struct Kept {
     held: memory::Held,
     /// Since the view of this epoch all writes come by here; of those before, some may not have.
     since: GroupEpoch,
-    /// Requests that stand in line or are under way here.
-    pub(super) standing: BTreeSet<RequestId>,
+    /// Requests that stand in line or are under way here, and how often each does.
+    standing: BTreeMap<RequestId, u32>,
+    /// Those that were refused, as what was there goes for them.
+    pub(super) undoing: BTreeSet<RequestId>,
     /// What is pending, by slot and version, where it answers requests.
     answering: BTreeMap<(u16, Version), Answering>,
     /// The version that the write has that is about to begin.
@@ -89,7 +91,8 @@ impl Kept {
             held: memory::Held::nothing(store),
             // What this node did before alone it has not noted.
             since: GroupEpoch::MAX,
-            standing: BTreeSet::new(),
+            standing: BTreeMap::new(),
+            undoing: BTreeSet::new(),
             answering: BTreeMap::new(),
             version: None,
         }
@@ -113,6 +116,11 @@ impl Kept {
         self.since = epoch;
     }
 
+    /// Nothing is left of what was done before the view of this epoch.
+    pub(super) fn lost_before(&mut self, epoch: GroupEpoch) {
+        self.since = self.since.max(epoch);
+    }
+
     /// Writes under way whose answers are kept for the windows.
     #[cfg(test)]
     pub(super) fn answering(&self) -> usize {
@@ -128,11 +136,23 @@ impl Kept {
         self.window.find(id, all_seen, now_ms)
     }
 
-    /// A request comes, which nobody may have done before that epoch: whether it is new, and stands here from now on.
-    /// Where the same stands here already, or may have been done, that is told when it is decided.
+    /// A request comes, which nobody may have done before that epoch, and stands here until it leaves: whether it is
+    /// new. Where the same stands here already, which may itself be one that is not new, or may have been done, that is
+    /// told when it is decided.
     pub(super) fn stand(&mut self, id: RequestId, first_epoch: Option<GroupEpoch>, now_ms: u64) -> bool {
         let is_new = first_epoch.is_none() || self.known(id, first_epoch, now_ms) == Known::New;
-        is_new && self.standing.insert(id)
+        let count = self.standing.entry(id).or_default();
+        *count += 1;
+        is_new && *count == 1
+    }
+
+    /// A request that stood here has its answer.
+    pub(super) fn leave(&mut self, id: RequestId) {
+        let Some(count) = self.standing.get_mut(&id) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.standing.remove(&id);
+        }
     }
 
     /// Keeps the window within its part of the memory after it has grown.

@@ -41,6 +41,8 @@ pub(crate) struct Operation {
     pub(super) first_epoch: Option<GroupEpoch>,
     /// Nobody had asked the same before when it came; else it may have been done.
     pub(super) is_new: bool,
+    /// It is among those that stand here.
+    pub(super) stands: bool,
     /// What is told once the write that it shares is done.
     told: Option<Told>,
     /// Its object, once it stands in line.
@@ -129,7 +131,7 @@ impl Operation {
     pub(crate) fn new(request: Arc<Request>, first_epoch: u32, origin: Origin) -> Result<Self, Error> {
         let (id, first_epoch) = (Some(request.asked()?.id), Some(first_epoch).filter(|epoch| *epoch > 0));
         let what = What::Request(request);
-        Ok(Self { what, origin, id, first_epoch, is_new: false, told: None, key: None, until_ms: u64::MAX, room: None })
+        Ok(Self { what, origin, id, first_epoch, is_new: false, ..Self::expire() })
     }
 
     /// Takes an object out whose time is over.
@@ -140,6 +142,7 @@ impl Operation {
             id: None,
             first_epoch: None,
             is_new: true,
+            stands: false,
             told: None,
             key: None,
             until_ms: u64::MAX,
@@ -316,7 +319,7 @@ impl Operation {
             self.told = Some(told);
             return true;
         }
-        if is_known && self.id.is_some_and(|id| place.copies.kept.standing.contains(&id)) {
+        if is_known && self.id.is_some_and(|id| place.copies.kept.undoing.contains(&id)) {
             // The first one was refused, and what was there goes yet.
             self.told = Some(Told::failed(unknown()));
             return true;

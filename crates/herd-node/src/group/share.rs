@@ -215,8 +215,8 @@ impl Share {
         if op.until_ms < u64::MAX {
             self.late_ms = Some(self.late_ms.map_or(op.until_ms, |late_ms| late_ms.min(op.until_ms)));
         }
-        if let Some(id) = op.id.filter(|_| !op.is_new) {
-            op.is_new = self.kept.stand(id, op.first_epoch, cx.now_ms());
+        if let Some(id) = op.id.filter(|_| !op.stands) {
+            (op.stands, op.is_new) = (true, self.kept.stand(id, op.first_epoch, cx.now_ms()));
         }
         self.waiting.push_back(op.of(key));
     }
@@ -431,6 +431,7 @@ impl Share {
             cx.shared.gates.note_pending(self.id, pending);
         }
         let view = self.part.view();
+        self.kept.lost_before(view.lost);
         if self.kept.is_blind() && self.sees_all() {
             self.kept.sees_all(view.epoch);
         }
@@ -610,8 +611,11 @@ impl Share {
 
     fn end(&mut self, op: &Operation, told: Told) {
         self.expiring -= usize::from(op.is_expiry());
-        if let Some(id) = op.id.filter(|_| op.is_new) {
-            self.kept.standing.remove(&id);
+        if let Some(id) = op.id.filter(|_| op.stands) {
+            self.kept.leave(id);
+        }
+        if let Some(id) = op.id.filter(|_| op.is_instead()) {
+            self.kept.undoing.remove(&id);
         }
         self.told.push((op.origin, told));
     }
@@ -626,6 +630,7 @@ impl Share {
         match if is_refused { op.instead(error) } else { Err(Box::new((op, error))) } {
             Ok(op) => {
                 let key = op.key.clone().expect("it stood in line");
+                self.kept.undoing.extend(op.id);
                 self.part.ask(key, op);
             }
             Err(refused) => self.end(&refused.0, Told::failed(refused.1)),

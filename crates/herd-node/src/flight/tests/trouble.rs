@@ -3,7 +3,7 @@
 use super::*;
 use crate::link::tests::world::{node, serving};
 use herd_core::limits::{FLIGHT_LINK_MS, FLIGHT_MS, LINK_SILENCE_MS, TICK_MS};
-use herd_core::place::Map;
+use herd_core::place::{Map, Member, Standing};
 use std::sync::Arc;
 
 const REFUSED: &str = "SERVER_ERROR the node that has it can't be reached\r\n";
@@ -90,6 +90,45 @@ fn what_may_have_been_done_is_not_done_again_and_what_only_reads_is() {
     assert_eq!(hear(&mut world, other), format!("VALUE {theirs} 0 1\r\n1\r\nEND\r\n"));
     assert_eq!(say(&mut world, clients[0], &format!("incr {theirs} 1\r\n")), "2\r\n");
     assert_settled(&mut world, 1);
+}
+
+/// A node that decides alone keeps nothing of what it was asked, so it does not know it when others get copies and it
+/// is asked again: also where it was behind, and who asked had the map already by which they do.
+#[test]
+fn what_a_node_did_alone_is_not_done_again_by_its_group() {
+    for is_behind in [false, true] {
+        let (mut world, clients) = herd(2);
+        let theirs = key_of(&mut world, 2);
+        assert_eq!(say(&mut world, clients[1], &format!("set {theirs} 0 0 1\r\n1\r\n")), "STORED\r\n");
+        let map = world.machine(1).map.clone().expect("it has one");
+        let shared = map.next(|draft| {
+            for group in draft.spreads[0].groups.iter_mut().filter(|group| group.primary == Some(node(2))) {
+                group.others.push(Member { node: node(1), standing: Standing::Syncing, since: 0 });
+            }
+        });
+        let shared = Arc::new(shared.expect("valid"));
+        world.cut = true;
+        if is_behind {
+            world.machine(2).adopts = false;
+            world.machine(1).adopt(&shared, true);
+        }
+        assert_eq!(say(&mut world, clients[0], &format!("incr {theirs} 1\r\n")), "");
+        // It comes there and is done, and its answer stays on the way.
+        world.cut = false;
+        world.carry();
+        world.cut = true;
+        world.settle();
+        let found = format!("VALUE {theirs} 0 1\r\n2\r\nEND\r\n");
+        assert_eq!(say(&mut world, clients[1], &format!("get {theirs}\r\n")), found);
+        world.machine(2).adopts = true;
+        (1..=2).for_each(|number| world.machine(number).adopt(&shared, true));
+        world.pass(LINK_SILENCE_MS + 2 * TICK_MS);
+        assert_eq!(hear(&mut world, clients[0]), "", "it waits for the link");
+        world.cut = false;
+        world.pass(2 * LINK_SILENCE_MS);
+        assert_eq!(hear(&mut world, clients[0]), UNKNOWN);
+        assert_eq!(say(&mut world, clients[0], &format!("incr {theirs} 1\r\n")), "3\r\n");
+    }
 }
 
 /// Where others have copies, what was handed on to a node that goes out of reach is asked again: of the node that takes

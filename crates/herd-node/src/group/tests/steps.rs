@@ -2,6 +2,7 @@
 
 use super::herd::{Herd, shown};
 use crate::group::Done;
+use crate::group::copies::Kept;
 use crate::link::tests::world::node;
 use herd_core::ErrorKind;
 use herd_core::entry::{Condition, Token};
@@ -9,6 +10,7 @@ use herd_core::limits::{GROUP_SWEEP_MS, LINK_PART, PART_OPS_MAX, SLOTS};
 use herd_core::method::Method;
 use herd_core::op::{Action, Answer, Op, Put};
 use herd_core::place::{Group, GroupId, Life, Member, NodeId, Standing};
+use herd_core::replica::window::RequestId;
 use herd_store::Body;
 use std::sync::Arc;
 
@@ -344,6 +346,24 @@ fn a_put_that_was_refused_is_not_done_by_one_that_comes_again() {
     assert!(told.iter().all(Result::is_err), "{told:?}");
     herd.pass(5);
     assert_eq!([1, 2].map(|number| herd.at(number, names[0])), [None, None]);
+}
+
+/// One that stood in line before it was known to be new is not known to be done, either.
+#[test]
+fn what_stands_in_line_already_is_never_new() {
+    let mut herd = Herd::new(1, 1);
+    let mut kept = Kept::new(&herd.cx(1).shared.store, GroupId { spread: 0, number: 0 });
+    let id = RequestId { client: 7, sequence: 1 };
+    assert!(!kept.stand(id, Some(5), 0), "there is no view yet");
+    kept.sees_all(5);
+    assert!(!kept.stand(id, Some(5), 0), "the first one is still to be decided");
+    kept.leave(id);
+    assert!(!kept.stand(id, Some(5), 0), "the second one is");
+    (0..2).for_each(|_| kept.leave(id));
+    assert!(kept.stand(id, Some(5), 0));
+    kept.leave(id);
+    kept.lost_before(6);
+    assert!(!kept.stand(id, Some(5), 0), "what was done before a loss nobody knows");
 }
 
 #[test]
