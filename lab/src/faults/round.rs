@@ -22,7 +22,7 @@ use crate::nodes::Herd;
 
 /// Clients of a history.
 const CLIENTS: usize = 16;
-/// Requests of a history are spread over so long, if nothing holds them up.
+/// Requests of a history are spread over so long for each fault of its round, if nothing holds them up.
 const SPAN: Duration = Duration::from_secs(5);
 /// No history asks longer than this.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -55,7 +55,7 @@ impl Round<'_> {
             prefix: format!("{}{}.", self.prefix, self.steps.start),
             clients: CLIENTS,
             operations: self.operations,
-            span: SPAN,
+            span: SPAN * self.steps.len() as u32,
             seed: self.seed.wrapping_add(self.steps.start as u64),
             until: Instant::now() + LONGEST,
         };

@@ -50,7 +50,9 @@ impl Draft {
             let slots = spread.slots_of_groups();
             let (mut loads, needed) = (Loads::of(spread, &slots), usize::from(spread.needed));
             for (group, slots) in spread.groups.iter_mut().zip(slots) {
-                if group.copies_without(node) >= needed.max(1) || group.full().all(|member| member != node) {
+                // A group that waits for it, led by nobody, goes on to.
+                let is_spare = group.full().all(|member| member != node) && group.eligible != [node];
+                if group.copies_without(node) >= needed.max(1) || is_spare {
                     group.take_out(node, |backups| loads.lightest(backups, slots, &is_heard));
                 }
             }

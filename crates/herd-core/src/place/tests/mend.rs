@@ -70,6 +70,22 @@ fn who_leads_has_all_whatever_is_started_anew() {
     }
 }
 
+/// A warden that comes into office finds it silent, too; only with its next life is it known what was lost.
+#[test]
+fn a_group_that_waits_for_who_has_ended_goes_on_to_when_that_is_silent() {
+    let mut draft = drawn(7);
+    let [one, other] = [0, 1].map(|at| draft.nodes[at].id);
+    draft.spreads[0].groups[0] = Group { primary: Some(one), eligible: vec![one], ..Group::default() };
+    draft.bury(one, |_| true);
+    draft.take_out(one, |_| true);
+    draft.take_out(other, |_| true);
+    let group = &draft.spreads[0].groups[0];
+    assert_eq!((group.primary, &group.eligible[..], group.lost), (None, &[one][..], 0));
+    draft.start_anew(one, |_| true);
+    let group = &draft.spreads[0].groups[0];
+    assert_eq!((&group.eligible[..], group.lost), (&[][..], draft.epoch + 1));
+}
+
 #[test]
 fn a_new_plan_is_even_and_what_is_uneven_comes_to_be_so() {
     for seed in 0..100 {

@@ -342,12 +342,14 @@ impl<S: Service> World<S> {
         }
     }
 
-    /// What only this machine had is lost.
+    /// What only this machine had, which is dead, is lost: it is noted once.
     pub(super) fn lose(&mut self, at: usize) {
-        let (spread, mut lost) = (&self.map.spreads[0], Vec::new());
+        let spread = &self.map.spreads[0];
+        let lost = self.losses.entry(at).or_default();
         for (key, slot) in &self.slots {
             let group = spread.group_of(*slot);
-            if group.primary == Some(node(at)) && group.others.is_empty() {
+            let is_noted = lost.iter().any(|(noted, _)| noted == key);
+            if group.primary == Some(node(at)) && group.others.is_empty() && !is_noted {
                 let by = format!("n{} died", at + 1);
                 let begin = self.history.moment();
                 let (ask, answer, version) = (Ask::Lose, Answer::Done, None);
@@ -356,6 +358,5 @@ impl<S: Service> World<S> {
                 lost.push((*key, begin));
             }
         }
-        self.losses.insert(at, lost);
     }
 }

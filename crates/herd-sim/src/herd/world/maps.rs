@@ -112,7 +112,9 @@ impl<S: Service> World<S> {
 
     /// A node that lives is to give away all that it keeps, or stays: where one copy is kept.
     pub(super) fn drain_alone(&mut self, at: usize, drains: bool) {
-        if self.plan.copies == 1 && self.machines[at].is_some() {
+        // As a warden does: what it keeps goes to somebody.
+        let is_other_up = self.map.nodes.iter().any(|it| it.id != node(at) && it.state == NodeState::Up);
+        if self.plan.copies == 1 && self.machines[at].is_some() && (!drains || is_other_up) {
             self.next_map(|draft| draft.drain(node(at), drains));
         }
     }
@@ -159,6 +161,9 @@ impl<S: Service> World<S> {
         let next = Arc::new(self.map.next(change).expect("a valid map"));
         let old = std::mem::replace(&mut self.map, next);
         self.count_changes(&old);
+        // Not all deaths are known when a map is made: one that is dead may be the last that had something.
+        let dead: Vec<usize> = self.restarts.keys().copied().collect();
+        dead.into_iter().for_each(|at| self.lose(at));
         let now_ns = self.now_ns();
         for at in 0..self.news.len() {
             self.news[at] = now_ns + self.plan.random.size(2_000) * 1_000_000;
