@@ -10,12 +10,12 @@ use crate::limits::{DOCUMENT_MAX_BYTES, SLOW_SOURCE_MS};
 use crate::link::{Link, Sink, Socket};
 use crate::listing::{Item, PAGE_MAX_BYTES, Pager};
 use crate::reply::{Ack, Answer, Object, Reply, Stat};
-use crate::request::{PutOptions, Request};
+use crate::request::{PutOptions, Request, json};
 use crate::shell::{Common, Config, Dial};
 use herd_core::collection::{Spec, Wanted};
 use herd_core::entry::{Condition, Range, Token, Version};
 use herd_core::limits::BLOCK_BYTES;
-use herd_core::warden::{ControlAsk, MoveGroup};
+use herd_core::warden::{ControlAsk, GiveUp, MoveGroup};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -208,15 +208,14 @@ impl Client {
     }
 
     /// Has the herd give up what is lost (PROTOCOL.md §1.5); how many groups lost what they held.
-    pub fn give_up(&self, what: &str) -> Result<u64> {
-        self.write(Request::about_node("give_up", what), Upload::Nothing).map(|ack| ack.version)
+    pub fn give_up(&self, asked: &GiveUp) -> Result<u64> {
+        self.write(Request::about_node("give_up", &json(asked)), Upload::Nothing).map(|ack| ack.version)
     }
 
     /// Has the herd keep a group at a node, or wherever it comes to be (PROTOCOL.md §1.5). The moves come after the
     /// reply.
     pub fn move_group(&self, asked: &MoveGroup) -> Result<()> {
-        let asked = serde_json::to_string(asked).expect("plain data");
-        self.write(Request::about_node("move", &asked), Upload::Nothing).map(|_| ())
+        self.write(Request::about_node("move", &json(asked)), Upload::Nothing).map(|_| ())
     }
 
     /// The collections, as the node describes them.

@@ -10,12 +10,12 @@ use crate::limits::{DOCUMENT_MAX_BYTES, SLOW_SOURCE_MS};
 use crate::link::{Sink, Socket};
 use crate::listing::{Item, PAGE_MAX_BYTES, Pager};
 use crate::reply::{Ack, Answer, Object, Reply, Stat};
-use crate::request::{PutOptions, Request};
+use crate::request::{PutOptions, Request, json};
 use crate::shell::{Common, Config};
 use herd_core::collection::{Spec, Wanted};
 use herd_core::entry::{Condition, Range, Token, Version};
 use herd_core::limits::BLOCK_BYTES;
-use herd_core::warden::{ControlAsk, MoveGroup};
+use herd_core::warden::{ControlAsk, GiveUp, MoveGroup};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
@@ -217,15 +217,14 @@ impl Client {
     }
 
     /// Has the herd give up what is lost (PROTOCOL.md §1.5); how many groups lost what they held.
-    pub async fn give_up(&self, what: &str) -> Result<u64> {
-        self.write(Request::about_node("give_up", what), Upload::Nothing).await.map(|ack| ack.version)
+    pub async fn give_up(&self, asked: &GiveUp) -> Result<u64> {
+        self.write(Request::about_node("give_up", &json(asked)), Upload::Nothing).await.map(|ack| ack.version)
     }
 
     /// Has the herd keep a group at a node, or wherever it comes to be (PROTOCOL.md §1.5). The moves come after the
     /// reply.
     pub async fn move_group(&self, asked: &MoveGroup) -> Result<()> {
-        let asked = serde_json::to_string(asked).expect("plain data");
-        self.write(Request::about_node("move", &asked), Upload::Nothing).await.map(|_| ())
+        self.write(Request::about_node("move", &json(asked)), Upload::Nothing).await.map(|_| ())
     }
 
     /// The collections, as the node describes them.

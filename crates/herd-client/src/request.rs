@@ -12,6 +12,7 @@ use herd_core::warden::ControlAsk;
 use herd_core::wire::{
     Between, CODE_NEWER, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, OFFSET_LAST, Own, Verb,
 };
+use serde::Serialize;
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 use std::time::Duration;
@@ -217,9 +218,8 @@ impl<'a> Request<'a> {
 
     /// Creates the collection `name`.
     pub(crate) fn create(name: &'a str, wanted: &Wanted) -> Result<Self> {
-        let json = serde_json::to_string(wanted).expect("a specification is plain data");
         let place = Place::Named(valid_collection(name)?);
-        Ok(Self { spec: Some(json), ..Self::new(Verb::Create, place, b"") })
+        Ok(Self { spec: Some(json(wanted)), ..Self::new(Verb::Create, place, b"") })
     }
 
     /// Destroys the collection `name` with all its objects.
@@ -238,15 +238,14 @@ impl<'a> Request<'a> {
         Self::new(Verb::Get, Place::Id(CollectionId::SYSTEM), name.as_bytes())
     }
 
-    /// Has the herd do something about a node of it, by the node's name.
+    /// Has the herd do something about a node of it, by the node's name, or about what [`json`] says.
     pub(crate) fn about_node(method: &'a str, node: &'a str) -> Self {
         Self { method: Some(method), ..Self::new(Verb::Execute, Place::Id(CollectionId::SYSTEM), node.as_bytes()) }
     }
 
     /// Asks something about the herd's control store.
     pub(crate) fn control(ask: &ControlAsk) -> Self {
-        let arguments = serde_json::to_vec(ask).expect("plain data");
-        Self { arguments, ..Self::about_node("control", "store") }
+        Self { arguments: json(ask).into(), ..Self::about_node("control", "store") }
     }
 
     /// The collection and the name of the object it is about; `None` if it is about none, or about a node.
@@ -401,6 +400,11 @@ impl fmt::Display for Shown<'_> {
         }
         Ok(())
     }
+}
+
+/// What is asked of the herd as plain data.
+pub(crate) fn json(asked: &impl Serialize) -> String {
+    serde_json::to_string(asked).expect("plain data")
 }
 
 fn valid_collection(name: &str) -> Result<&str> {

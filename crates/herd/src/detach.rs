@@ -90,7 +90,7 @@ pub(crate) fn recover(args: &RecoverArgs) -> Outcome {
     }
     let (spread, group) = args.groups;
     let asked = GiveUp { spread, group, ..give_up(None, true) };
-    let groups = client(&args.herd)?.give_up(&json(&asked))?;
+    let groups = client(&args.herd)?.give_up(&asked)?;
     out::tell(format!("herd: group recover: {}; `herd status` tells of it", lost_groups(groups)));
     Ok(())
 }
@@ -156,7 +156,7 @@ fn wait_for_end(args: &DetachArgs, node: &Value) -> Result<bool, Failure> {
 fn ask(args: &DetachArgs, asked: &GiveUp) -> Result<u64, Failure> {
     let since = Instant::now();
     loop {
-        match client(&args.herd)?.give_up(&json(asked)) {
+        match client(&args.herd)?.give_up(asked) {
             Err(error) if error.kind() == ErrorKind::Refused(Core::Busy) && since.elapsed() < PATIENCE => {
                 std::thread::sleep(AGAIN);
             }
@@ -173,10 +173,6 @@ fn give_up(node: Option<&str>, accepts: bool) -> GiveUp {
     let who: String = format!("{user}@{}", machine::name()).chars().filter(|c| !c.is_control()).take(WHO_MAX).collect();
     let unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
     GiveUp { node: node.map(Into::into), spread: None, group: None, accepts, who, unix_ms }
-}
-
-fn json(asked: &GiveUp) -> String {
-    serde_json::to_string(asked).expect("plain data")
 }
 
 fn nodes(status: &Value) -> impl Iterator<Item = &Value> {

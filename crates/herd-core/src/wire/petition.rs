@@ -79,13 +79,13 @@ pub fn encode_ask(out: &mut Vec<u8>, id: u64, ask: &Ask) -> Result<(), WireError
         Ask::Hold => (HOLD, none),
         Ask::Create(create) => {
             let Create { spec, copies, spread, .. } = create.clone();
-            json = serde_json::to_string(&Wanted { copies, spread, ..Wanted::of(spec) }).expect("plain data");
+            json = json_of(&Wanted { copies, spread, ..Wanted::of(spec) });
             (CREATE, Fields { collection: Some(&create.name), spec: Some(&json), ..none })
         }
         Ask::Destroy { name } => (DESTROY, Fields { collection: Some(name), ..none }),
         Ask::Flush { name } => (FLUSH, Fields { collection: Some(name), ..none }),
         Ask::Wants(wants) => {
-            json = serde_json::to_string(&wants.iter().map(Wish::of).collect::<Vec<_>>()).expect("plain data");
+            json = json_of(&wants.iter().map(Wish::of).collect::<Vec<_>>());
             (WANTS, Fields { spec: Some(&json), ..none })
         }
         Ask::Drain { name, stays } => {
@@ -94,19 +94,19 @@ pub fn encode_ask(out: &mut Vec<u8>, id: u64, ask: &Ask) -> Result<(), WireError
         }
         Ask::Leave(life) => {
             let lives = Lives { node: life.node.0, incarnation: life.incarnation };
-            json = serde_json::to_string(&lives).expect("plain data");
+            json = json_of(&lives);
             (LEAVE, Fields { spec: Some(&json), ..none })
         }
         Ask::Control(ask) => {
-            json = serde_json::to_string(ask).expect("plain data");
+            json = json_of(ask);
             (CONTROL, Fields { spec: Some(&json), ..none })
         }
         Ask::GiveUp(give_up) => {
-            json = serde_json::to_string(give_up).expect("plain data");
+            json = json_of(give_up);
             (GIVE_UP, Fields { spec: Some(&json), ..none })
         }
         Ask::MoveGroup(asked) => {
-            json = serde_json::to_string(asked).expect("plain data");
+            json = json_of(asked);
             (MOVE_GROUP, Fields { spec: Some(&json), ..none })
         }
         Ask::Join(_) | Ask::Obituary(_) => return Err(WireError::BadField(super::fields::JOIN)),
@@ -140,9 +140,7 @@ pub fn ask_of(header: &Header, fields: &Fields<'_>) -> Result<Ask, Error> {
             Ok(Ask::Drain { name: name.into(), stays: header.code == STAY })
         }
         LEAVE => {
-            let json = fields.spec.ok_or_else(|| bad("the request names no life"))?;
-            let Lives { node, incarnation } =
-                serde_json::from_str(json).map_err(|_| bad("which life it is can't be read"))?;
+            let Lives { node, incarnation } = told(fields, "which life it is")?;
             Ok(Ask::Leave(Life { node: NodeId(node), incarnation }))
         }
         CONTROL => told(fields, "what is asked of the control store").map(Ask::Control),
@@ -152,7 +150,12 @@ pub fn ask_of(header: &Header, fields: &Fields<'_>) -> Result<Ask, Error> {
     }
 }
 
-/// What a request says as JSON.
+/// What a request says, as JSON.
+fn json_of(asked: &impl Serialize) -> String {
+    serde_json::to_string(asked).expect("plain data")
+}
+
+/// What [`json_of`] has said.
 fn told<T: DeserializeOwned>(fields: &Fields<'_>, what: &str) -> Result<T, Error> {
     let bad = |text: String| Error::new(ErrorKind::BadRequest, text);
     let json = fields.spec.ok_or_else(|| bad("the request says nothing".into()))?;

@@ -436,6 +436,38 @@ fn a_put_that_was_refused_is_not_done_by_one_that_comes_again() {
     assert_eq!([1, 2].map(|number| herd.at(number, names[0])), [None, None]);
 }
 
+/// What was put is lost, and so is what was noted of it.
+#[test]
+fn what_was_done_before_a_loss_is_not_done_again() {
+    let mut herd = Herd::new(3, 2);
+    let (put, before) = (small(b"1"), herd.map.epoch);
+    let to = herd.primary(b"n");
+    let first = herd.begin_as(to, b"n", &put, (9, 0));
+    herd.settle();
+    herd.told(first).expect("ended").expect("done");
+    herd.pass(5);
+    herd.change_map(|draft| {
+        let epoch = draft.epoch + 1;
+        for group in &mut draft.spreads[0].groups {
+            group.lost = epoch;
+            group.others.push(Member { node: third(group), standing: Standing::Backup, since: 0 });
+            group.eligible = group.members().collect();
+        }
+    });
+    // Nobody here knows of the last one, which may have been done by others: it comes while all that was is dropped.
+    (1..=3).for_each(|number| herd.tell_map_to(number));
+    let tries = [9, 10].map(|id| herd.begin_as(to, b"n", &put, (id, before)));
+    herd.settle();
+    let told =
+        tries.map(|number| herd.told(number).expect("ended").map(|done| done.version).map_err(|error| error.kind));
+    assert_eq!((told, herd.at(to, b"n")), ([Err(ErrorKind::OutcomeUnknown); 2], None));
+    // What is asked since is new.
+    let since = herd.map.epoch;
+    let new = herd.begin_as(to, b"n", &put, (11, since));
+    herd.settle();
+    herd.told(new).expect("ended").expect("done");
+}
+
 /// One that stood in line before it was known to be new is not known to be done, either.
 #[test]
 fn what_stands_in_line_already_is_never_new() {

@@ -360,13 +360,13 @@ impl<S: Service> World<S> {
         let Some((before, now)) = old.spreads.first().zip(self.map.spreads.first()) else { return };
         let is_lost = |slot: usize| now.group_of(slot).lost > before.group_of(slot).lost;
         for (key, slot) in self.slots.iter().filter(|(_, slot)| is_lost(**slot)) {
-            let id = GroupId { spread: 0, number: before.slots[*slot] };
+            let (id, group) = (GroupId { spread: 0, number: before.slots[*slot] }, before.group_of(*slot));
             // Who died before the map told that it had all is not among those that were counted.
-            let dead = before.group_of(*slot).eligible.iter().filter(|id| !self.is_alive(**id)).count();
+            let dead = group.eligible.iter().filter(|id| !self.is_alive(**id)).count();
             let deaths = reign.deaths.get(&id).copied().unwrap_or(0).max(dead);
             // Where nobody had anything it was opened and lost between two maps that are seen here.
-            if deaths < usize::from(before.needed) && !before.group_of(*slot).eligible.is_empty() {
-                self.wrong = Some(format!("{id:?} is lost after {deaths} deaths: {:?}", before.group_of(*slot)));
+            if deaths < usize::from(before.needed) && !group.eligible.is_empty() {
+                self.wrong = Some(format!("{id:?} is lost after {deaths} deaths: {group:?}"));
             }
             let (begin, end) = (self.history.moment(), self.history.moment());
             let by = format!("epoch {}", self.map.epoch);
