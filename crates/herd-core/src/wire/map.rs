@@ -27,6 +27,7 @@ const GRANT_BYTES: usize = 16;
 /// Bits of a mark: the herd holds objects; the bytes are the difference from another map.
 const HELD: u8 = 1;
 const DIFFERENCE: u8 = 2;
+const MAY_BE_DONE: u8 = 4;
 
 /// Which map a node has. The later one is the greater: a node takes a map that is greater than its own, and no other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,6 +49,8 @@ pub struct MapSent {
     pub mark: MapMark,
     /// Whether its bytes are those of [`Map::encode_since`], else of [`Map::encode`].
     pub is_difference: bool,
+    /// Of the answer to a request for which another node decides by now: it may have been done.
+    pub may_be_done: bool,
 }
 
 impl MapMark {
@@ -113,14 +116,16 @@ impl MapSent {
         self.send(out, Header { verb: VERB_MAP, id, ..Header::new(Kind::Request) }, map)
     }
 
-    /// Appends the reply to a request that went by an older map: it was not begun, and this is the later one.
+    /// Appends the reply to a request that went by an older map: another node decides, and this is the later
+    /// map.
     pub fn moved(self, out: &mut Vec<u8>, request: &Header, map: &[u8]) -> Result<(), WireError> {
         let reply = Header::reply_to(request, Status::Ok);
         self.send(out, Header { code: STATUS_MOVED, offset: 0, brief: false, ..reply }, map)
     }
 
     fn send(self, out: &mut Vec<u8>, header: Header, map: &[u8]) -> Result<(), WireError> {
-        let bytes = self.mark.bytes(if self.is_difference { DIFFERENCE } else { 0 });
+        let bits = [(self.is_difference, DIFFERENCE), (self.may_be_done, MAY_BE_DONE)];
+        let bytes = self.mark.bytes(bits.iter().map(|(is_set, bit)| u8::from(*is_set) * bit).sum());
         let header = Header { epoch: self.mark.epoch, ..header };
         encode_with_body(out, header, &Fields { between: Some(Between::Map(&bytes)), ..Fields::default() }, map)
     }
@@ -141,7 +146,7 @@ impl MapSent {
         let Some(Between::Map(bytes)) = fields.between else { return Ok(None) };
         let read = |rest: &mut Reader<'_>| {
             let (mark, bits) = MapMark::read_bits(rest, header.epoch)?;
-            Some(Self { mark, is_difference: bits & DIFFERENCE != 0 })
+            Some(Self { mark, is_difference: bits & DIFFERENCE != 0, may_be_done: bits & MAY_BE_DONE != 0 })
         };
         read(&mut Reader(bytes)).map(Some).ok_or(WireError::BadField(MAP))
     }
@@ -242,8 +247,11 @@ mod tests {
         let (old, other) = (map(2), map(3));
         let new = old.next(|draft| draft.nodes[0].state = NodeState::Draining).expect("valid");
         let mark = MapMark::of(&new, true);
-        assert_eq!(received(MapSent { mark, is_difference: false }, &new.encode(), &other), Ok(new.clone()));
-        let (sent, bytes) = (MapSent { mark, is_difference: true }, new.encode_since(&old));
+        assert_eq!(
+            received(MapSent { mark, is_difference: false, may_be_done: false }, &new.encode(), &other),
+            Ok(new.clone())
+        );
+        let (sent, bytes) = (MapSent { mark, is_difference: true, may_be_done: false }, new.encode_since(&old));
         assert_eq!(received(sent, &bytes, &old), Ok(new.clone()));
         assert_eq!(received(sent, &bytes, &new), Err(MapError::OtherBase));
     }
@@ -254,7 +262,7 @@ mod tests {
         let new = old.next(|draft| draft.nodes[0].state = NodeState::Draining).expect("valid");
         let flags = FLAG_BRIEF | FLAG_RANGE;
         let request = Header { flags, offset: 70_000, collection: 2, ..Header::request(Verb::Get, 9) };
-        let sent = MapSent { mark: MapMark::of(&new, true), is_difference: true };
+        let sent = MapSent { mark: MapMark::of(&new, true), is_difference: true, may_be_done: false };
         sent.moved(&mut out, &request, &new.encode_since(&old)).expect("within the limits");
         let frame = parse(&out);
         let header = frame.header();
@@ -271,7 +279,7 @@ mod tests {
         let decode = |header: &Header, fields| MapSent::decode(header, &fields).map(|(sent, _)| sent);
         let told = Fields { between: Some(Between::Map(&[0; MARK_BYTES])), ..Fields::default() };
         let mark = MapMark::default();
-        assert_eq!(decode(&header, told), Ok(MapSent { mark, is_difference: false }));
+        assert_eq!(decode(&header, told), Ok(MapSent { mark, is_difference: false, may_be_done: false }));
         assert_eq!(decode(&header, Fields::default()), Err(WireError::BadField(MAP)));
         let long = Header { length: MAP_MAX_BYTES as u64 + 1, ..header };
         assert_eq!(decode(&long, told), Err(WireError::BodyTooLong(MAP_MAX_BYTES + 1)));

@@ -225,6 +225,23 @@ impl Handing {
         (self.asked.is_first && !self.asked.is_again).then_some(self.asked.first_epoch)
     }
 
+    /// The epoch of the map by which another node has handed it on.
+    pub(super) fn sent_epoch(&self) -> Option<u32> {
+        self.is_handed.then_some(self.request.header.epoch)
+    }
+
+    /// Whether it changes something, and another node has handed it on by a map of before that epoch. That node may
+    /// have asked others anew since.
+    pub(super) fn is_of_before(&self, epoch: GroupEpoch) -> bool {
+        self.changes && self.sent_epoch().is_some_and(|sent_epoch| sent_epoch < epoch)
+    }
+
+    /// Whether the node that handed it on is to ask anew where it can't be decided here: it changes something, and is
+    /// never on its way from two nodes at once. A long value that node may not have any more.
+    pub(super) fn goes_back(&self) -> bool {
+        self.is_handed && self.changes && !self.is_long()
+    }
+
     /// It may have been done from now on, by nobody before that epoch; if that was so already, it stays as it was.
     pub(super) fn may_be_done(&mut self, since: u32) {
         if self.asked.first_epoch == 0 {

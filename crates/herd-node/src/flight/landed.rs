@@ -26,8 +26,8 @@ pub(crate) struct Landed {
     pub(crate) relayed: Option<(Header, Option<u32>)>,
     /// The object has come here, and a get that waits waits here.
     pub(crate) is_here: bool,
-    /// Nothing was done, as another node decides by now: the node that handed it on asks that one.
-    pub(crate) is_moved: bool,
+    /// Another node decides by now, which the node that handed it on asks; and whether it may have been done.
+    pub(crate) moved: Option<bool>,
     /// The object's value is what was asked for, and not what a method answered.
     pub(crate) with_value: bool,
 }
@@ -54,7 +54,7 @@ impl Landed {
     /// What it came to, by that clock, where nothing more is known.
     fn came(clock: Clock, done: Done) -> Self {
         let (before, object, relayed) = (None, None, None);
-        Self { clock, before, done, object, relayed, is_here: false, is_moved: false, with_value: false }
+        Self { clock, before, done, object, relayed, is_here: false, moved: None, with_value: false }
     }
 
     /// It was not done, or nobody knows.
@@ -62,9 +62,9 @@ impl Landed {
         Self::came(cx.clock(), Err(error))
     }
 
-    /// Nothing was done here, and another node decides by now.
-    pub(super) fn moved(cx: &Context, name: &[u8]) -> Self {
-        Self { is_moved: true, ..Self::failed(cx, away(name)) }
+    /// Another node decides by now; it may have been done, or nothing was.
+    pub(super) fn moved(cx: &Context, name: &[u8], may_be_done: bool) -> Self {
+        Self { moved: Some(may_be_done), ..Self::failed(cx, away(name)) }
     }
 
     /// The object has come here while it was waited for elsewhere.

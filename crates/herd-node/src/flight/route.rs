@@ -248,8 +248,13 @@ impl Context {
         let Some(part) = self.flights.part_of(id) else { return };
         let is_over = |since_ms| now_ms >= since_ms + self.patience_ms(&part.handing.key);
         match part.state {
-            State::Waits(_, Some(wanted)) if mark < wanted => {
-                if self.waits_for_leave(id) {
+            State::Waits(since_ms, Some(wanted)) if mark < wanted => {
+                let waits_for_leave = self.waits_for_leave(id);
+                if waits_for_leave && now_ms >= since_ms + LEASE_MS + FLIGHT_LINK_MS {
+                    // It waited at the door before.
+                    return self.lose(id);
+                }
+                if waits_for_leave {
                     self.ask_to_hold();
                 }
                 self.wait(id);
@@ -287,9 +292,10 @@ impl Context {
 
     fn land(&mut self, id: FlightId, mut landed: Landed) {
         if let Some(part) = self.flights.part_of(id).filter(|part| part.handing.is_retry())
-            && landed.done.as_ref().is_err_and(may_be_undecided)
+            && landed.moved.is_none()
+            && landed.done.as_ref().is_err_and(|error| part.handing.is_long() || may_be_undecided(error))
         {
-            // This try did nothing; one before it may have.
+            // This try did nothing; one before it may have. With a long value it may be on its way still.
             landed = Landed::failed(self, outcome_unknown(part.handing.name()));
         }
         let bytes = landed.bytes();
@@ -320,14 +326,9 @@ impl Context {
         }
         if self.waits_for_leave(id) {
             self.ask_to_hold();
-            let is_handed =
-                |part: &&Part| part.handing.is_handed && !part.handing.is_retry() && !part.handing.is_long();
-            return match self.flights.part_of(id).filter(is_handed) {
+            return match self.flights.part_of(id).filter(|part| part.handing.goes_back()) {
                 // The node that has handed it on waits with it.
-                Some(part) => {
-                    let landed = Landed::moved(self, part.handing.name());
-                    self.land(id, landed);
-                }
+                Some(_) => self.send_back(id, false),
                 None => self.stay(id, Some(MapMark { held: true, ..self.shared.map_mark() })),
             };
         }
@@ -348,16 +349,25 @@ impl Context {
                 Err(_) => self.stay(id, None),
             },
             Where::Node(node) => match part.handing.refusal().cloned() {
-                None if part.handing.is_handed && part.handing.changes && !part.handing.is_retry() => {
-                    self.send_back(id, node);
+                None if part.handing.goes_back() => self.send_back(id, false),
+                None => {
+                    if part.handing.is_handed && part.handing.changes {
+                        self.flights.again(id, true);
+                    }
+                    self.ask(id, node);
                 }
-                None => self.ask(id, node),
                 Some(error) => {
                     let landed = Landed::failed(self, error);
                     self.land(id, landed);
                 }
             },
             Where::Group(group) => {
+                if part.handing.is_of_before(self.shared.gates.since(group)) {
+                    if part.handing.goes_back() {
+                        return self.send_back(id, false);
+                    }
+                    self.flights.again(id, true);
+                }
                 self.flights.part(id).into_iter().for_each(|part| part.state = State::InGroup);
                 self.decide_in_group(id, group);
             }
@@ -372,16 +382,13 @@ impl Context {
         self.shared.gates.holds_nothing() && self.flights.part_of(id).is_some_and(|part| part.handing.brings())
     }
 
-    /// What another node handed on, and nobody may have done yet, is another one's to decide by now. The node that
-    /// handed it on may have asked it anew meanwhile, so it must not come there as new once more: that node is told
-    /// where to ask. A long value, which that node may not have any more, goes on as what may have been done.
-    fn send_back(&mut self, id: FlightId, node: NodeId) {
+    /// What another node handed on is another one's to decide by now, or may have been when it came. The node that
+    /// handed it on may have asked it anew meanwhile, and told its client, so it must not be done from here after that:
+    /// that node is told where to ask. A long value, which that node may not have any more, goes on as what may have
+    /// been done.
+    fn send_back(&mut self, id: FlightId, may_be_done: bool) {
         let Some(part) = self.flights.part_of(id) else { return };
-        if part.handing.is_long() {
-            self.flights.again(id, true);
-            return self.ask(id, node);
-        }
-        let landed = Landed::moved(self, part.handing.name());
+        let landed = Landed::moved(self, part.handing.name(), may_be_done || part.handing.is_retry());
         self.land(id, landed);
     }
 
@@ -424,9 +431,10 @@ impl Context {
 
     fn told(&mut self, id: FlightId, told: Told) {
         let Some(part) = self.flights.part_of(id).filter(|part| matches!(part.state, State::InGroup)) else { return };
-        let with_value = part.handing.with_value;
+        let (with_value, goes_back) = (part.handing.with_value, part.handing.goes_back());
         match Landed::told(self, told, with_value) {
             Ok(landed) => self.land(id, landed),
+            Err(may_be_done) if goes_back => self.send_back(id, may_be_done),
             Err(may_be_done) => {
                 self.flights.again(id, may_be_done);
                 self.stay(id, None);
@@ -738,7 +746,7 @@ impl Context {
         if is_later && !bytes.is_empty() {
             self.links.map_came(from, sent, bytes);
         }
-        self.flights.again(id, false);
+        self.flights.again(id, sent.may_be_done);
         let Some(part) = self.flights.part(id) else { return };
         if is_later {
             part.moved += 1;

@@ -353,7 +353,7 @@ impl Flights {
         let Some(flight) = self.flight_mut(id.ticket) else { return };
         let Some(part) = flight.parts.get_mut(id.part as usize) else { return };
         if may_be_done {
-            part.handing.may_be_done(flight.began_epoch);
+            part.handing.may_be_done(part.handing.sent_epoch().unwrap_or(flight.began_epoch));
         }
         part.was_sent = part.handing.is_retry();
     }
@@ -454,6 +454,12 @@ impl Flights {
     pub(crate) fn is_empty(&self) -> bool {
         let is_empty = |of: &OfConnection| of.flights.is_empty() && of.lines.is_empty();
         self.conns.values().all(is_empty) && self.todo.is_empty() && self.again_ms == u64::MAX
+    }
+
+    /// Flights of all connections.
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.all().count()
     }
 
     fn all(&self) -> impl Iterator<Item = (Ticket, &Flight)> {

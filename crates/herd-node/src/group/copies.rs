@@ -150,6 +150,11 @@ impl Kept {
         is_new
     }
 
+    /// Whether no other stands here that is the same request.
+    pub(super) fn stands_alone(&self, id: RequestId) -> bool {
+        self.standing.get(&id).is_none_or(|count| *count <= 1)
+    }
+
     /// A request that stood here has its answer.
     pub(super) fn leave(&mut self, id: RequestId) {
         let Some(count) = self.standing.get_mut(&id) else { return };

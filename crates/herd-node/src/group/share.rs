@@ -602,7 +602,9 @@ impl Share {
     fn ask_anew(&mut self, cx: &Context, key: &Key, ops: Vec<Operation>) {
         let c = cx.shared.store.collection_by_id(key.of.collection);
         let primary = self.part.view().primary;
-        for op in ops {
+        for mut op in ops {
+            // Others that stand here may come before it now.
+            op.is_new &= op.id.is_none_or(|id| self.kept.stands_alone(id));
             match &c {
                 Some(c) => self.ask(cx, Key { of: key.of.clone(), generation: c.generation() }, op),
                 None => self.fail(cx, op, Outcome::Refused(primary, Refusal::NoCollection)),

@@ -303,7 +303,8 @@ impl Ends {
     }
 
     /// Appends the answer to a request of an end that goes by another map: with the map, if that is the later one.
-    pub(crate) fn moved(&mut self, id: LinkId, request: &Header, out: &mut Vec<u8>) {
+    /// It may have been done, or nothing was.
+    pub(crate) fn moved(&mut self, id: LinkId, request: &Header, may_be_done: bool, out: &mut Vec<u8>) {
         let has = self.end(id).and_then(|end| end.has);
         let Some(view) = &self.view else { return };
         let is_later = view.mark.epoch > request.epoch || has.is_some_and(|has| has < view.mark);
@@ -311,7 +312,7 @@ impl Ends {
             Some(has) => view.bytes(has, false),
             None => (false, Default::default()),
         };
-        let sent = MapSent { mark: view.mark, is_difference };
+        let sent = MapSent { mark: view.mark, is_difference, may_be_done };
         sent.moved(out, request, &bytes).expect("a map is within the limits");
     }
 
@@ -451,6 +452,11 @@ impl Ends {
     pub(super) fn elsewhere(&self, peer: &Peer) -> Option<usize> {
         let number = lanes::loop_of(peer.link, self.loops);
         (number != self.number).then_some(number.into())
+    }
+
+    /// The connection of the present link of that number to a node.
+    pub(super) fn connection(&self, target: Target) -> Option<u64> {
+        self.ends.get(&target).map(|end| end.ticket.conn)
     }
 
     /// The other end has proved itself: the link is up. Gives it, and what was asked over those whose place it takes.

@@ -63,7 +63,7 @@ impl Ends {
         let Some((view, end)) = view.zip(self.ends.get(&target)) else { return };
         let Some((is_again, has)) = end.wants(&view, now_ms).zip(end.has) else { return };
         let (is_difference, bytes) = view.bytes(has, is_again);
-        let sent = MapSent { mark: view.mark, is_difference };
+        let sent = MapSent { mark: view.mark, is_difference, may_be_done: false };
         let request = Header { verb: VERB_MAP, ..Header::new(Kind::Request) };
         let encode = |header: Header, out: &mut Vec<u8>| sent.encode(out, header.id, &bytes);
         if self.ask(target.node, request, Note::Map(view.edition), encode).is_ok() {

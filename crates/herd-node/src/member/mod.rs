@@ -389,7 +389,7 @@ mod tests {
         member.first(&world.shared, &map, true).expect("it may be taken");
         for (from, is_pushed, warden) in [(3, false, 1), (3, true, 3), (1, false, 3)] {
             map = Arc::new(map.next(|draft| draft.collections[0].generation += 1).expect("valid"));
-            let sent = MapSent { mark: MapMark::of(&map, true), is_difference: false };
+            let sent = MapSent { mark: MapMark::of(&map, true), is_difference: false, may_be_done: false };
             let from = life(from).node;
             member.receive(&world.shared, &Came { from, sent, bytes: map.encode(), is_pushed });
             assert_eq!(
@@ -399,7 +399,7 @@ mod tests {
         }
         // The map at hand, by a warden that has just come; and one from before, which was long on its way.
         let push = |from, map: &Map| {
-            let sent = MapSent { mark: MapMark::of(map, true), is_difference: false };
+            let sent = MapSent { mark: MapMark::of(map, true), is_difference: false, may_be_done: false };
             member.receive(&world.shared, &Came { from, sent, bytes: map.encode(), is_pushed: true });
             member.warden_node()
         };

@@ -230,8 +230,8 @@ fn a_map_is_taken_once_and_none_that_is_earlier() {
     let mut world = World::new();
     let peer = world.connect();
     let map = Arc::new(herd(1));
-    assert_eq!(world.shared.take_map(life(1), &map, false), Ok(true));
-    assert_eq!(world.shared.take_map(life(1), &map, false), Ok(false));
+    assert_eq!(world.shared.take_map(life(1), &map, true), Ok(true));
+    assert_eq!(world.shared.take_map(life(1), &map, true), Ok(false));
     assert!(world.shared.store.is_alone_with_all(), "the only node has all");
     assert_eq!(say(&mut world, peer, "set n 0 0 1\r\nx\r\n"), "STORED\r\n");
     let cache = http(&mut world, "PUT /o/cache/n", "Content-Length: 0\r\n");

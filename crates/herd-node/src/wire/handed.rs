@@ -116,8 +116,8 @@ impl Session {
             // It is this node's alone by now: the node that asked asks once more.
             return Err(Error::new(ErrorKind::Busy, "the object has just come to another node: try again"));
         }
-        if let Some(link) = self.peer.filter(|_| landed.is_moved) {
-            cx.links.moved(link, &later.request, out.buf);
+        if let Some((link, may_be_done)) = self.peer.zip(landed.moved) {
+            cx.links.moved(link, &later.request, may_be_done, out.buf);
             return Ok(());
         }
         let with_object = landed.with_value && landed.object.is_some();

@@ -66,14 +66,11 @@ pub(super) fn credit(cx: &mut Context, conn: u64, header: &Header) {
 }
 
 /// Whether this node decides, for a group, on what another hands on. What changes something and was sent by a map of
-/// before this node came to decide may have been asked anew of others since, and done: who asks is to ask anew.
-fn is_for_here(cx: &Context, (c, name): (&Collection, &[u8]), header: &Header, fields: &Fields<'_>) -> bool {
+/// before this node came to decide may have been asked anew of others since, and its client told: who asks is to ask
+/// anew.
+fn is_for_here(cx: &Context, (c, name): (&Collection, &[u8]), header: &Header) -> bool {
     let Where::Group(group) = cx.whereabouts(c, name) else { return false };
-    let looks_new = || {
-        let handed = Handed::decode(header, fields).ok().flatten();
-        handed.is_some_and(|handed| handed.asked.first_epoch == 0)
-    };
-    header.verb() == Some(Verb::Get) || header.epoch >= cx.shared.gates.since(group) || !looks_new()
+    header.verb() == Some(Verb::Get) || header.epoch >= cx.shared.gates.since(group)
 }
 
 impl Session {
@@ -96,8 +93,8 @@ impl Session {
                 cx.check_reachable(collection, name)?;
                 Handing::of_frame(cx, collection, header, fields, value, max_bytes)?
             }
-            Some(link) if !is_for_here(cx, (collection, name), header, fields) => {
-                cx.links.moved(link, header, out.buf);
+            Some(link) if !is_for_here(cx, (collection, name), header) => {
+                cx.links.moved(link, header, false, out.buf);
                 return Ok(());
             }
             Some(_) => Handing::of_asked(&cx.shared.store, collection, header, fields, value)?,

@@ -226,7 +226,7 @@ impl Session {
             && is_away(cx, header, fields)
         {
             // Before its body comes, which the other node may not have twice.
-            cx.links.moved(link, header, out.buf);
+            cx.links.moved(link, header, false, out.buf);
             return self.enter_body(cx, head, out);
         }
         let begun = self.check_open(cx).and_then(|()| Incoming::begin(cx, head, fields, self.peer.is_some(), out));

@@ -1,10 +1,12 @@
 //! Nodes that are gone, links that break and maps that change while requests are under way.
 
 use super::*;
-use crate::link::tests::world::{node, serving};
-use herd_core::limits::{FLIGHT_LINK_MS, FLIGHT_MS, LINK_SILENCE_MS, TICK_MS};
+use crate::link::tests::world::{At, node, serving};
+use herd_core::limits::{FLIGHT_LINK_MS, FLIGHT_MS, LINK_REDIAL_MS, LINK_SILENCE_MS, TICK_MS};
 use herd_core::place::{Map, Member, Standing};
+use herd_net::Cable;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 const REFUSED: &str = "SERVER_ERROR the node that has it can't be reached\r\n";
 const UNKNOWN: &str = "SERVER_ERROR the outcome is unknown\r\n";
@@ -195,6 +197,84 @@ fn what_was_handed_on_is_asked_again_of_who_takes_over() {
     world.pass(2 * TICK_MS);
     assert_eq!(hear(&mut world, client), "3\r\n", "another took over");
     assert_settled(&mut world, 3);
+}
+
+/// A key of a group of two that the second node leads, of which the first one is the other.
+fn led_by_second(world: &mut World) -> String {
+    let map = world.machine(1).map.clone().expect("it has one");
+    let shared = world.machine(3).shared.clone();
+    let is_it = |key: &String| {
+        let group = map.spreads[0].group_of(shared.store.key(&shared.default, key.as_bytes()).slot());
+        group.primary == Some(node(2)) && group.backups().eq([node(1)])
+    };
+    (0..).map(|at| format!("k{at}")).find(is_it).expect("there is one")
+}
+
+/// Takes the cable between two nodes away.
+fn unplug(world: &mut World, one: u32, other: u32) -> ([At; 2], Cable) {
+    let joins = |ends: &[At; 2]| [one, other].iter().all(|number| ends.iter().any(|end| end.0 + 1 == *number as usize));
+    let cable = world.cables.iter().position(|(ends, _)| joins(ends)).expect("they are linked");
+    world.unplug(cable)
+}
+
+/// What waits for its turn where it came by a link that is lost is asked again by the next one. It must not have its
+/// turn after that.
+#[test]
+fn what_waits_on_a_link_goes_when_another_takes_its_place() {
+    let mut world = World::keeping(3, 2);
+    let clients = [(); 2].map(|()| world.connect(3, 1 << 20));
+    let key = led_by_second(&mut world);
+    assert_eq!(say(&mut world, clients[0], &format!("set {key} 0 0 1\r\n1\r\n")), "STORED\r\n");
+    // The first one waits for the backup, and the second one for the first.
+    let to_backup = unplug(&mut world, 1, 2);
+    clients.iter().for_each(|client| assert_eq!(say(&mut world, *client, &format!("incr {key} 1\r\n")), ""));
+    let waiting = |world: &mut World| world.machine(2).engine.service().cx.flights.count();
+    assert_eq!(waiting(&mut world), 2);
+    // Who asked loses the link and nobody asks for the first one any more; the node that was asked hears of neither.
+    let (ends, old) = unplug(&mut world, 2, 3);
+    let at = ends.iter().position(|end| end.0 == 2).expect("it is one of them");
+    old.end(at).reset();
+    world.note(ends[at], old.end(at));
+    world.outside[clients[0]].1.reset();
+    // No tick is in between, with which connections are looked at that nothing comes from.
+    for _ in 0..2 * LINK_REDIAL_MS {
+        world.clock.pass(1_000_000);
+        world.settle();
+    }
+    assert_eq!(hear(&mut world, clients[1]), "", "it is asked again, and waits");
+    assert_eq!((world.machine(3).linked(), waiting(&mut world)), (vec![1, 2], 1));
+    world.cables.push(to_backup);
+    assert_eq!(hear(&mut world, clients[1]), "3\r\n");
+    let other = world.connect(1, 1 << 20);
+    assert_eq!(say(&mut world, other, &format!("get {key}\r\n")), format!("VALUE {key} 0 1\r\n3\r\nEND\r\n"));
+}
+
+/// It is the node which was asked that asks anew: from elsewhere it could come after its client was told.
+#[test]
+fn what_was_under_way_where_another_node_decides_now_goes_back() {
+    let mut world = World::keeping(3, 2);
+    let client = world.connect(3, 1 << 20);
+    let key = led_by_second(&mut world);
+    assert_eq!(say(&mut world, client, &format!("set {key} 0 0 1\r\n1\r\n")), "STORED\r\n");
+    let to_backup = unplug(&mut world, 1, 2);
+    assert_eq!(say(&mut world, client, &format!("incr {key} 1\r\n")), "");
+    let map = world.machine(1).map.clone().expect("it has one");
+    let next = map.next(|draft| {
+        for group in draft.spreads[0].groups.iter_mut().filter(|group| group.primary == Some(node(2))) {
+            group.primary = Some(group.others[0].node);
+            group.others[0].node = node(2);
+        }
+    });
+    let next = Arc::new(next.expect("valid"));
+    world.machine(1).push(&next, true);
+    let passed_on = |world: &mut World| world.machine(2).shared.metrics[0].handed_on.load(Relaxed);
+    let before = passed_on(&mut world);
+    world.machine(2).adopt(&next, true);
+    world.settle();
+    world.cables.push(to_backup);
+    world.pass(100);
+    assert_eq!(hear(&mut world, client), "2\r\n");
+    assert_eq!(passed_on(&mut world), before);
 }
 
 #[test]

@@ -195,7 +195,7 @@ fn who_sends_and_never_reads_is_given_up() {
 fn a_map_that_never_ends_holds_up_no_other() {
     let (mut world, outside) = linked();
     world.machine(1).adopts = false;
-    let sent = MapSent { mark: MapMark { epoch: 9, ..MapMark::default() }, is_difference: false };
+    let sent = MapSent { mark: MapMark { epoch: 9, ..MapMark::default() }, is_difference: false, may_be_done: false };
     let mut whole = Vec::new();
     let body: Vec<u8> = (0..3 << 20).map(|at| (at / 1000) as u8).collect();
     sent.encode(&mut whole, 7, &body).expect("within the limits");

@@ -211,7 +211,7 @@ fn a_link_that_is_replaced_has_none_of_its_unread_bytes_served() {
         world.machine(1).adopts = false;
         let send = |world: &mut World, byte: u8| {
             let request = Header { verb: VERB_MAP, ..Header::new(Kind::Request) };
-            let sent = MapSent { mark: MapMark::default(), is_difference: false };
+            let sent = MapSent { mark: MapMark::default(), is_difference: false, may_be_done: false };
             let encode = |header: Header, out: &mut Vec<u8>| sent.encode(out, header.id, &[byte; 9]);
             let links = &mut world.machine(2).engine.service_mut().cx.links;
             links.ask(node(1), request, Note::Map(0), encode).expect("it is up");
