@@ -31,6 +31,7 @@
 use crate::address::Address;
 use crate::connection::{Body, Patience};
 use crate::error::{Error, ErrorKind, Result};
+use crate::ids::Lane;
 use crate::limits::{COPIED_BODY_MAX_BYTES, GREETING_MS, MAP_WAIT_MS, STREAM_FRAME_BYTES};
 use crate::link::{Call, Link, Sink, Socket, Source, Step};
 use crate::reply::Reply;
@@ -153,6 +154,8 @@ pub(crate) struct Exchange<'a, S> {
     epoch: u32,
     /// The id that it was asked with.
     own: Option<Own>,
+    /// By which its ids are made.
+    lane: Option<Lane<'a>>,
     state: State<S>,
 }
 
@@ -191,6 +194,7 @@ impl<'a, S: Socket> Exchange<'a, S> {
             collection: None,
             epoch: 0,
             own: None,
+            lane: None,
             state: State::Between,
         };
         match given {
@@ -486,7 +490,9 @@ impl<'a, S: Socket> Exchange<'a, S> {
         self.own = match (self.own, told) {
             (Some(own), Some(_)) if self.tries.may_be_done() => Some(Own { may_be_done: true, ..own }),
             _ if self.tries.may_be_done() => return false,
-            (_, told) => told.filter(|_| self.tries.wants_id()).map(|told| self.pool.ids.next(now_ms, told)),
+            (_, told) => told
+                .filter(|_| self.tries.wants_id())
+                .map(|told| self.lane.get_or_insert_with(|| self.pool.ids.lane()).next(now_ms, told)),
         };
         self.tries.has_id(self.own.is_some() && !matches!(self.outgoing, Outgoing::Stream(_)));
         self.request.set_id(self.own);

@@ -284,8 +284,8 @@ impl<'a> Request<'a> {
         self.changes() && self.object().is_some()
     }
 
-    /// The same request with this id, for who keeps ids by itself. [`crate::blocking::Client`] gives each change its
-    /// own.
+    /// The same request with this id, for who keeps ids by itself: what is under way at once has ids of different
+    /// clients. [`crate::blocking::Client`] gives each change its own.
     pub fn with_id(mut self, own: Own) -> Self {
         self.set_id(Some(own));
         self

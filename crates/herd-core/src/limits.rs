@@ -251,6 +251,10 @@ pub const LOCK_LEASE_MAX_MS: u64 = 24 * 3600 * 1000;
 /// asked again takes some 10 us.
 pub const WINDOW_REQUESTS_MAX: usize = 16_384;
 
+/// Clients that make ids themselves of which a group remembers the last request; one that asks several things at once
+/// counts as several.
+pub const WINDOW_LASTS_MAX: usize = 16_384;
+
 /// Clients (loops of nodes) of which a group knows up to where it forgot their requests: more than most herds have, and
 /// some 6 KiB.
 pub const WINDOW_CLIENTS_MAX: usize = 256;
@@ -260,7 +264,7 @@ pub const WINDOW_CLIENT_MS: u64 = 3600 * 1000;
 
 /// How far the stamp of a request's own id may be ahead of a node's clock, ms: clocks of a herd are never so far apart,
 /// and one that is further ahead would make the stamps of all others look as if they had been forgotten.
-pub const OWN_AHEAD_MAX_MS: u64 = 3600 * 1000;
+pub const OWN_AHEAD_MAX_MS: u64 = 300 * 1000;
 
 /// A result up to here is kept for a retry: counters, versions, short values. A group's window is then at most some
 /// 5 MiB.

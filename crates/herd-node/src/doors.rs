@@ -58,7 +58,7 @@ impl Session {
             Session::New | Session::Link(_) => {}
             Session::Memcached(_) => memcached::fail(cx, error, out),
             Session::Http(_) => http::fail_all(cx, error, out),
-            Session::Wire(_) => wire::refuse_all(cx, error, out),
+            Session::Wire(session) => session.refuse_all(cx, error, out),
         }
         Step { used: input.len(), next: Next::Close }
     }

@@ -142,7 +142,11 @@ impl Group {
     /// that it goes by this view it may be taken out: it answers nothing any more that others change without it.
     pub(super) fn seal(&mut self, node: NodeId) -> bool {
         let answers = self.answers(node);
-        self.eligible.retain(|id| *id != node || !answers);
+        if answers {
+            self.eligible.retain(|id| *id != node);
+            // Nobody has told yet that it has this view: it gets its epoch when the map is made.
+            self.epoch = u32::MAX;
+        }
         answers
     }
 

@@ -6,20 +6,25 @@
 //!
 //! What it has forgotten it tells by each client's own count: up to the highest of a client that it forgot, what it
 //! does not know may have been done. No clock of another node decides: how long a request was under way, nobody knows.
-//! Of the ids that clients have made ([`RequestId::is_own`]) there are too many clients to know each: their counts are
-//! stamps that rise together, so that the highest one that was forgotten tells the same of all of them.
+//! Of each client that makes ids itself ([`RequestId::is_own`]) it keeps the last request alone: such a client has one
+//! under way at a time, so it asks none again that came before its last one. There are too many of them to know each
+//! for ever: their counts are stamps that rise together, so that the highest one that was forgotten tells what may have
+//! been done of all of them. The lowest are forgotten first.
 //! Callers: the node, at the group's part; `now_ms` is of its own steady clock.
 
 use crate::entry::Version;
-use crate::limits::{WINDOW_CLIENT_MS, WINDOW_CLIENTS_MAX, WINDOW_REQUESTS_MAX, WINDOW_RESULT_MAX_BYTES};
-use std::collections::VecDeque;
+use crate::limits::{
+    WINDOW_CLIENT_MS, WINDOW_CLIENTS_MAX, WINDOW_LASTS_MAX, WINDOW_REQUESTS_MAX, WINDOW_RESULT_MAX_BYTES,
+};
+use std::collections::{BTreeMap, VecDeque};
 
 /// A request, the same however often and wherever it is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId {
     /// Who asks; drawn by chance.
     pub client: u64,
-    /// The client's own count: it rises.
+    /// The client's own count: it rises. Where the client makes ids itself, it counts on once what it asked before has
+    /// an answer, or is given up.
     pub sequence: u64,
 }
 
@@ -50,7 +55,7 @@ pub enum Known {
 /// The window of one group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Window {
-    /// By when they ended.
+    /// Those of nodes, by when they ended.
     done: VecDeque<Done>,
     /// Their results, one after the other.
     results: VecDeque<u8>,
@@ -58,8 +63,26 @@ pub struct Window {
     forgotten: VecDeque<Forgotten>,
     /// A client was forgotten itself: until then it may be anybody.
     unsure_until_ms: u64,
+    /// The last request of each client that makes ids itself.
+    lasts: BTreeMap<u64, Last>,
+    /// Bytes of their results.
+    lasts_bytes: usize,
     /// The highest stamp that was forgotten.
     own_forgotten: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Last {
+    stamp: u64,
+    version: Version,
+    /// `None`: it was too long to keep.
+    result: Option<Box<[u8]>>,
+}
+
+impl Last {
+    fn len(&self) -> usize {
+        self.result.as_ref().map_or(0, |result| result.len())
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -68,8 +91,6 @@ struct Done {
     version: Version,
     /// Bytes of its result; `None`: it was too long to keep.
     bytes: Option<u16>,
-    /// The highest stamp of a client up to here.
-    stamp: u64,
 }
 
 impl Done {
@@ -88,14 +109,13 @@ impl Window {
     /// What is known of a request that is asked again and is not under way. `all_seen`: all that was done since it was
     /// asked first came by here.
     pub fn find(&self, id: RequestId, all_seen: bool, now_ms: u64) -> Known {
+        if id.is_own() {
+            return self.find_own(id, all_seen);
+        }
         let is_forgotten = |it: &Forgotten| it.id.client == id.client && it.id.sequence >= id.sequence;
         // From the latest on, as few wait long to be asked again.
         let mut end = self.results.len();
         for done in self.done.iter().rev() {
-            if id.is_own() && done.stamp < id.sequence {
-                // Stamps come nearly in order, so one that is new has few before it.
-                break;
-            }
             let from = end - done.len();
             if done.id == id {
                 let result = || self.results.range(from..end).copied().collect();
@@ -104,40 +124,79 @@ impl Window {
             end = from;
         }
         match () {
-            () if !all_seen => Known::Unknown,
-            () if id.is_own() && id.sequence > self.own_forgotten => Known::New,
-            () if id.is_own() || now_ms < self.unsure_until_ms => Known::Unknown,
+            () if !all_seen || now_ms < self.unsure_until_ms => Known::Unknown,
             () if self.forgotten.iter().any(is_forgotten) => Known::Unknown,
             () => Known::New,
         }
     }
 
+    fn find_own(&self, id: RequestId, all_seen: bool) -> Known {
+        match self.lasts.get(&id.client) {
+            Some(last) if last.stamp == id.sequence => {
+                last.result.as_ref().map_or(Known::Unknown, |result| Known::Done(last.version, result.to_vec()))
+            }
+            // Its client has its answer, or waits for none.
+            Some(last) if last.stamp > id.sequence => Known::Unknown,
+            _ if all_seen && id.sequence > self.own_forgotten => Known::New,
+            _ => Known::Unknown,
+        }
+    }
+
     /// A request was done: its write is committed; `None` is a result that was too long to keep. The window keeps the
-    /// last `WINDOW_REQUESTS_MAX`.
+    /// last `WINDOW_REQUESTS_MAX` of nodes, and the last one of each of `WINDOW_LASTS_MAX` clients.
     pub fn end(&mut self, id: RequestId, version: Version, result: Option<&[u8]>, now_ms: u64) {
         let result = result.filter(|result| result.len() <= WINDOW_RESULT_MAX_BYTES);
+        if id.is_own() {
+            return self.end_own(id, Last { stamp: id.sequence, version, result: result.map(Box::from) });
+        }
         let bytes = result.unwrap_or_default();
         grow(&mut self.results, bytes.len());
         grow(&mut self.done, 1);
         self.results.extend(bytes);
-        let stamp = self.done.back().map_or(0, |last| last.stamp).max(if id.is_own() { id.sequence } else { 0 });
-        self.done.push_back(Done { id, version, bytes: result.map(|result| result.len() as u16), stamp });
+        self.done.push_back(Done { id, version, bytes: result.map(|result| result.len() as u16) });
         if self.done.len() > WINDOW_REQUESTS_MAX {
-            self.forget_oldest(now_ms);
+            self.forget_first(now_ms);
         }
     }
 
-    /// Forgets the request that ended first. False: there is none.
+    fn end_own(&mut self, id: RequestId, last: Last) {
+        let before = self.lasts.get(&id.client);
+        if before.is_some_and(|before| before.stamp > last.stamp) {
+            return;
+        }
+        self.lasts_bytes += last.len();
+        self.lasts_bytes -= self.lasts.insert(id.client, last).map_or(0, |before| before.len());
+        if self.lasts.len() > WINDOW_LASTS_MAX {
+            self.forget_lasts();
+        }
+    }
+
+    /// Forgets what costs least to forget, a request or some. False: there is none.
     pub fn forget_oldest(&mut self, now_ms: u64) -> bool {
+        if self.own_bytes() > self.bytes() / 2 { self.forget_lasts() } else { self.forget_first(now_ms) }
+    }
+
+    /// Forgets the eighth of clients' requests that has the lowest stamps. False: there are none.
+    fn forget_lasts(&mut self) -> bool {
+        let mut stamps: Vec<u64> = self.lasts.values().map(|last| last.stamp).collect();
+        if stamps.is_empty() {
+            return false;
+        }
+        let at = stamps.len() / 8;
+        let highest = *stamps.select_nth_unstable(at).1;
+        self.own_forgotten = self.own_forgotten.max(highest);
+        self.lasts.retain(|_, last| last.stamp > highest);
+        self.lasts_bytes = self.lasts.values().map(Last::len).sum();
+        true
+    }
+
+    /// Forgets the request of a node that ended first. False: there is none.
+    fn forget_first(&mut self, now_ms: u64) -> bool {
         let Some(done) = self.done.pop_front() else { return false };
         let id = done.id;
         self.results.drain(..done.len());
         shrink(&mut self.done);
         shrink(&mut self.results);
-        if id.is_own() {
-            self.own_forgotten = self.own_forgotten.max(id.sequence);
-            return true;
-        }
         let at = self.forgotten.iter().position(|it| it.id.client == id.client);
         let before = at.and_then(|at| self.forgotten.remove(at));
         let sequence = before.map_or(id.sequence, |before| before.id.sequence.max(id.sequence));
@@ -152,13 +211,19 @@ impl Window {
     /// Memory that is reserved for it: about an eighth above [`Window::bytes`], at most twice as much while it shrinks.
     pub fn room_bytes(&self) -> u64 {
         let entries = self.done.capacity() * size_of::<Done>() + self.forgotten.capacity() * size_of::<Forgotten>();
-        (self.results.capacity() + entries) as u64
+        (self.results.capacity() + entries) as u64 + self.own_bytes()
     }
 
     /// Memory of what it keeps.
     pub fn bytes(&self) -> u64 {
         let entries = self.done.len() * size_of::<Done>() + self.forgotten.len() * size_of::<Forgotten>();
-        (self.results.len() + entries) as u64
+        (self.results.len() + entries) as u64 + self.own_bytes()
+    }
+
+    /// That of clients' requests; nodes of the tree are two thirds full, and each result has 16 bytes around it.
+    fn own_bytes(&self) -> u64 {
+        let entry = (size_of::<(u64, Last)>() * 3).div_ceil(2) + 16;
+        (self.lasts.len() * entry + self.lasts_bytes) as u64
     }
 }
 
@@ -270,38 +335,52 @@ mod tests {
     }
 
     #[test]
-    fn of_what_clients_have_made_one_number_tells_what_may_have_been_done() {
+    fn the_last_request_of_each_client_is_kept_however_many_others_came_since() {
         let mut window = Window::default();
-        let most = WINDOW_REQUESTS_MAX as u64;
-        // Far more clients than are known one by one.
-        (1..=most).for_each(|at| window.end(own(at, 10 * at), at, Some(b"r"), 100));
-        assert_eq!(window.find(own(1, 10), true, 100), Known::Done(1, b"r".to_vec()));
-        assert_eq!(window.find(own(9, 5), true, 100), Known::New, "it asks late, and nothing is forgotten");
-        window.end(own(9, 5), 7, Some(b""), 100);
-        window.end(own(most, 3), 7, Some(b""), 100);
-        assert_eq!(window.find(own(1, 10), true, 100), Known::Unknown, "it was done, and is forgotten");
-        assert_eq!(window.find(own(77, 20), true, 100), Known::Unknown, "as may this one have been");
-        assert_eq!(window.find(own(77, 21), true, 100), Known::New, "what was forgotten came before");
-        assert_eq!(window.find(own(9, 5), true, 100), Known::Done(7, Vec::new()), "that is known which is here");
-        assert_eq!(window.find(own(77, 21), false, 100), Known::Unknown, "it may have been done where nobody saw it");
-        assert_eq!(window.find(id(1), true, 100), Known::New, "a node's own count is not a stamp");
+        window.end(own(1, 10), 5, Some(b"first"), 100);
+        for at in 11..100_000 {
+            window.end(own(2, at), at, Some(b"r"), 100);
+            window.end(id(at), at, Some(b"n"), 100);
+        }
+        assert_eq!(window.find(own(1, 10), true, 100), Known::Done(5, b"first".to_vec()));
+        assert_eq!(window.find(own(2, 99_999), true, 100), Known::Done(99_999, b"r".to_vec()));
+        assert_eq!(window.find(own(2, 99_998), true, 100), Known::Unknown, "its client has that answer");
+        assert_eq!(window.find(own(2, 100_000), true, 100), Known::New);
+        assert_eq!(window.find(own(3, 5), true, 100), Known::New, "it asks late, and nothing is forgotten");
+        window.end(own(2, 50), 7, Some(b"late"), 100);
+        assert_eq!(window.find(own(2, 99_999), true, 100), Known::Done(99_999, b"r".to_vec()), "one that ends late");
     }
 
     #[test]
-    fn a_stamp_that_is_behind_or_ahead_of_those_of_others_is_found() {
+    fn of_all_clients_one_number_tells_what_may_have_been_done() {
         let mut window = Window::default();
-        // By the clocks of three clients, one of them far ahead, and a node between them.
-        let stamps = |at: u64| [own(1, 100 * at), own(2, 100 * at - 90), own(3, 100 * at + 5_000)];
-        for at in 1..=50 {
-            stamps(at).into_iter().for_each(|id| window.end(id, at, Some(b"r"), 100));
-            window.end(id(at), at, Some(b"n"), 100);
+        let most = WINDOW_LASTS_MAX as u64;
+        // By clocks that differ: the lowest stamps are forgotten, and not those that came first.
+        (1..=most).for_each(|at| window.end(own(at, 10 * (most - at + 1)), at, Some(b"r"), 100));
+        assert_eq!(window.find(own(most, 10), true, 100), Known::Done(most, b"r".to_vec()));
+        window.end(own(most + 1, 10 * most + 1), 7, Some(b""), 100);
+        let highest = 10 * (most / 8 + 1);
+        assert_eq!(window.find(own(most, 10), true, 100), Known::Unknown, "it was done, and is forgotten");
+        assert_eq!(window.find(own(0, highest), true, 100), Known::Unknown, "as may this one have been");
+        assert_eq!(window.find(own(0, highest + 1), true, 100), Known::New, "what was forgotten came before");
+        assert_eq!(window.find(own(1, 10 * most), true, 100), Known::Done(1, b"r".to_vec()));
+        assert_eq!(window.find(own(0, highest + 1), false, 100), Known::Unknown, "it may be done where nobody saw it");
+        assert_eq!(window.find(id(1), true, 100), Known::New, "a node's own count is not a stamp");
+    }
+
+    /// What is forgotten first is of those that take more memory: many requests of nodes push out none of clients.
+    #[test]
+    fn who_takes_most_memory_is_forgotten_first_and_it_is_all_given_back() {
+        let mut window = Window::default();
+        (1..100).for_each(|at| window.end(own(at, at), at, Some(&[7; 200]), 100));
+        (1..10_000).for_each(|at| window.end(id(at), at, Some(&[7; 200]), 100));
+        while window.bytes() > 200_000 {
+            assert!(window.forget_oldest(100));
         }
-        for at in 1..=50 {
-            let all = stamps(at).into_iter().map(|id| (id, "r")).chain([(id(at), "n")]);
-            all.for_each(|(id, result)| assert_eq!(window.find(id, true, 100), Known::Done(at, result.into())));
-        }
-        assert_eq!(window.find(own(1, 150), true, 100), Known::New);
-        assert_eq!(window.find(own(1, 100_000), true, 100), Known::New);
+        assert!((1..100).all(|at| matches!(window.find(own(at, at), true, 100), Known::Done(..))));
+        while window.forget_oldest(100) {}
+        assert!((1..100).all(|at| window.find(own(at, at), true, 100) == Known::Unknown));
+        assert!(window.room_bytes() < 32 * 1024, "{}", window.room_bytes());
     }
 
     #[test]

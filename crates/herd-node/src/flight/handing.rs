@@ -255,7 +255,8 @@ impl Handing {
         if self.stream.is_some() {
             return Err(Error::new(ErrorKind::Unreachable, "the value is still to come"));
         }
-        let operation = Operation::new(self.request.clone(), self.asked, origin);
+        let sent_epoch = self.sent_epoch().filter(|_| self.goes_back());
+        let operation = Operation::new(self.request.clone(), (self.asked, sent_epoch), origin);
         match &self.refusal {
             Some(error) => operation.instead(error.clone()).map_err(|refused| refused.1),
             None => Ok(operation),

@@ -310,14 +310,14 @@ impl Context {
         if let Some(stream) = self.stream_mut(ticket) {
             stream.come += piece.body.len();
             stream.pieces.push_back(piece);
-            self.supply(ticket);
+            self.supply(ticket, true);
         }
     }
 
     fn end_intake(&mut self, ticket: Ticket) {
         if let Some(stream) = self.stream_mut(ticket) {
             stream.is_whole = true;
-            self.supply(ticket);
+            self.supply(ticket, true);
         }
     }
 
@@ -328,8 +328,8 @@ impl Context {
         }
     }
 
-    /// Tells the link how much there is to send.
-    pub(super) fn supply(&mut self, ticket: Ticket) {
+    /// Tells the link how much there is to send; `is_news`: there is more than before, and its time begins anew.
+    pub(super) fn supply(&mut self, ticket: Ticket, is_news: bool) {
         let now_ms = self.now_ms();
         let Some(part) = self.flights.part(FlightId { ticket, part: 0 }) else { return };
         let (Some(stream), state) = (part.handing.stream(), &part.state) else { return };
@@ -338,7 +338,9 @@ impl Context {
             let (link, request) = (*link, *request);
             self.links.supply(link, request, bytes, is_whole);
         }
-        self.flights.set_deadline(ticket, now_ms + patience_ms);
+        if is_news {
+            self.flights.set_deadline(ticket, now_ms + patience_ms);
+        }
     }
 
     /// What a request sends next of its body: of this one, so much.

@@ -362,10 +362,8 @@ impl Context {
                 }
             },
             Where::Group(group) => {
-                if part.handing.is_of_before(self.shared.gates.since(group)) {
-                    if part.handing.goes_back() {
-                        return self.send_back(id, false);
-                    }
+                // What is not long goes back from the part.
+                if part.handing.is_of_before(self.shared.gates.since(group)) && part.handing.is_long() {
                     self.flights.again(id, true);
                 }
                 self.flights.part(id).into_iter().for_each(|part| part.state = State::InGroup);
@@ -465,6 +463,8 @@ impl Context {
             return self.lose(id);
         }
         part.attempt += 1;
+        // Of a value that comes the time goes on where it is asked again with the same bytes.
+        let is_first = part.attempt == 1;
         let note = Note::Flight(id, part.attempt);
         let limit_ms = match part.handing.stream() {
             // It counts from when the value is there.
@@ -490,7 +490,7 @@ impl Context {
                 part.state = State::Out(link, request, None);
                 add(&self.metrics().handed_on, 1);
                 if is_stream {
-                    self.supply(id.ticket);
+                    self.supply(id.ticket, is_first);
                 }
             }
             Err(NoLink::Down) if self.is_given_up(id, node, now_ms) => self.lose(id),

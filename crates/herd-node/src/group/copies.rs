@@ -41,6 +41,8 @@ pub(crate) struct Kept {
     pub(super) undoing: BTreeSet<RequestId>,
     /// What is pending, by slot and version, where it answers requests.
     answering: BTreeMap<(u16, Version), Answering>,
+    /// The ids of clients that this answers, which are looked for each time.
+    under_way: BTreeMap<RequestId, u32>,
     /// The version that the write has that is about to begin.
     pub(super) version: Option<Version>,
 }
@@ -59,6 +61,15 @@ impl Answering {
         match self {
             Answering::Edit(edit) => edit.answers().iter().any(|(of, _)| of == id),
             Answering::Put(of) => *of == id,
+        }
+    }
+
+    /// Hands the ids that clients have made to `f`.
+    fn own_ids(&self, mut f: impl FnMut(RequestId)) {
+        match self {
+            Answering::Edit(edit) => edit.answers().iter().map(|(id, _)| id).filter(RequestId::is_own).for_each(f),
+            Answering::Put(id) if id.is_own() => f(*id),
+            Answering::Put(_) => {}
         }
     }
 
@@ -94,6 +105,7 @@ impl Kept {
             standing: BTreeMap::new(),
             undoing: BTreeSet::new(),
             answering: BTreeMap::new(),
+            under_way: BTreeMap::new(),
             version: None,
         }
     }
@@ -102,6 +114,7 @@ impl Kept {
     pub(super) fn forget(&mut self) {
         (self.since, self.window) = (GroupEpoch::MAX, Window::default());
         self.answering.clear();
+        self.under_way.clear();
         // To hold nothing is never refused.
         self.held.set(0).ok();
     }
@@ -129,7 +142,11 @@ impl Kept {
 
     /// What is known of a request.
     pub(super) fn known(&self, asked: &Asked, now_ms: u64) -> Known {
-        if self.answering.values().any(|write| write.has(asked.id)) {
+        let is_under_way = match asked.id.is_own() {
+            true => self.under_way.contains_key(&asked.id),
+            false => self.answering.values().any(|write| write.has(asked.id)),
+        };
+        if is_under_way {
             return Known::UnderWay;
         }
         let all_seen = asked.first_epoch == 0 || asked.first_epoch >= self.since;
@@ -178,13 +195,34 @@ impl Kept {
     /// A write is prepared that answers requests.
     fn begin(&mut self, key: &Key, version: Version, edit: &Edit) {
         if !edit.answers().bytes().is_empty() {
-            self.answering.insert((key.of.slot() as u16, version), Answering::Edit(edit.clone()));
+            self.answer((key.of.slot() as u16, version), Answering::Edit(edit.clone()));
         }
+    }
+
+    /// A write that answers requests is pending.
+    fn answer(&mut self, write: (u16, Version), answering: Answering) {
+        answering.own_ids(|id| *self.under_way.entry(id).or_default() += 1);
+        self.answering.insert(write, answering);
+    }
+
+    /// It is not any more; gives what it answers.
+    fn answered(&mut self, write: (u16, Version)) -> Option<Answering> {
+        let answering = self.answering.remove(&write)?;
+        answering.own_ids(|id| {
+            let count = self.under_way.get_mut(&id);
+            if count.is_some_and(|count| {
+                *count -= 1;
+                *count == 0
+            }) {
+                self.under_way.remove(&id);
+            }
+        });
+        Some(answering)
     }
 
     /// The write under way of this object has ended; `true`: it is committed.
     fn end(&mut self, key: &Key, version: Version, is_done: bool, (now_ms, memory_bytes): (u64, u64)) {
-        let Some(answering) = self.answering.remove(&(key.of.slot() as u16, version)) else { return };
+        let Some(answering) = self.answered((key.of.slot() as u16, version)) else { return };
         if is_done {
             match answering {
                 Answering::Edit(edit) => {
@@ -283,7 +321,7 @@ impl<'c> Copies<'c> {
         let write = Pending { version: entry.take_version(floor), base: entry.committed(), removes: false };
         entry.try_prepare(write.version, write.base, new).ok()?;
         drop(entry);
-        self.kept.answering.insert((key.of.slot() as u16, write.version), Answering::Put(id));
+        self.kept.answer((key.of.slot() as u16, write.version), Answering::Put(id));
         Some(write)
     }
 }

@@ -39,6 +39,8 @@ pub(crate) struct Operation {
     pub(super) id: Option<RequestId>,
     /// What is said of that.
     pub(super) asked: Option<Asked>,
+    /// See [`Operation::new`].
+    sent_epoch: Option<GroupEpoch>,
     /// Nobody had asked the same before when it came; else it may have been done.
     pub(super) is_new: bool,
     /// It is among those that stand here.
@@ -126,10 +128,17 @@ pub(super) struct Decision {
 }
 
 impl Operation {
-    /// Of a request as nodes hand it on, and who asks it now.
-    pub(crate) fn new(request: Arc<Request>, asked: Asked, origin: Origin) -> Self {
+    /// Of a request as nodes hand it on, and who asks it now; of one that changes something and goes back to the node
+    /// that has handed it on, with the epoch of the map by which that was done.
+    pub(crate) fn new(request: Arc<Request>, (asked, sent_epoch): (Asked, Option<GroupEpoch>), origin: Origin) -> Self {
         let what = What::Request(request);
-        Self { what, origin, id: Some(asked.id), asked: Some(asked), is_new: false, ..Self::expire() }
+        Self { what, origin, id: Some(asked.id), asked: Some(asked), sent_epoch, is_new: false, ..Self::expire() }
+    }
+
+    /// Whether another node has handed it on by a map of before that epoch. That node may have asked others anew since,
+    /// and told its client.
+    pub(super) fn is_of_before(&self, epoch: GroupEpoch) -> bool {
+        self.sent_epoch.is_some_and(|sent_epoch| sent_epoch < epoch)
     }
 
     /// Takes an object out whose time is over.
@@ -139,6 +148,7 @@ impl Operation {
             origin: Origin::Nobody,
             id: None,
             asked: None,
+            sent_epoch: None,
             is_new: true,
             stands: false,
             told: None,

@@ -208,6 +208,9 @@ impl Share {
         {
             return self.end(&op, Told::failed(error));
         }
+        if self.part.leads() && op.is_of_before(self.part.view().since) {
+            return self.end(&op, Told::Again { may_be_done: false });
+        }
         let count = self.waiting.len();
         if let Err(error) = if count < PART_OPS_MAX { op.hold(cx) } else { Err(too_many()) } {
             return self.end(&op, Told::failed(error));

@@ -44,6 +44,8 @@ pub(crate) struct Ends {
     pub(super) ready: Vec<Ticket>,
     /// Links that came and went.
     pub(super) changes: Vec<Change>,
+    /// Connections of links that went: what came over them, and is not begun, is not to be done any more.
+    left: Vec<u64>,
     /// What the warden has answered to requests that came over these links.
     pub(super) answers: Arc<Answers>,
     /// A map of several frames that is coming.
@@ -193,6 +195,7 @@ impl Ends {
             around_ms: None,
             ready: Vec::new(),
             changes: Vec::new(),
+            left: Vec::new(),
             answers: Arc::default(),
             staged: None,
             errand: None,
@@ -454,11 +457,6 @@ impl Ends {
         (number != self.number).then_some(number.into())
     }
 
-    /// The connection of the present link of that number to a node.
-    pub(super) fn connection(&self, target: Target) -> Option<u64> {
-        self.ends.get(&target).map(|end| end.ticket.conn)
-    }
-
     /// The other end has proved itself: the link is up. Gives it, and what was asked over those whose place it takes.
     pub(super) fn up(
         &mut self,
@@ -491,6 +489,7 @@ impl Ends {
         }
         self.links.close(id);
         let Some(end) = self.ends.remove(&of(id)) else { return Vec::new() };
+        self.left.push(end.ticket.conn);
         self.gone_ms.insert(of(id), now_ms);
         self.changes.push(Change::Down(id));
         self.hub().into_iter().for_each(|hub| hub.linked(id.node, false));
@@ -540,6 +539,7 @@ impl Ends {
         let (links, mut lost) = (&self.links, Vec::new());
         for (target, end) in self.ends.extract_if(.., |_, end| !links.is_current(end.id)) {
             lost.extend(end.asker.notes().map(|(_, note)| *note));
+            self.left.push(end.ticket.conn);
             self.changes.push(Change::Down(end.id));
             self.hub.iter().for_each(|hub| hub.linked(end.id.node, false));
             self.peers.lost(target, now_ms);
@@ -621,6 +621,9 @@ fn of(id: LinkId) -> Target {
 
 /// Tells who asked that the link was lost.
 pub(super) fn lose(cx: &mut Context, lost: Vec<Note>) {
+    // The other node asks anew what was under way there, and may do so over the next link: what it asked first must not
+    // come after that.
+    std::mem::take(&mut cx.links.left).into_iter().for_each(|conn| cx.forget_flights(conn));
     for note in lost {
         verbs::answered(cx, note, Err(LinkLost)).expect("what did not come breaks no protocol");
     }

@@ -337,11 +337,7 @@ impl Session {
         out: &mut Output<'_>,
         now_ms: u64,
     ) -> Result<(), Fault> {
-        let replaced = cx.links.connection(Target { node: peer.0.node, link: peer.0.link });
         let (id, lost) = cx.links.up(peer, side, out.ticket(), now_ms)?;
-        // The other node asks anew what was under way there, and may do so over this link: what it asked first must not
-        // come after that.
-        replaced.into_iter().for_each(|conn| cx.forget_flights(conn));
         *self = Session::Up { id, part: Vec::new(), served: Box::new(wire::Session::of_node(id)) };
         lose(cx, lost);
         // Before anything of it is served.

@@ -118,6 +118,16 @@ impl Session {
             .is_some_and(|open| open.outgoing.len() + open.waits.len() + open.listings.len() + open.asks.len() > 0)
     }
 
+    /// Ends the connection with an error: what it says now is not read. If nothing else of it is under way the client
+    /// may take all that has no answer for not done.
+    #[cold]
+    pub(crate) fn refuse_all(&self, cx: &Context, error: &Error, out: &mut Output<'_>) {
+        let is_idle = self.flying().is_none_or(|conn| cx.flights.of_connection(conn) == 0) && !self.owes();
+        let code = if is_idle { wire::GOODBYE_UNREAD } else { 0 };
+        cx.count_error(cx.door, VerbName::Put, error.kind);
+        write_frame(Header { code, ..Header::new(Kind::Goodbye) }, &Fields::failed(&error.text), &[], out);
+    }
+
     /// Serves what is there of `input`.
     #[inline]
     pub(crate) fn serve(&mut self, cx: &mut Context, input: &[u8], out: &mut Output<'_>) -> Step {
@@ -376,14 +386,6 @@ fn refuse(cx: &Context, verb: VerbName, request: &Header, version: u64, error: &
     cx.count_error(cx.door, verb, error.kind);
     let mut header = cx.reply_to(request, Status::Error(error.kind));
     header.version = version;
-    write_frame(header, &Fields::failed(&error.text), &[], out);
-}
-
-/// Ends the connection with an error, whose requests about objects were not read.
-#[cold]
-pub(crate) fn refuse_all(cx: &Context, error: &Error, out: &mut Output<'_>) {
-    cx.count_error(cx.door, VerbName::Put, error.kind);
-    let header = Header { code: wire::GOODBYE_UNREAD, ..Header::new(Kind::Goodbye) };
     write_frame(header, &Fields::failed(&error.text), &[], out);
 }
 

@@ -179,7 +179,11 @@ impl Client {
         let told =
             self.told.filter(|_| matches!(self.door, Door::Wire(_)) && *ask != Ask::Get && !begin.is_multiple_of(4))?;
         self.stamp = stamp_at(told.ahead_ms + now_ns / 1_000_000).max(self.stamp + 1);
-        let id = RequestId { client: 1_000 + self.number as u64, sequence: self.stamp };
+        // One number has one change under way at a time.
+        let own = |open: &Open| open.again.as_ref().and_then(|(_, with)| with.own).map(|own| own.id.client);
+        let used: Vec<u64> = self.open.iter().chain(&self.lost).filter_map(own).collect();
+        let client = (0..).map(|lane| 1_000 * (lane + 1) + self.number as u64).find(|client| !used.contains(client))?;
+        let id = RequestId { client, sequence: self.stamp };
         Some(Own { id, epoch: told.epoch, may_be_done: false })
     }
 

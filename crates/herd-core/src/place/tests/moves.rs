@@ -6,6 +6,39 @@ use crate::limits::{MOVES_AT_ONCE, SLOTS};
 use crate::replica::Want;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// A node is told to end in the midst of moves, with all that was told known by the map of which it was told. Who
+/// answers reads by one map is in the group still by the next one, by which it does not.
+#[test]
+fn who_leaves_while_groups_move_is_taken_out_once_it_answers_nothing() {
+    let mut left = 0;
+    for seed in 0..150 {
+        let (mut map, mut chance) = (drawn(seed, true), Chance(seed));
+        map = map.next(|draft| draft.join(node(100, GIB), true)).expect("valid");
+        for _ in 0..60 {
+            let (before, done) = (map.clone(), syncing(&map));
+            let leaves = map.nodes[chance.below(map.nodes.len() as u64) as usize].id;
+            map = map
+                .next(|draft| {
+                    let told = |epoch| epoch <= before.epoch;
+                    draft.seat_joined();
+                    for (id, epoch, node) in done {
+                        draft.grant(id, epoch, Want::Joining(node));
+                    }
+                    draft.retire(leaves, told, |_| true);
+                    draft.end_moves(|_, epoch| told(epoch), |_| true, |id| id == leaves);
+                    draft.begin_moves(|_, _| true, true);
+                })
+                .expect("a valid map");
+            for (old, new) in before.spreads[0].groups.iter().zip(&map.spreads[0].groups) {
+                let gone: Vec<NodeId> = old.members().filter(|id| new.members().all(|it| it != *id)).collect();
+                assert!(gone.iter().all(|id| old.primary != Some(*id) && !old.answers(*id)), "{seed}: {old:?} {new:?}");
+                left += usize::from(gone.contains(&leaves));
+            }
+        }
+    }
+    assert!(left > 100, "{left} copies of who left went");
+}
+
 /// 4 to 12 nodes of a size or of several, and 1 to 3 copies, at least one fewer than nodes.
 fn drawn(seed: u64, even: bool) -> Map {
     let mut chance = Chance(seed);

@@ -16,7 +16,8 @@ const UNKNOWN: Status = Status::Error(ErrorKind::OutcomeUnknown);
 type Said = (Status, u64, Vec<u8>);
 
 fn own(count: u64, epoch: u32) -> Own {
-    let id = RequestId { client: 99, sequence: stamp_at(0) + count };
+    // As they are under way at once.
+    let id = RequestId { client: 99 + count, sequence: stamp_at(0) + count };
     Own { id, epoch, may_be_done: false }
 }
 

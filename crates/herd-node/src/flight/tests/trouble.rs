@@ -1,7 +1,10 @@
 //! Nodes that are gone, links that break and maps that change while requests are under way.
 
 use super::*;
-use crate::link::tests::world::{At, node, serving};
+use crate::link::{
+    self,
+    tests::world::{At, node, serving},
+};
 use herd_core::limits::{FLIGHT_LINK_MS, FLIGHT_MS, LINK_REDIAL_MS, LINK_SILENCE_MS, TICK_MS};
 use herd_core::place::{Map, Member, Standing};
 use herd_net::Cable;
@@ -218,35 +221,43 @@ fn unplug(world: &mut World, one: u32, other: u32) -> ([At; 2], Cable) {
 }
 
 /// What waits for its turn where it came by a link that is lost is asked again by the next one. It must not have its
-/// turn after that.
+/// turn after that, whether the node that was asked has given the link up itself or not.
 #[test]
 fn what_waits_on_a_link_goes_when_another_takes_its_place() {
-    let mut world = World::keeping(3, 2);
-    let clients = [(); 2].map(|()| world.connect(3, 1 << 20));
-    let key = led_by_second(&mut world);
-    assert_eq!(say(&mut world, clients[0], &format!("set {key} 0 0 1\r\n1\r\n")), "STORED\r\n");
-    // The first one waits for the backup, and the second one for the first.
-    let to_backup = unplug(&mut world, 1, 2);
-    clients.iter().for_each(|client| assert_eq!(say(&mut world, *client, &format!("incr {key} 1\r\n")), ""));
-    let waiting = |world: &mut World| world.machine(2).engine.service().cx.flights.count();
-    assert_eq!(waiting(&mut world), 2);
-    // Who asked loses the link and nobody asks for the first one any more; the node that was asked hears of neither.
-    let (ends, old) = unplug(&mut world, 2, 3);
-    let at = ends.iter().position(|end| end.0 == 2).expect("it is one of them");
-    old.end(at).reset();
-    world.note(ends[at], old.end(at));
-    world.outside[clients[0]].1.reset();
-    // No tick is in between, with which connections are looked at that nothing comes from.
-    for _ in 0..2 * LINK_REDIAL_MS {
-        world.clock.pass(1_000_000);
-        world.settle();
+    for gives_up in [false, true] {
+        let mut world = World::keeping(3, 2);
+        let clients = [(); 2].map(|()| world.connect(3, 1 << 20));
+        let key = led_by_second(&mut world);
+        assert_eq!(say(&mut world, clients[0], &format!("set {key} 0 0 1\r\n1\r\n")), "STORED\r\n");
+        // The first one waits for the backup, and the second one for the first.
+        let to_backup = unplug(&mut world, 1, 2);
+        clients.iter().for_each(|client| assert_eq!(say(&mut world, *client, &format!("incr {key} 1\r\n")), ""));
+        let waiting = |world: &mut World| world.machine(2).engine.service().cx.flights.count();
+        assert_eq!(waiting(&mut world), 2);
+        // Who asked loses the link, and nobody asks for the first one any more. Who was asked hears of neither.
+        let (ends, old) = unplug(&mut world, 2, 3);
+        let at = ends.iter().position(|end| end.0 == 2).expect("it is one of them");
+        old.end(at).reset();
+        world.note(ends[at], old.end(at));
+        world.outside[clients[0]].1.reset();
+        if gives_up {
+            let cx = &mut world.machine(2).engine.service_mut().cx;
+            let (link, _) = cx.links.current().find(|(link, _)| link.node == node(3)).expect("it is up");
+            link::close(cx, link);
+        }
+        // No tick is in between, with which connections are looked at that nothing comes from.
+        for _ in 0..2 * LINK_REDIAL_MS {
+            world.clock.pass(1_000_000);
+            world.settle();
+        }
+        assert_eq!(hear(&mut world, clients[1]), "", "it is asked again, and waits");
+        assert_eq!((world.machine(3).linked(), waiting(&mut world)), (vec![1, 2], 1));
+        world.cables.push(to_backup);
+        world.pass(2 * LINK_REDIAL_MS);
+        assert_eq!(hear(&mut world, clients[1]), "3\r\n");
+        let other = world.connect(1, 1 << 20);
+        assert_eq!(say(&mut world, other, &format!("get {key}\r\n")), format!("VALUE {key} 0 1\r\n3\r\nEND\r\n"));
     }
-    assert_eq!(hear(&mut world, clients[1]), "", "it is asked again, and waits");
-    assert_eq!((world.machine(3).linked(), waiting(&mut world)), (vec![1, 2], 1));
-    world.cables.push(to_backup);
-    assert_eq!(hear(&mut world, clients[1]), "3\r\n");
-    let other = world.connect(1, 1 << 20);
-    assert_eq!(say(&mut world, other, &format!("get {key}\r\n")), format!("VALUE {key} 0 1\r\n3\r\nEND\r\n"));
 }
 
 /// It is the node which was asked that asks anew: from elsewhere it could come after its client was told.

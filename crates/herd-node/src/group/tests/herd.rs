@@ -177,7 +177,7 @@ impl Herd {
         let (header, fields) = encode_op(op, name, &asked, cx.now.unix_ms, &mut scratch).expect("it goes over links");
         let value = value_of(op).map_or_else(Value::none, Value::of);
         let request = Request::new(header, &fields, value).expect("it fits");
-        let op = Operation::new(Arc::new(request), asked, origin).until(until_ms);
+        let op = Operation::new(Arc::new(request), (asked, None), origin).until(until_ms);
         let c = &cx.shared.default;
         let key = Key { of: cx.shared.store.key(c, name), generation: c.generation() };
         let group = group::group_of(cx, &key);
