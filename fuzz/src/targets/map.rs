@@ -58,7 +58,7 @@ const REASONS: &[&str] = &[
     "more copies needed than kept in spread group", "a cache keeps one copy, not spread group",
     "no or too many groups in spread group", "slot without group in spread group",
     "slot of a later epoch in spread group", "a node twice in group", "a node twice eligible in group",
-    "too many members of group", "unknown node in group", "primary or backup not eligible in group",
+    "too many members of group", "unknown node in group", "primary not eligible in group",
     "epochs out of order in group", "bad name of collection", "two collections of one name, the second is",
     "bad class of collection", "no spread group of its kind for collection", "what was given up out of order",
     "given up at a later epoch", "text of who gave up too long or not printable",

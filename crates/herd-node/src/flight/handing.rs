@@ -4,7 +4,7 @@ use super::intake::Stream;
 use super::landed::Landed;
 use crate::apply::{Elsewhere, apply};
 use crate::context::Context;
-use crate::group::{self, Operation, Origin, Told};
+use crate::group::{self, Operation, Origin, Sent, Told};
 use crate::request::{Request, Value, asked_of, asks};
 use crate::wire::with_object;
 use herd_core::entry;
@@ -230,12 +230,6 @@ impl Handing {
         self.is_handed.then_some(self.request.header.epoch)
     }
 
-    /// Whether it changes something, and another node has handed it on by a map of before that epoch. That node may
-    /// have asked others anew since.
-    pub(super) fn is_of_before(&self, epoch: GroupEpoch) -> bool {
-        self.changes && self.sent_epoch().is_some_and(|sent_epoch| sent_epoch < epoch)
-    }
-
     /// Whether the node that handed it on is to ask anew where it can't be decided here: it changes something, and is
     /// never on its way from two nodes at once. A long value that node may not have any more.
     pub(super) fn goes_back(&self) -> bool {
@@ -255,8 +249,10 @@ impl Handing {
         if self.stream.is_some() {
             return Err(Error::new(ErrorKind::Unreachable, "the value is still to come"));
         }
-        let sent_epoch = self.sent_epoch().filter(|_| self.goes_back());
-        let operation = Operation::new(self.request.clone(), (self.asked, sent_epoch), origin);
+        let looks_new = self.changes && self.asked.first_epoch == 0;
+        let sent_epoch = self.sent_epoch().filter(|_| looks_new || self.goes_back());
+        let sent = sent_epoch.map(|epoch| Sent { epoch, goes_back: self.goes_back() });
+        let operation = Operation::new(self.request.clone(), (self.asked, sent), origin);
         match &self.refusal {
             Some(error) => operation.instead(error.clone()).map_err(|refused| refused.1),
             None => Ok(operation),

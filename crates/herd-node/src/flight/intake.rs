@@ -29,6 +29,8 @@ pub(super) struct Stream {
     /// Bytes that have come, and of these that were sent.
     come: u64,
     sent: u64,
+    /// How many were ever sent, to whomever.
+    furthest: u64,
     /// Nothing more comes.
     is_whole: bool,
     /// The other node takes it, so that what was sent is not kept.
@@ -37,7 +39,7 @@ pub(super) struct Stream {
 
 impl Stream {
     pub(super) fn new(expected: Option<u64>) -> Self {
-        Self { expected, pieces: VecDeque::new(), come: 0, sent: 0, is_whole: false, is_admitted: false }
+        Self { expected, pieces: VecDeque::new(), come: 0, sent: 0, furthest: 0, is_whole: false, is_admitted: false }
     }
 
     /// Bytes that have come, and whether they are all.
@@ -363,11 +365,15 @@ impl Context {
         let now_ms = self.now_ms();
         let Some(part) = self.flights.part(id) else { return };
         let Some(stream) = part.handing.stream_mut() else { return };
-        stream.sent = to;
+        let is_news = to > stream.furthest || is_last && stream.furthest == 0;
+        (stream.sent, stream.furthest) = (to, stream.furthest.max(to));
         stream.drop_sent();
         let patience_ms = stream.patience_ms();
         part.was_sent |= is_last;
-        self.flights.set_deadline(id.ticket, now_ms + patience_ms);
+        if is_news {
+            // What is sent once more has the time that is left.
+            self.flights.set_deadline(id.ticket, now_ms + patience_ms);
+        }
         self.wake_later(id.ticket);
     }
 

@@ -362,10 +362,6 @@ impl Context {
                 }
             },
             Where::Group(group) => {
-                // What is not long goes back from the part.
-                if part.handing.is_of_before(self.shared.gates.since(group)) && part.handing.is_long() {
-                    self.flights.again(id, true);
-                }
                 self.flights.part(id).into_iter().for_each(|part| part.state = State::InGroup);
                 self.decide_in_group(id, group);
             }

@@ -25,7 +25,7 @@ pub(crate) use at_once::{AtOnce, may_put_at_once, put_at_once};
 pub(crate) use change::Key;
 pub(crate) use gate::Gates;
 pub(crate) use mail::Mail;
-pub(crate) use operation::{Done, Operation, Origin, Told, read, too_old};
+pub(crate) use operation::{Done, Operation, Origin, Sent, Told, read, too_old};
 
 use crate::context::Context;
 use crate::link::Change;

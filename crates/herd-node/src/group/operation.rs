@@ -39,8 +39,7 @@ pub(crate) struct Operation {
     pub(super) id: Option<RequestId>,
     /// What is said of that.
     pub(super) asked: Option<Asked>,
-    /// See [`Operation::new`].
-    sent_epoch: Option<GroupEpoch>,
+    sent: Option<Sent>,
     /// Nobody had asked the same before when it came; else it may have been done.
     pub(super) is_new: bool,
     /// It is among those that stand here.
@@ -53,6 +52,15 @@ pub(crate) struct Operation {
     pub(super) until_ms: u64,
     /// Memory for it, once it stands in line.
     room: Option<Room>,
+}
+
+/// How another node has handed an operation on that changes something.
+#[derive(Clone, Copy)]
+pub(crate) struct Sent {
+    /// The epoch of its map.
+    pub(crate) epoch: GroupEpoch,
+    /// It asks anew what is not decided here.
+    pub(crate) goes_back: bool,
 }
 
 enum What {
@@ -128,17 +136,17 @@ pub(super) struct Decision {
 }
 
 impl Operation {
-    /// Of a request as nodes hand it on, and who asks it now; of one that changes something and goes back to the node
-    /// that has handed it on, with the epoch of the map by which that was done.
-    pub(crate) fn new(request: Arc<Request>, (asked, sent_epoch): (Asked, Option<GroupEpoch>), origin: Origin) -> Self {
+    /// Of a request as nodes hand it on, and who asks it now; of one that changes something, how another node handed it
+    /// on.
+    pub(crate) fn new(request: Arc<Request>, (asked, sent): (Asked, Option<Sent>), origin: Origin) -> Self {
         let what = What::Request(request);
-        Self { what, origin, id: Some(asked.id), asked: Some(asked), sent_epoch, is_new: false, ..Self::expire() }
+        Self { what, origin, id: Some(asked.id), asked: Some(asked), sent, is_new: false, ..Self::expire() }
     }
 
-    /// Whether another node has handed it on by a map of before that epoch. That node may have asked others anew since,
-    /// and told its client.
-    pub(super) fn is_of_before(&self, epoch: GroupEpoch) -> bool {
-        self.sent_epoch.is_some_and(|sent_epoch| sent_epoch < epoch)
+    /// Of what another node has handed on by a map of before that epoch: that node may have asked others anew since,
+    /// and told its client. Whether it may have been done then, and is to be asked as that.
+    pub(super) fn is_of_before(&self, epoch: GroupEpoch) -> Option<bool> {
+        self.sent.filter(|sent| sent.epoch < epoch).map(|sent| !sent.goes_back)
     }
 
     /// Takes an object out whose time is over.
@@ -148,7 +156,7 @@ impl Operation {
             origin: Origin::Nobody,
             id: None,
             asked: None,
-            sent_epoch: None,
+            sent: None,
             is_new: true,
             stands: false,
             told: None,

@@ -208,8 +208,10 @@ impl Share {
         {
             return self.end(&op, Told::failed(error));
         }
-        if self.part.leads() && op.is_of_before(self.part.view().since) {
-            return self.end(&op, Told::Again { may_be_done: false });
+        if self.part.leads()
+            && let Some(may_be_done) = op.is_of_before(self.part.view().since)
+        {
+            return self.end(&op, Told::Again { may_be_done });
         }
         let count = self.waiting.len();
         if let Err(error) = if count < PART_OPS_MAX { op.hold(cx) } else { Err(too_many()) } {
