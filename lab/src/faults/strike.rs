@@ -412,7 +412,8 @@ impl Striker<'_> {
     /// victim is a backup of beside it.
     fn holder(&self, aim: &Aim) -> Option<(usize, Vec<Group>)> {
         let victim = self.herd.place(aim.victim);
-        let others = self.herd.numbers().into_iter().filter(|&number| number != aim.victim);
+        // The writes are asked of the witness.
+        let others = self.herd.numbers().into_iter().filter(|&number| ![aim.victim, aim.witness].contains(&number));
         let of = |number| {
             let holder = self.herd.place(number);
             let held = |group: &Group| {
