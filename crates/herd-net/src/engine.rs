@@ -433,20 +433,26 @@ impl<S: Service, M: System> Engine<S, M> {
         self.stopping_ms.is_some_and(|until| self.now_ms >= until || self.open() == 0)
     }
 
-    /// Closes connections whose time is up, or that the service drops, and idle ones while stopping.
+    /// Closes connections whose time is up, or that the service drops, and idle ones while stopping: links when nothing
+    /// else is left, as others may need them.
     fn shed(&mut self) {
-        for at in 0..self.conns.len() {
-            let Some(conn) = &self.conns[at] else {
-                continue;
-            };
-            let late = conn.deadline_ms != 0 && conn.deadline_ms <= self.now_ms;
-            let slow = late && !conn.lingering && !conn.dialed;
-            let owed = !conn.queue.is_empty() || self.service.owes(&conn.session);
-            let idle = !owed && self.service.is_idle(&conn.session);
-            let stop = self.stopping_ms.is_some() && idle;
-            if late || stop || self.service.is_dropped(&conn.session) {
-                self.close(at, if slow { Why::Shed } else { Why::Done });
-            }
+        (0..self.conns.len()).for_each(|at| self.shed_one(at, false));
+        let is_client = |conn: &Conn<S, M>| !self.service.is_link(&conn.session);
+        if self.stopping_ms.is_some() && !self.conns.iter().flatten().any(|conn| is_client(conn)) {
+            (0..self.conns.len()).for_each(|at| self.shed_one(at, true));
+        }
+    }
+
+    fn shed_one(&mut self, at: usize, ends_links: bool) {
+        let Some(conn) = &self.conns[at] else { return };
+        let late = conn.deadline_ms != 0 && conn.deadline_ms <= self.now_ms;
+        let slow = late && !conn.lingering && !conn.dialed;
+        let owed = !conn.queue.is_empty() || self.service.owes(&conn.session);
+        let idle = !owed && self.service.is_idle(&conn.session);
+        let is_kept = !ends_links && self.service.is_link(&conn.session);
+        let stop = self.stopping_ms.is_some() && idle && !is_kept;
+        if late || stop || self.service.is_dropped(&conn.session) {
+            self.close(at, if slow { Why::Shed } else { Why::Done });
         }
     }
 

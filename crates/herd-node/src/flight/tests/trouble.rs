@@ -288,6 +288,23 @@ fn what_was_under_way_where_another_node_decides_now_goes_back() {
     assert_eq!(passed_on(&mut world), before);
 }
 
+/// What others are asked for clients is answered still: links end last.
+#[test]
+fn a_node_that_stops_answers_what_it_has_asked_of_others() {
+    let (mut world, clients) = herd(2);
+    let theirs = key_of(&mut world, 2);
+    assert_eq!(say(&mut world, clients[0], &format!("set {theirs} 0 0 1\r\n1\r\n")), "STORED\r\n");
+    world.cut = true;
+    assert_eq!(say(&mut world, clients[0], &format!("get {theirs}\r\n")), "");
+    world.machine(1).engine.stop();
+    world.pass(2 * TICK_MS);
+    world.cut = false;
+    world.pass(20);
+    assert_eq!(hear(&mut world, clients[0]), format!("VALUE {theirs} 0 1\r\n1\r\nEND\r\n"));
+    world.pass(2 * TICK_MS);
+    assert!(world.machine(1).engine.has_stopped() && world.machine(2).linked().is_empty());
+}
+
 #[test]
 fn nothing_waits_longer_than_its_time() {
     let (mut world, clients) = herd(2);
