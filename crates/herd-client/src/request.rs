@@ -10,7 +10,8 @@ use herd_core::limits::WIRE_ARGUMENTS_MAX_BYTES;
 use herd_core::method::{self, push_item};
 use herd_core::warden::ControlAsk;
 use herd_core::wire::{
-    Between, CODE_NEWER, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, OFFSET_LAST, Own, Verb,
+    Between, CODE_NEWER, FLAG_BRIEF, FLAG_HEAD_ONLY, FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, OFFSET_LAST,
+    OWN_BYTES, Own, Verb,
 };
 use serde::Serialize;
 use std::borrow::Cow;
@@ -52,7 +53,7 @@ pub struct Request<'a> {
     prefix: Option<&'a [u8]>,
     after: Option<&'a [u8]>,
     /// Its own id, encoded.
-    own: Option<[u8; 21]>,
+    own: Option<[u8; OWN_BYTES]>,
 }
 
 /// Which collection a request is about.

@@ -262,12 +262,12 @@ pub const WINDOW_CLIENTS_MAX: usize = 256;
 /// How long a client that is forgotten itself may still ask something again, ms: far longer than any deadline.
 pub const WINDOW_CLIENT_MS: u64 = 3600 * 1000;
 
-/// How far the stamp of a request's own id may be ahead of a node's clock, ms: clocks of a herd are never so far apart,
-/// and one that is further ahead would make the stamps of all others look as if they had been forgotten.
+/// How far the stamp of a request's own id may be ahead of a node's clock, ms: what is further ahead would make the
+/// stamps of all others look as if they had been forgotten, for as long.
 pub const OWN_AHEAD_MAX_MS: u64 = 300 * 1000;
 
 /// A result up to here is kept for a retry: counters, versions, short values. A group's window is then at most some
-/// 5 MiB.
+/// 10 MiB.
 pub const WINDOW_RESULT_MAX_BYTES: usize = 256;
 
 /// Requests that one write answers, as they stand in its message, with their results: with a name and attributes of the
@@ -339,7 +339,7 @@ pub const GROUP_SWEEP_MS: u64 = TICK_MS;
 pub const GROUP_TURN_ENTRIES: usize = 4096;
 
 /// Answered requests of a node's groups take at most one part in so many of its memory, and of that each group its
-/// share of the slots; each request costs 40 bytes, and what it was answered.
+/// share of the slots; each request of a node costs 32 bytes, that of another client some 90, and what it was answered.
 pub const WINDOWS_PART: u64 = 32;
 
 /// Prepared writes in one message that tells them: with names of the longest kind half of what a frame takes.

@@ -171,7 +171,7 @@ impl Window {
         }
     }
 
-    /// Forgets what costs least to forget, a request or some. False: there is none.
+    /// Forgets a request of a node, or some of clients, of which there is more. False: there is none.
     pub fn forget_oldest(&mut self, now_ms: u64) -> bool {
         if self.own_bytes() > self.bytes() / 2 { self.forget_lasts() } else { self.forget_first(now_ms) }
     }
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(window.find(id(1), true, 100), Known::New, "a node's own count is not a stamp");
     }
 
-    /// What is forgotten first is of those that take more memory: many requests of nodes push out none of clients.
+    /// What is forgotten first is of those that take more memory: many requests of nodes push out no few of clients.
     #[test]
     fn who_takes_most_memory_is_forgotten_first_and_it_is_all_given_back() {
         let mut window = Window::default();

@@ -77,7 +77,9 @@ impl Asked {
         if let Some(epoch) = bytes.get_mut(FIRST_EPOCH) {
             epoch.copy_from_slice(&first_epoch.to_le_bytes());
         }
-        bytes.iter_mut().skip(BITS).take(1).for_each(|bits| *bits |= if *bits & FIRST != 0 { AGAIN } else { 0 });
+        if let Some(bits) = bytes.get_mut(BITS).filter(|bits| **bits & FIRST != 0) {
+            *bits |= AGAIN;
+        }
     }
 
     /// Whether it may have been done before it is asked now.

@@ -55,7 +55,7 @@ pub use link::{Beat, Beats, LinkId, Links, Nonces, VERB_BEAT};
 pub use list::{LIST_ENTRY_OVERHEAD_BYTES, ListEntries, ListEntry};
 pub use map::{MapMark, MapSent, VERB_MAP};
 pub use obituary::{Hearing, Telling, encode_heard, is_obituary};
-pub use own::{Own, clock_bytes, clock_told, stamp_at};
+pub use own::{OWN_BYTES, Own, clock_bytes, clock_told, stamp_at};
 pub use petition::{VERB_WARDEN, answer_of, ask_of, encode_answer, encode_ask, is_elsewhere};
 pub use route::{Meant, Routes};
 

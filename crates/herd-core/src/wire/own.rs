@@ -19,6 +19,9 @@ const COUNT_BITS: u32 = 20;
 
 const MAY_BE_DONE: u8 = 1;
 
+/// Bytes of an id.
+pub const OWN_BYTES: usize = 21;
+
 /// A request's own id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Own {
@@ -32,8 +35,8 @@ pub struct Own {
 
 impl Own {
     /// Its bytes, of [`Between::Own`].
-    pub fn bytes(&self) -> [u8; 21] {
-        let mut out = [0; 21];
+    pub fn bytes(&self) -> [u8; OWN_BYTES] {
+        let mut out = [0; OWN_BYTES];
         out[..8].copy_from_slice(&self.id.client.to_le_bytes());
         out[8..16].copy_from_slice(&self.id.sequence.to_le_bytes());
         out[16..20].copy_from_slice(&self.epoch.to_le_bytes());

@@ -150,15 +150,15 @@ impl Handing {
         header: Header,
         fields: &Fields<'_>,
     ) -> Result<Self, Error> {
-        let (id, mut asked) = (cx.flights.next_id(), Vec::new());
-        asks(None, id, 0).encode(&mut asked);
-        let fields = Fields { between: Some(Between::Asked(&asked)), ..*fields };
+        let (asked, mut bytes) = (Asked::new(cx.flights.next_id(), 0), Vec::new());
+        asked.encode(&mut bytes);
+        let fields = Fields { between: Some(Between::Asked(&bytes)), ..*fields };
         let request = Request::new(header, &fields, Value::none())?;
         Ok(Self {
             collection: collection.clone(),
             key: cx.shared.store.key(collection, b""),
             request: Arc::new(request),
-            asked: Asked::new(id, 0),
+            asked,
             stream: None,
             refusal: None,
             is_handed: false,
@@ -220,9 +220,9 @@ impl Handing {
         self.asked.may_be_done()
     }
 
-    /// Of what its client asks for the first time, by an id of its own: the epoch that it had heard of.
-    pub(super) fn first_asked(&self) -> Option<u32> {
-        (self.asked.is_first && !self.asked.is_again).then_some(self.asked.first_epoch)
+    /// Why this node does not do it, where it decides alone.
+    pub(super) fn why_not_alone(&self, cx: &Context) -> Option<Error> {
+        if self.changes { cx.refusal_alone(&self.key, &self.asked) } else { None }
     }
 
     /// The epoch of the map by which another node has handed it on.

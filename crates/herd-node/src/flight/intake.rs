@@ -29,8 +29,8 @@ pub(super) struct Stream {
     /// Bytes that have come, and of these that were sent.
     come: u64,
     sent: u64,
-    /// How many were ever sent, to whomever.
-    furthest: u64,
+    /// How many were ever sent, to whomever; `None`: nothing was, nor the end of what is empty.
+    furthest: Option<u64>,
     /// Nothing more comes.
     is_whole: bool,
     /// The other node takes it, so that what was sent is not kept.
@@ -39,7 +39,15 @@ pub(super) struct Stream {
 
 impl Stream {
     pub(super) fn new(expected: Option<u64>) -> Self {
-        Self { expected, pieces: VecDeque::new(), come: 0, sent: 0, furthest: 0, is_whole: false, is_admitted: false }
+        Self {
+            expected,
+            pieces: VecDeque::new(),
+            come: 0,
+            sent: 0,
+            furthest: None,
+            is_whole: false,
+            is_admitted: false,
+        }
     }
 
     /// Bytes that have come, and whether they are all.
@@ -365,8 +373,8 @@ impl Context {
         let now_ms = self.now_ms();
         let Some(part) = self.flights.part(id) else { return };
         let Some(stream) = part.handing.stream_mut() else { return };
-        let is_news = to > stream.furthest || is_last && stream.furthest == 0;
-        (stream.sent, stream.furthest) = (to, stream.furthest.max(to));
+        let is_news = stream.furthest < Some(to);
+        (stream.sent, stream.furthest) = (to, stream.furthest.max(Some(to)));
         stream.drop_sent();
         let patience_ms = stream.patience_ms();
         part.was_sent |= is_last;

@@ -15,7 +15,7 @@ use herd_core::limits::{
     DEFERRED_MAX, FLIGHT_AGAIN_MS, FLIGHT_LINK_MS, FORWARD_HOPS_MAX, GROUP_LINE_PART, INLINE_MAX_BYTES, LEASE_MS,
 };
 use herd_core::place::{self, Group, GroupId, NodeId, Spread};
-use herd_core::wire::{FLAG_MORE, Fields, Header, Kind, LinkId, MapMark, MapSent, STATUS_MOVED, Status};
+use herd_core::wire::{Asked, FLAG_MORE, Fields, Header, Kind, LinkId, MapMark, MapSent, STATUS_MOVED, Status};
 use herd_core::wire::{LENGTH_UNKNOWN, WireError};
 use herd_core::{Error, ErrorKind, quote};
 use herd_net::Ticket;
@@ -339,7 +339,7 @@ impl Context {
                 let landed = Landed::crossed(self, part.handing.name());
                 self.land(id, landed);
             }
-            Where::Here if let Some(error) = self.why_not_alone(&part.handing) => {
+            Where::Here if let Some(error) = part.handing.why_not_alone(self) => {
                 let landed = Landed::failed(self, error);
                 self.land(id, landed);
             }
@@ -530,18 +530,16 @@ impl Context {
         .unwrap_or_default()
     }
 
-    fn why_not_alone(&self, handing: &Handing) -> Option<Error> {
-        let first_asked = if handing.is_retry() { None } else { Some(handing.first_asked()?) };
-        if handing.changes { self.refusal_alone(&handing.key, first_asked) } else { None }
-    }
-
-    /// Why a change that is known by an id is not done by a node that decides alone, as that keeps none; `first_asked`:
-    /// it is asked for the first time, by a client that had heard of that epoch. If the group has changed since then it
-    /// may be a straggler: its client has asked again meanwhile, of who kept ids then.
-    pub(crate) fn refusal_alone(&self, key: &Key, first_asked: Option<u32>) -> Option<Error> {
-        let Some(epoch) = first_asked else { return Some(outcome_unknown(&key.name)) };
-        let has_changed = self.with_group(key, |_, group| group.epoch > epoch).unwrap_or_default();
-        has_changed.then(group::too_old)
+    /// Why a change that is known by an id is not done by a node that decides alone, as that keeps none. Where its
+    /// client asks for the first time, and had heard of an epoch of before the group changed, it may be a straggler:
+    /// that client has asked again meanwhile, of who kept ids then.
+    pub(crate) fn refusal_alone(&self, key: &Key, asked: &Asked) -> Option<Error> {
+        let has_changed = |_: &Spread, group: &Group| group.epoch > asked.first_epoch;
+        match asked.first_epoch {
+            0 => None,
+            _ if asked.may_be_done() => Some(outcome_unknown(&key.name)),
+            _ => self.with_group(key, has_changed).unwrap_or_default().then(group::too_old),
+        }
     }
 
     /// Hands the group of an object to `f`, as the map has it; `None`: there is no map.

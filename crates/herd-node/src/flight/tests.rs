@@ -1,6 +1,6 @@
 //! Herds of several nodes over their links, and what their clients see.
 
-use crate::link::tests::world::World;
+use crate::link::tests::world::{World, node};
 
 mod admin;
 mod at_once;
@@ -25,4 +25,15 @@ fn herd(nodes: u32) -> (World, Vec<usize>) {
     let mut world = World::serving(nodes);
     let clients = (1..=nodes).map(|number| world.connect(number, 1 << 20)).collect();
     (world, clients)
+}
+
+/// A key of a group of two that the second node leads, of which this one is the other.
+fn led_by_second(world: &mut World, backup: u32) -> String {
+    let map = world.machine(1).map.clone().expect("it has one");
+    let shared = world.machine(1).shared.clone();
+    let is_it = |key: &String| {
+        let group = map.spreads[0].group_of(shared.store.key(&shared.default, key.as_bytes()).slot());
+        group.primary == Some(node(2)) && group.backups().eq([node(backup)])
+    };
+    (0..).map(|at| format!("k{at}")).find(is_it).expect("there is one")
 }

@@ -86,6 +86,15 @@ impl Answering {
     }
 }
 
+/// One less of these is there.
+fn count_off(counts: &mut BTreeMap<RequestId, u32>, id: RequestId) {
+    let Some(count) = counts.get_mut(&id) else { return };
+    *count -= 1;
+    if *count == 0 {
+        counts.remove(&id);
+    }
+}
+
 /// See the module.
 pub(crate) struct Copies<'c> {
     pub(super) cx: &'c Context,
@@ -174,11 +183,7 @@ impl Kept {
 
     /// A request that stood here has its answer.
     pub(super) fn leave(&mut self, id: RequestId) {
-        let Some(count) = self.standing.get_mut(&id) else { return };
-        *count -= 1;
-        if *count == 0 {
-            self.standing.remove(&id);
-        }
+        count_off(&mut self.standing, id);
     }
 
     /// Keeps the window within its part of the memory after it has grown.
@@ -209,15 +214,7 @@ impl Kept {
     /// It is not any more; gives what it answers.
     fn answered(&mut self, write: (u16, Version)) -> Option<Answering> {
         let answering = self.answering.remove(&write)?;
-        answering.own_ids(|id| {
-            let count = self.under_way.get_mut(&id);
-            if count.is_some_and(|count| {
-                *count -= 1;
-                *count == 0
-            }) {
-                self.under_way.remove(&id);
-            }
-        });
+        answering.own_ids(|id| count_off(&mut self.under_way, id));
         Some(answering)
     }
 

@@ -88,8 +88,7 @@ impl Session {
                 return self.elsewhere(cx, &collection, header, fields, value, asked.max_bytes, out);
             }
             let key = cx.shared.store.key(&collection, name);
-            let first_asked = (!asked.may_be_done()).then_some(asked.first_epoch);
-            if let Some(error) = cx.refusal_alone(&key, first_asked) {
+            if let Some(error) = cx.refusal_alone(&key, &asked) {
                 return Err(error);
             }
         }

@@ -9,7 +9,9 @@ use crate::metrics::VerbName;
 use herd_core::attributes::Attributes;
 use herd_core::entry::{Condition, TOKEN_BYTES, Token};
 use herd_core::limits::{INLINE_MAX_BYTES, WIRE_FIRST_CREDIT_BYTES};
-use herd_core::wire::{Between, FLAG_MORE, FLAG_RANGE, Fields, FrameHead, Header, Kind, LENGTH_UNKNOWN, Own};
+use herd_core::wire::{
+    Between, FLAG_MORE, FLAG_RANGE, Fields, FrameHead, Header, Kind, LENGTH_UNKNOWN, OWN_BYTES, Own,
+};
 use herd_core::{Error, ErrorKind};
 use herd_net::{Next, Step, Ticket};
 use herd_store::{Body, Collection, Given};
@@ -51,7 +53,7 @@ pub(super) struct PutOptions {
 #[derive(Default)]
 pub(super) struct Scratch {
     token: [u8; TOKEN_BYTES],
-    own: [u8; 21],
+    own: [u8; OWN_BYTES],
 }
 
 impl PutOptions {

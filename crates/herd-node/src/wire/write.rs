@@ -12,7 +12,7 @@ use herd_core::entry::{Token, Version};
 use herd_core::limits::{METHOD_VALUE_MAX_BYTES, WIRE_FRAME_BODY_MAX_BYTES};
 use herd_core::method::Method;
 use herd_core::op::{Action, Answer, Given, Op, Put};
-use herd_core::wire::{FLAG_QUIET, Fields, Frame, Header, LENGTH_UNKNOWN, Own, Status};
+use herd_core::wire::{Asked, FLAG_QUIET, Fields, Frame, Header, LENGTH_UNKNOWN, Own, Status};
 use herd_core::{Error, ErrorKind};
 use herd_store::{Body, Collection, Seat};
 use std::sync::Arc;
@@ -236,8 +236,7 @@ fn is_elsewhere(cx: &Context, (collection, name): (&Collection, &[u8]), own: Own
     if !is_here {
         return Ok(true);
     }
-    let first_asked = (!own.may_be_done).then_some(own.epoch);
-    cx.refusal_alone(&key, first_asked).map_or(Ok(false), Err)
+    cx.refusal_alone(&key, &Asked::of_own(&own, 0)).map_or(Ok(false), Err)
 }
 
 /// Refuses a stamp that would make those of all others look old.

@@ -66,23 +66,16 @@ fn asked(world: &mut World, client: usize, frame: &[u8]) -> Option<Said> {
     answer(&world.say(client, frame))
 }
 
-/// An object of a group of two that the second node leads, of which the other one is that node; and the map's epoch.
-fn led_by_second(world: &mut World, backup: u32) -> (String, u32) {
-    let map = world.machine(1).map.clone().expect("it has one");
-    let shared = world.machine(1).shared.clone();
-    let is_it = |key: &String| {
-        let slot = shared.store.key(&shared.default, key.as_bytes()).slot();
-        let group = map.spreads[0].group_of(slot);
-        group.primary == Some(node(2)) && group.backups().eq([node(backup)])
-    };
-    ((0..).map(|at| format!("k{at}")).find(is_it).expect("there is one"), map.epoch)
+/// An object of such a group, and the map's epoch.
+fn object_and_epoch(world: &mut World, backup: u32) -> (String, u32) {
+    (led_by_second(world, backup), world.machine(1).map.clone().expect("it has one").epoch)
 }
 
 #[test]
 fn a_request_that_comes_by_two_nodes_is_done_once_whichever_says_it_is_new() {
     let mut world = World::keeping(3, 2);
     let clients = [1, 2, 3].map(|number| world.connect(number, 1 << 20));
-    let (key, epoch) = led_by_second(&mut world, 1);
+    let (key, epoch) = object_and_epoch(&mut world, 1);
     let first = asked(&mut world, clients[0], &count(&key, own(1, epoch))).expect("answered");
     assert_eq!((first.0, &first.2[..]), (Status::Ok, &b"0"[..]));
     for client in clients {
@@ -108,7 +101,7 @@ fn a_request_that_comes_by_two_nodes_is_done_once_whichever_says_it_is_new() {
 fn who_takes_over_knows_what_was_done_and_a_straggler_is_not_done_once_more() {
     let mut world = World::keeping(3, 2);
     let client = world.connect(3, 1 << 20);
-    let (key, epoch) = led_by_second(&mut world, 1);
+    let (key, epoch) = object_and_epoch(&mut world, 1);
     let first = asked(&mut world, client, &count(&key, own(1, epoch))).expect("answered");
     let map = world.machine(1).map.clone().expect("it has one");
     // Its node is cut off with one under way, which may or may not have been done.
@@ -140,7 +133,7 @@ fn who_takes_over_knows_what_was_done_and_a_straggler_is_not_done_once_more() {
 fn what_is_asked_again_and_changes_nothing_is_unknown_unless_it_is_an_error() {
     let mut world = World::keeping(3, 2);
     let clients = [1, 2, 3].map(|number| world.connect(number, 1 << 20));
-    let (key, epoch) = led_by_second(&mut world, 1);
+    let (key, epoch) = object_and_epoch(&mut world, 1);
     let taken = asked(&mut world, clients[0], &lock(&key, own(1, epoch))).expect("answered");
     assert!(taken.0 == Status::Ok && contains(&taken.2, b"granted"), "{taken:?}");
     for client in clients {
@@ -158,7 +151,7 @@ fn what_is_asked_again_and_changes_nothing_is_unknown_unless_it_is_an_error() {
 fn a_put_that_began_at_once_is_known_by_its_id() {
     let mut world = World::keeping(3, 2);
     let clients = [1, 2, 3].map(|number| world.connect(number, 1 << 20));
-    let (key, epoch) = led_by_second(&mut world, 3);
+    let (key, epoch) = object_and_epoch(&mut world, 3);
     let first = asked(&mut world, clients[1], &put(&key, own(1, epoch), b"a")).expect("answered");
     assert_eq!(first.0, Status::Ok);
     let later = asked(&mut world, clients[1], &put(&key, own(2, epoch), b"b")).expect("answered");

@@ -174,13 +174,7 @@ fn what_was_handed_on_is_asked_again_of_who_takes_over() {
     let mut world = World::keeping(3, 2);
     let client = world.connect(3, 1 << 20);
     let map = world.machine(1).map.clone().expect("it has one");
-    let led = |key: &String| {
-        let shared = world.machine(3).shared.clone();
-        let slot = shared.store.key(&shared.default, key.as_bytes()).slot();
-        let group = map.spreads[0].group_of(slot);
-        group.primary == Some(node(2)) && group.backups().eq([node(1)])
-    };
-    let key = (0..).map(|at| format!("k{at}")).find(led).expect("there is one");
+    let key = led_by_second(&mut world, 1);
     assert_eq!(say(&mut world, client, &format!("set {key} 0 0 1\r\n1\r\n")), "STORED\r\n");
     world.cut = true;
     assert_eq!(say(&mut world, client, &format!("incr {key} 1\r\n")), "");
@@ -202,17 +196,6 @@ fn what_was_handed_on_is_asked_again_of_who_takes_over() {
     assert_settled(&mut world, 3);
 }
 
-/// A key of a group of two that the second node leads, of which the first one is the other.
-fn led_by_second(world: &mut World) -> String {
-    let map = world.machine(1).map.clone().expect("it has one");
-    let shared = world.machine(3).shared.clone();
-    let is_it = |key: &String| {
-        let group = map.spreads[0].group_of(shared.store.key(&shared.default, key.as_bytes()).slot());
-        group.primary == Some(node(2)) && group.backups().eq([node(1)])
-    };
-    (0..).map(|at| format!("k{at}")).find(is_it).expect("there is one")
-}
-
 /// Takes the cable between two nodes away.
 fn unplug(world: &mut World, one: u32, other: u32) -> ([At; 2], Cable) {
     let joins = |ends: &[At; 2]| [one, other].iter().all(|number| ends.iter().any(|end| end.0 + 1 == *number as usize));
@@ -227,7 +210,7 @@ fn what_waits_on_a_link_goes_when_another_takes_its_place() {
     for gives_up in [false, true] {
         let mut world = World::keeping(3, 2);
         let clients = [(); 2].map(|()| world.connect(3, 1 << 20));
-        let key = led_by_second(&mut world);
+        let key = led_by_second(&mut world, 1);
         assert_eq!(say(&mut world, clients[0], &format!("set {key} 0 0 1\r\n1\r\n")), "STORED\r\n");
         // The first one waits for the backup, and the second one for the first.
         let to_backup = unplug(&mut world, 1, 2);
@@ -265,7 +248,7 @@ fn what_waits_on_a_link_goes_when_another_takes_its_place() {
 fn what_was_under_way_where_another_node_decides_now_goes_back() {
     let mut world = World::keeping(3, 2);
     let client = world.connect(3, 1 << 20);
-    let key = led_by_second(&mut world);
+    let key = led_by_second(&mut world, 1);
     assert_eq!(say(&mut world, client, &format!("set {key} 0 0 1\r\n1\r\n")), "STORED\r\n");
     let to_backup = unplug(&mut world, 1, 2);
     assert_eq!(say(&mut world, client, &format!("incr {key} 1\r\n")), "");
