@@ -596,7 +596,7 @@ impl<'a, S: Socket> Exchange<'a, S> {
                 false => Failure::OldId(error),
                 true => Failure::Unknown(error.with_kind(ErrorKind::OutcomeUnknown)),
             },
-            (Failure::Final(error), Some(_)) if error.kind() == ErrorKind::OutcomeUnknown => Failure::Unknown(error),
+            (Failure::Unknown(error), None) => Failure::Final(error),
             (failure, _) => failure,
         }
     }
@@ -744,6 +744,7 @@ pub(crate) fn answer(call: Call) -> std::result::Result<(Reply, Vec<u8>), Failur
     match reply.error() {
         None => Ok((reply, call.into_value())),
         Some(error) if reply.is_busy() => Err(Failure::Busy(error)),
+        Some(error) if reply.is_unknown() => Err(Failure::Unknown(error)),
         Some(error) => Err(Failure::Final(error)),
     }
 }

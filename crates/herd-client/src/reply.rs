@@ -80,6 +80,11 @@ impl Reply {
         self.code == Status::Error(herd_core::ErrorKind::Busy).code()
     }
 
+    /// Whether it is unknown if it was done, and another node may know it.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.code == Status::Error(herd_core::ErrorKind::OutcomeUnknown).code()
+    }
+
     /// The error the reply tells of; `None`: it was done.
     pub fn error(&self) -> Option<Error> {
         use herd_core::ErrorKind as Core;
@@ -87,7 +92,7 @@ impl Reply {
             Some(Status::Ok) => return None,
             Some(Status::Error(Core::NotFound)) => ErrorKind::NotFound,
             Some(Status::Error(Core::NoCollection)) => ErrorKind::NoCollection,
-            Some(Status::Error(Core::OutcomeUnknown)) => ErrorKind::OutcomeUnknown,
+            Some(Status::Error(Core::OutcomeUnknown | Core::OutcomeLost)) => ErrorKind::OutcomeUnknown,
             Some(Status::Error(Core::ConditionFailed)) => ErrorKind::ConditionFailed { version: self.version },
             Some(Status::Error(kind)) => ErrorKind::Refused(kind),
             None => return Some(Error::bad_reply(format!("status {} is unknown", self.code))),

@@ -39,6 +39,8 @@ pub enum ErrorKind {
     Unreachable,
     /// It may have been done, and nothing tells: who might have had the answer is out of reach.
     OutcomeUnknown,
+    /// The same, and nobody will ever know: who has the object now keeps no ids of requests, or what was known is gone.
+    OutcomeLost,
 }
 
 impl ErrorKind {
@@ -48,7 +50,7 @@ impl ErrorKind {
     }
 
     /// All kinds, for tables of metrics.
-    pub const ALL: [ErrorKind; 16] = [
+    pub const ALL: [ErrorKind; 17] = [
         ErrorKind::NotFound,
         ErrorKind::ConditionFailed,
         ErrorKind::NoCollection,
@@ -65,6 +67,7 @@ impl ErrorKind {
         ErrorKind::NotAllowed,
         ErrorKind::Unreachable,
         ErrorKind::OutcomeUnknown,
+        ErrorKind::OutcomeLost,
     ];
 
     /// The kind as a word, as metrics and JSON have it.
@@ -86,6 +89,7 @@ impl ErrorKind {
             ErrorKind::NotAllowed => "not_allowed",
             ErrorKind::Unreachable => "unreachable",
             ErrorKind::OutcomeUnknown => "outcome_unknown",
+            ErrorKind::OutcomeLost => "outcome_lost",
         }
     }
 }

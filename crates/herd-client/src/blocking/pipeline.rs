@@ -113,7 +113,7 @@ impl<'a> Pipeline<'a> {
                 client.common.pool.heard(reply.epoch, ticket.is_stale && !reply.is_no_collection());
             }
             return answer(call).map_err(|failure| match failure {
-                Failure::Busy(error) | Failure::Final(error) => error,
+                Failure::Busy(error) | Failure::Unknown(error) | Failure::Final(error) => error,
                 other => unreachable!("an answer is not a loss: {other:?}"),
             });
         }

@@ -192,6 +192,7 @@ fn error_code(kind: ErrorKind) -> u16 {
         ErrorKind::NotAllowed => 14,
         ErrorKind::Unreachable => 16,
         ErrorKind::OutcomeUnknown => 17,
+        ErrorKind::OutcomeLost => 18,
     }
 }
 

@@ -181,7 +181,7 @@ fn codes_are_those_of_the_protocol() {
         assert_eq!(Kind::from_code(code).map(|kind| kind as u8), (1..=8).contains(&code).then_some(code));
         assert_eq!(Verb::from_code(code).map(|verb| verb as u8), (1..=7).contains(&code).then_some(code));
         let status = Status::from_code(u16::from(code));
-        assert_eq!(status.map(Status::code), (code <= 14 || code == 16 || code == 17).then_some(u16::from(code)));
+        assert_eq!(status.map(Status::code), (code <= 14 || (16..=18).contains(&code)).then_some(u16::from(code)));
     }
     let names: Vec<_> = (1..=14).map(|code| Status::from_code(code).expect("known")).collect();
     assert_eq!(names[0], Status::Error(ErrorKind::NotFound));
@@ -189,6 +189,7 @@ fn codes_are_those_of_the_protocol() {
     assert_eq!(names[13], Status::Error(ErrorKind::NotAllowed));
     assert_eq!(Status::from_code(16), Some(Status::Error(ErrorKind::Unreachable)));
     assert_eq!(Status::from_code(17), Some(Status::Error(ErrorKind::OutcomeUnknown)));
+    assert_eq!(Status::from_code(18), Some(Status::Error(ErrorKind::OutcomeLost)));
 }
 
 #[test]

@@ -229,7 +229,10 @@ impl Context {
         let Some(part) = self.flights.part(id) else { return };
         let (name, stream, changes) = (part.handing.name(), part.handing.stream(), part.handing.changes);
         let error = match stream.filter(|_| !matches!(part.state, State::Waits(..))) {
-            _ if part.was_sent && part.handing.changes && !has(Bug::LostForNothing) => outcome_unknown(name),
+            _ if part.was_sent && part.handing.changes && !has(Bug::LostForNothing) => {
+                let key = part.handing.key.clone();
+                self.unanswered(&key)
+            }
             _ if waits_for_leave => self.why_not_held(),
             Some(stream) => stream.fault(name),
             None if let Some(node) = part.handing.to => self.node_away(node, changes),
@@ -259,7 +262,7 @@ impl Context {
                 }
                 self.wait(id);
             }
-            State::Waits(since_ms, None) if !part.was_sent && is_over(since_ms) => match self.overload(id) {
+            State::Waits(since_ms, None) if self.needs_link(part) && is_over(since_ms) => match self.overload(id) {
                 None => self.lose(id),
                 Some(error) => {
                     let landed = Landed::failed(self, error);
@@ -296,7 +299,7 @@ impl Context {
             && landed.done.as_ref().is_err_and(|error| part.handing.is_long() || may_be_undecided(error))
         {
             // This try did nothing; one before it may have. With a long value it may be on its way still.
-            landed = Landed::failed(self, outcome_unknown(part.handing.name()));
+            landed = Landed::failed(self, self.unanswered(&part.handing.key));
         }
         let bytes = landed.bytes();
         if !self.flights.land(id, landed) {
@@ -530,6 +533,14 @@ impl Context {
         .unwrap_or_default()
     }
 
+    /// The error of what changes an object, may have been done, and has no answer.
+    fn unanswered(&self, key: &Key) -> Error {
+        match self.with_group(key, may_know) {
+            Some(false) => outcome_lost(&key.name),
+            _ => outcome_unknown(&key.name),
+        }
+    }
+
     /// Why a change that is known by an id is not done by a node that decides alone, as that keeps none. Where its
     /// client asks for the first time, and had heard of an epoch of before the group changed, it may be a straggler:
     /// that client has asked again meanwhile, of who kept ids then.
@@ -537,7 +548,7 @@ impl Context {
         let has_changed = |_: &Spread, group: &Group| group.epoch > asked.first_epoch;
         match asked.first_epoch {
             0 => None,
-            _ if asked.may_be_done() => Some(outcome_unknown(&key.name)),
+            _ if asked.may_be_done() => Some(outcome_lost(&key.name)),
             _ => self.with_group(key, has_changed).unwrap_or_default().then(group::too_old),
         }
     }
@@ -549,9 +560,16 @@ impl Context {
         Some(f(spread, spread.group_of(key.slot())))
     }
 
-    /// Whether a part that was never sent does not wait for a link to a node any more.
+    /// Whether a part can be answered by the node that it is for alone, so that it waits no longer than for a link to
+    /// that: it was never sent, or nobody who takes over can know whether it was done.
+    fn needs_link(&self, part: &Part) -> bool {
+        let is_lost = || part.handing.changes && self.with_group(&part.handing.key, may_know) == Some(false);
+        !part.was_sent || is_lost()
+    }
+
+    /// Whether a part does not wait for a link to a node any more.
     fn is_given_up(&self, id: FlightId, node: NodeId, now_ms: u64) -> bool {
-        let part = self.flights.part_of(id).filter(|part| !part.was_sent);
+        let part = self.flights.part_of(id).filter(|part| self.needs_link(part));
         part.is_some_and(|part| self.links.is_gone(node, now_ms, self.patience_ms(&part.handing.key)))
     }
 
@@ -769,6 +787,21 @@ pub(super) fn nobody_waits() -> Error {
 /// Whether an error may be told before it is looked whether the request was done already.
 fn may_be_undecided(error: &Error) -> bool {
     matches!(error.kind, ErrorKind::Busy | ErrorKind::Unreachable | ErrorKind::Full)
+}
+
+/// Whether anybody may remember what was asked of a group by id: where one copy is kept, its node decides alone.
+fn may_know(spread: &Spread, group: &Group) -> bool {
+    spread.copies > 1 || !group.others.is_empty()
+}
+
+/// What changes an object may have been done, or not, and it is no use to ask again.
+#[cold]
+fn outcome_lost(name: &[u8]) -> Error {
+    let text = format!(
+        "the node that had the only copy of '{}' went out of reach: it may have been done, and no other node can tell",
+        quote(name)
+    );
+    Error::new(ErrorKind::OutcomeLost, text)
 }
 
 /// What changes an object may have been done, or not.

@@ -474,7 +474,7 @@ impl Asked {
             (Ask::Put { when: When::Value(_), .. } | Ask::Remove, Status::Error(ErrorKind::NotFound)) => Answer::Absent,
             // It is to be asked under another id: neither is it done nor will it be.
             (_, Status::Error(ErrorKind::Timeout)) if self.is_first => Answer::Nothing,
-            (_, Status::Error(ErrorKind::Timeout | ErrorKind::OutcomeUnknown)) => Answer::Open,
+            (_, Status::Error(ErrorKind::Timeout | ErrorKind::OutcomeUnknown | ErrorKind::OutcomeLost)) => Answer::Open,
             (_, Status::Error(ErrorKind::Full)) => Answer::Full,
             (_, Status::Error(ErrorKind::Unreachable | ErrorKind::Busy)) => Answer::Nothing,
             _ => return Err(said()),

@@ -64,7 +64,7 @@ impl Status {
             ErrorKind::TooLarge => Status::TooLarge,
             ErrorKind::Full | ErrorKind::Quota => Status::InsufficientStorage,
             ErrorKind::NotInVersion => Status::NotImplemented,
-            ErrorKind::Timeout | ErrorKind::OutcomeUnknown => Status::Timeout,
+            ErrorKind::Timeout | ErrorKind::OutcomeUnknown | ErrorKind::OutcomeLost => Status::Timeout,
             ErrorKind::Busy | ErrorKind::Unreachable => Status::Unavailable,
             ErrorKind::BadRange => Status::BadRange,
             ErrorKind::NotAllowed => Status::Forbidden,
@@ -146,6 +146,7 @@ mod tests {
             ("not_allowed", 403),
             ("unreachable", 503),
             ("outcome_unknown", 504),
+            ("outcome_lost", 504),
         ];
         for (kind, (name, code)) in ErrorKind::ALL.into_iter().zip(table) {
             assert_eq!((kind.name(), Status::of(kind).code()), (name, code));

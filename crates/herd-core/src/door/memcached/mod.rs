@@ -237,7 +237,7 @@ pub fn refusal(kind: ErrorKind) -> &'static [u8] {
         ErrorKind::BadChecksum => reply::BAD_CHECKSUM,
         ErrorKind::NotAllowed => reply::NOT_ALLOWED,
         ErrorKind::Unreachable => reply::UNREACHABLE,
-        ErrorKind::OutcomeUnknown => reply::OUTCOME_UNKNOWN,
+        ErrorKind::OutcomeUnknown | ErrorKind::OutcomeLost => reply::OUTCOME_UNKNOWN,
         ErrorKind::NotInVersion => reply::ERROR,
         ErrorKind::NotFound => reply::NOT_FOUND,
         ErrorKind::ConditionFailed => reply::NOT_STORED,

@@ -300,9 +300,7 @@ fn what_was_not_sent_whole_is_not_stored_and_what_was_may_be() {
     let mut world = small_first();
     let (name, value) = (name_of(&mut world), value(LARGE_BYTES));
     let whole = [&http(&name, LARGE_BYTES)[..], &value].concat();
-    for (bytes, status, has) in
-        [(20 << 20, "503", "nothing was stored"), (whole.len(), "504", "the outcome is unknown")]
-    {
+    for (bytes, status, has) in [(20 << 20, "503", "nothing was stored"), (whole.len(), "504", "outcome_lost")] {
         let client = world.connect(1, 1 << 20);
         assert!(world.feed(client, &whole[..bytes - 1], |_| {}).is_empty());
         world.cut = true;

@@ -187,7 +187,7 @@ fn a_node_that_decides_alone_does_what_is_new_and_does_not_know_what_is_asked_ag
         let said = asked(&mut world, *client, &count(&key, own(at, epoch))).expect("answered");
         assert_eq!((said.0, said.2), (Status::Ok, at.to_string().into_bytes()));
         let said = asked(&mut world, *client, &count(&key, again(own(at, epoch)))).expect("answered");
-        assert_eq!(said.0, Status::Error(ErrorKind::OutcomeUnknown));
+        assert_eq!(said.0, Status::Error(ErrorKind::OutcomeLost));
         let said = asked(&mut world, *client, &count(&key, own(at + 10, 0))).expect("answered");
         assert_eq!(said.0, Status::Error(ErrorKind::Timeout), "its group has changed since, and may know it");
         let ahead = RequestId { client: 99, sequence: stamp_at(2 * OWN_AHEAD_MAX_MS + (1 << 41)) };
@@ -196,4 +196,13 @@ fn a_node_that_decides_alone_does_what_is_new_and_does_not_know_what_is_asked_ag
     }
     let said = asked(&mut world, clients[0], &count(&key, own(20, epoch))).expect("answered");
     assert_eq!(said.2, b"2", "what was refused was not done");
+    // That holds when it is gone, too: no other node is worth asking.
+    world.kill(2);
+    world.pass(2 * LINK_SILENCE_MS);
+    for (own, why) in [(own(21, epoch), ErrorKind::Unreachable), (again(own(21, epoch)), ErrorKind::OutcomeLost)] {
+        let said = asked(&mut world, clients[0], &count(&key, own));
+        world.pass(2 * LINK_SILENCE_MS);
+        let said = said.or_else(|| asked(&mut world, clients[0], b"")).expect("answered");
+        assert_eq!(said.0, Status::Error(why));
+    }
 }
