@@ -41,7 +41,8 @@ impl Draft {
     }
 
     /// A node is silent, and may live: it is in no group any more that has as many copies as a write needs without it,
-    /// and in none of which it has no copy yet. Groups that it led are led by a backup, of those that are heard first.
+    /// one of them at a node that is heard, and in none of which it has no copy yet. Where no copy is heard, nobody
+    /// knows which of them lives. Groups that it led are led by a backup, of those that are heard first.
     /// What it has of class `cache` it may answer for much longer ([`Draft::give_up_caches`]). One that drains goes on
     /// to: it gets nothing when it is heard again.
     pub fn take_out(&mut self, node: NodeId, is_heard: impl Fn(NodeId) -> bool) {
@@ -52,7 +53,8 @@ impl Draft {
             for (group, slots) in spread.groups.iter_mut().zip(slots) {
                 // A group that waits for it, led by nobody, goes on to.
                 let is_spare = group.full().all(|member| member != node) && !group.is_only_at(node);
-                if group.copies_without(node) >= needed.max(1) || is_spare {
+                let lives_on = group.full().any(|member| member != node && is_heard(member));
+                if group.copies_without(node) >= needed.max(1) && lives_on || is_spare {
                     group.take_out(node, |backups| loads.lightest(backups, slots, &is_heard));
                 }
             }
@@ -262,6 +264,9 @@ impl Group {
     }
 
     fn take_out(&mut self, node: NodeId, successor: impl FnOnce(&[NodeId]) -> Option<NodeId>) {
+        if !self.eligible.contains(&node) && self.members().all(|member| member != node) {
+            return;
+        }
         // Any of them may lead.
         self.unseal(|_| false);
         self.eligible.retain(|eligible| *eligible != node);

@@ -50,6 +50,10 @@ pub trait Copies<K, C> {
     /// All pending writes of the group.
     fn pendings(&self) -> Vec<(K, Pending)>;
 
+    /// A view or a link begins, and what is pending is told: what is noted of other writes is over, as of those that a
+    /// flush ended.
+    fn sift(&mut self) {}
+
     /// The next version of the entry: above all it ever had, and above all of primaries before epoch `since`.
     fn next_version(&mut self, key: &K, since: GroupEpoch) -> Version;
 

@@ -32,13 +32,14 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
     }
 
     /// What is pending here, to the primary that waits for it, but only once what is of no worth has gone.
-    fn tell_pendings<S: Copies<K, C>>(&mut self, at: &S) {
+    fn tell_pendings<S: Copies<K, C>>(&mut self, at: &mut S) {
         let (epoch, primary) = (self.view.epoch, self.view.primary);
         let Some(link) = self.links.get_mut(&primary).filter(|link| link.owes_adopted) else { return };
         if self.is_clearing && !bugs::has(Bug::EarlyAdopted) {
             return;
         }
         link.owes_adopted = false;
+        at.sift();
         let mut all = at.pendings().into_iter().peekable();
         loop {
             let pending = all.by_ref().take(ADOPTED_PENDING).collect();

@@ -170,6 +170,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         self.is_open = bugs::has(Bug::EarlyOpen);
         self.targets.clear();
         self.writes.clear();
+        at.sift();
         for (key, mut pending) in at.pendings() {
             if bugs::has(Bug::ForgottenPending) {
                 at.end(&key, pending.version, false);

@@ -278,7 +278,7 @@ impl State {
             let mut any = false;
             let chosen = steps.iter().enumerate().filter(|(at, _)| mask & 1 << at != 0);
             let map = self.changed(rules, |draft| chosen.for_each(|(_, (_, step))| any |= step(draft)));
-            map.map(|map| any.then_some(map))
+            map.map(|map| Some(map).filter(|map| any && **map != *self.map))
         };
         let all = ((1 << steps.len()) - 1) & !but;
         if let Ok(map) = attempt(all) {

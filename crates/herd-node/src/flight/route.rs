@@ -226,13 +226,10 @@ impl Context {
     /// A part gets no answer.
     fn lose(&mut self, id: FlightId) {
         let waits_for_leave = self.waits_for_leave(id);
-        let Some(part) = self.flights.part(id) else { return };
+        let Some(part) = self.flights.part_of(id) else { return };
         let (name, stream, changes) = (part.handing.name(), part.handing.stream(), part.handing.changes);
         let error = match stream.filter(|_| !matches!(part.state, State::Waits(..))) {
-            _ if part.was_sent && part.handing.changes && !has(Bug::LostForNothing) => {
-                let key = part.handing.key.clone();
-                self.unanswered(&key)
-            }
+            _ if part.was_sent && part.handing.changes && !has(Bug::LostForNothing) => self.unanswered(&part.handing),
             _ if waits_for_leave => self.why_not_held(),
             Some(stream) => stream.fault(name),
             None if let Some(node) = part.handing.to => self.node_away(node, changes),
@@ -299,7 +296,9 @@ impl Context {
             && landed.done.as_ref().is_err_and(|error| part.handing.is_long() || may_be_undecided(error))
         {
             // This try did nothing; one before it may have. With a long value it may be on its way still.
-            landed = Landed::failed(self, self.unanswered(&part.handing.key));
+            let is_away = landed.done.as_ref().is_err_and(|error| error.kind == ErrorKind::Unreachable);
+            let error = if is_away { self.unanswered(&part.handing) } else { outcome_unknown(part.handing.name()) };
+            landed = Landed::failed(self, error);
         }
         let bytes = landed.bytes();
         if !self.flights.land(id, landed) {
@@ -534,10 +533,10 @@ impl Context {
     }
 
     /// The error of what changes an object, may have been done, and has no answer.
-    fn unanswered(&self, key: &Key) -> Error {
-        match self.with_group(key, may_know) {
-            Some(false) => outcome_lost(&key.name),
-            _ => outcome_unknown(&key.name),
+    fn unanswered(&self, handing: &Handing) -> Error {
+        match self.with_group(&handing.key, may_know) {
+            Some(false) if handing.to.is_none() => outcome_lost(handing.name()),
+            _ => outcome_unknown(handing.name()),
         }
     }
 
@@ -789,9 +788,10 @@ fn may_be_undecided(error: &Error) -> bool {
     matches!(error.kind, ErrorKind::Busy | ErrorKind::Unreachable | ErrorKind::Full)
 }
 
-/// Whether anybody may remember what was asked of a group by id: where one copy is kept, its node decides alone.
+/// Whether anybody may remember what was asked of a group by id: where one copy is kept, its node decides alone, unless
+/// it has been a copy of another's.
 fn may_know(spread: &Spread, group: &Group) -> bool {
-    spread.copies > 1 || !group.others.is_empty()
+    spread.copies > 1 || !group.others.is_empty() || group.epoch != group.primary_since
 }
 
 /// What changes an object may have been done, or not, and it is no use to ask again.

@@ -64,13 +64,21 @@ impl Answering {
         }
     }
 
+    /// Hands the ids of the requests to `f`.
+    fn ids(&self, mut f: impl FnMut(RequestId)) {
+        match self {
+            Answering::Edit(edit) => edit.answers().iter().for_each(|(id, _)| f(id)),
+            Answering::Put(id) => f(*id),
+        }
+    }
+
     /// Hands the ids that clients have made to `f`.
     fn own_ids(&self, mut f: impl FnMut(RequestId)) {
-        match self {
-            Answering::Edit(edit) => edit.answers().iter().map(|(id, _)| id).filter(RequestId::is_own).for_each(f),
-            Answering::Put(id) if id.is_own() => f(*id),
-            Answering::Put(_) => {}
-        }
+        self.ids(|id| {
+            if id.is_own() {
+                f(id);
+            }
+        });
     }
 
     /// The requests, encoded as [`Answers`].
@@ -345,6 +353,20 @@ impl replica::Copies<Key, Edit> for Copies<'_> {
         let all = store.pendings(self.kept.group.spread, |slot| self.kept.has(slot), self.cx.now);
         let generation = |key: &herd_store::Key| store.collection_by_id(key.collection).map(|c| c.generation());
         all.into_iter().filter_map(|(of, write)| Some((Key { generation: generation(&of)?, of }, write))).collect()
+    }
+
+    fn sift(&mut self) {
+        let write = |(key, write): (Key, Pending)| (key.of.slot() as u16, write.version);
+        let pending: BTreeSet<_> = self.pendings().into_iter().map(write).collect();
+        let now_ms = self.cx.now_ms();
+        let is_over = |write: &(u16, Version)| !pending.contains(write);
+        for over in self.kept.answering.keys().copied().filter(is_over).collect::<Vec<_>>() {
+            if let Some(answering) = self.kept.answered(over) {
+                // It may have been done.
+                answering.ids(|id| self.kept.window.end(id, over.1, None, now_ms));
+            }
+        }
+        self.kept.bound(now_ms, self.cx.shared.config.memory_bytes);
     }
 
     fn next_version(&mut self, key: &Key, since: GroupEpoch) -> Version {

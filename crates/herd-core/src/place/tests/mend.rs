@@ -86,6 +86,44 @@ fn a_group_that_waits_for_who_has_ended_goes_on_to_when_that_is_silent() {
     assert_eq!((&group.eligible[..], group.lost), (&[][..], draft.epoch + 1));
 }
 
+/// Who is silent, and may live, while others change.
+#[test]
+fn what_a_silent_node_has_no_part_in_is_left_as_it_is() {
+    let mut draft = drawn(7);
+    let [one, other, third] = [0, 1, 2].map(|at| draft.nodes[at].id);
+    let backup = Member { node: other, standing: Standing::Backup, since: 0 };
+    draft.spreads[0].needed = 1;
+    for group in &mut draft.spreads[0].groups {
+        *group = Group { primary: Some(one), others: vec![backup], eligible: vec![one, other], ..Group::default() };
+        assert!(group.seal(other));
+    }
+    let before = draft.spreads[0].groups.clone();
+    draft.take_out(third, |_| true);
+    assert_eq!(draft.spreads[0].groups, before, "who leaves stays sealed");
+    draft.bury(third, |_| true);
+    assert_eq!(draft.spreads[0].groups, before);
+}
+
+/// Which of them lives nobody knows.
+#[test]
+fn of_copies_that_are_silent_together_none_is_given_up_for_another() {
+    let mut draft = drawn(7);
+    let [one, other] = [0, 1].map(|at| draft.nodes[at].id);
+    let backup = Member { node: other, standing: Standing::Backup, since: 0 };
+    draft.spreads[0].needed = 1;
+    for group in &mut draft.spreads[0].groups {
+        *group = Group { primary: Some(one), others: vec![backup], eligible: vec![one, other], ..Group::default() };
+    }
+    let before = draft.spreads[0].groups.clone();
+    for silent in [one, other] {
+        draft.take_out(silent, |node| node != one && node != other);
+        assert_eq!(draft.spreads[0].groups, before);
+    }
+    draft.take_out(one, |node| node != one);
+    let group = &draft.spreads[0].groups[0];
+    assert_eq!((group.primary, group.others.len()), (Some(other), 0), "the other one is heard again");
+}
+
 #[test]
 fn a_new_plan_is_even_and_what_is_uneven_comes_to_be_so() {
     for seed in 0..100 {

@@ -4,8 +4,9 @@ use super::*;
 use crate::link::tests::world::node;
 use crate::tests::{frame, frames_of, request};
 use herd_core::ErrorKind;
-use herd_core::limits::{LINK_SILENCE_MS, OWN_AHEAD_MAX_MS, TICK_MS};
+use herd_core::limits::{FLIGHT_MS, LINK_SILENCE_MS, OWN_AHEAD_MAX_MS, TICK_MS};
 use herd_core::method::push_item;
+use herd_core::place::{Draft, Member, Standing};
 use herd_core::replica::window::RequestId;
 use herd_core::wire::{Between, Fields, Header, Own, Status, Verb, stamp_at};
 use std::sync::Arc;
@@ -199,10 +200,22 @@ fn a_node_that_decides_alone_does_what_is_new_and_does_not_know_what_is_asked_ag
     // That holds when it is gone, too: no other node is worth asking.
     world.kill(2);
     world.pass(2 * LINK_SILENCE_MS);
-    for (own, why) in [(own(21, epoch), ErrorKind::Unreachable), (again(own(21, epoch)), ErrorKind::OutcomeLost)] {
-        let said = asked(&mut world, clients[0], &count(&key, own));
-        world.pass(2 * LINK_SILENCE_MS);
-        let said = said.or_else(|| asked(&mut world, clients[0], b"")).expect("answered");
-        assert_eq!(said.0, Status::Error(why));
+    let mut told = |world: &mut World, own: Own| {
+        let said = asked(world, clients[0], &count(&key, own));
+        world.pass(2 * FLIGHT_MS);
+        said.or_else(|| asked(world, clients[0], b"")).expect("answered").0
+    };
+    assert_eq!(told(&mut world, own(21, epoch)), Status::Error(ErrorKind::Unreachable));
+    assert_eq!(told(&mut world, again(own(21, epoch))), Status::Error(ErrorKind::OutcomeLost));
+    // Who has come to it as a copy of another's has kept ids since, and may be back.
+    let mut map = world.machine(1).map.clone().expect("it has one");
+    for others in [vec![Member { node: node(1), standing: Standing::Syncing, since: 0 }], Vec::new()] {
+        let change = |draft: &mut Draft| {
+            let its = draft.spreads[0].groups.iter_mut().filter(|group| group.primary == Some(node(2)));
+            its.for_each(|group| group.others.clone_from(&others));
+        };
+        map = Arc::new(map.next(change).expect("valid"));
     }
+    world.machine(1).push(&map, true);
+    assert_eq!(told(&mut world, again(own(22, epoch))), UNKNOWN);
 }

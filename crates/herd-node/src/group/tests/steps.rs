@@ -559,6 +559,41 @@ fn a_write_that_a_flush_ends_is_kept_nowhere() {
     herd.check_equal();
 }
 
+/// The link is lost before the member has heard that it is committed, and nothing of it is pending any more.
+#[test]
+fn a_write_that_a_flush_ends_is_kept_nowhere_when_the_link_is_another_one_by_then() {
+    let mut herd = Herd::new(2, 2);
+    put(&mut herd, b"n", b"1");
+    herd.pass(5);
+    let add = Method::Memcached(herd_core::method::memcached::Method::Arith { delta: 5, decrement: false });
+    let (to, group) = (herd.primary(b"n"), herd.group(b"n"));
+    let add = Op::new(Action::Execute(add), MOST);
+    let asked = herd.begin_as(to, b"n", &add, (1 << 40, 0));
+    herd.settle();
+    assert_eq!(text(herd.told(asked).expect("it has ended").expect("done").answer), b"6");
+    let answering = |herd: &mut Herd| [1, 2].map(|number| herd.cx(number).parts.answering(group));
+    assert_eq!(answering(&mut herd).iter().sum::<usize>(), 1, "the other one has not heard of it yet");
+    herd.change_map(|draft| draft.collections[0].generation += 1);
+    (1..=2).for_each(|number| herd.tell_map_to(number));
+    herd.world.cut = true;
+    herd.pass(4_000);
+    herd.world.cut = false;
+    herd.pass(5_000);
+    assert_eq!(answering(&mut herd), [0, 0]);
+    // Who takes over does not do it once more.
+    herd.change_map(|draft| {
+        let group = &mut draft.spreads[0].groups[usize::from(group.number)];
+        group.others[0].node = group.primary.replace(group.others[0].node).expect("it had one");
+    });
+    herd.tell_map();
+    let (to, epoch) = (herd.primary(b"n"), herd.map.epoch);
+    let again = herd.begin_as(to, b"n", &add, (1 << 40, epoch));
+    herd.settle();
+    let told = herd.told(again).expect("it has ended");
+    assert_eq!(told.map_err(|error| error.kind).err(), Some(ErrorKind::OutcomeUnknown));
+    herd.check_equal();
+}
+
 /// A loop looks at the last of the maps that came meanwhile, and the store has obeyed them all.
 #[test]
 fn a_group_that_was_shared_by_a_map_that_no_loop_saw_is_served() {
