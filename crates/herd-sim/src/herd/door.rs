@@ -312,7 +312,8 @@ fn http_answer(ask: &Ask, input: &[u8]) -> Answered {
         }
     }
     let Some(body) = input.get(at..at + if status == 204 { 0 } else { length }) else { return Ok(None) };
-    let is_open = ["\"timeout\"", "\"outcome_unknown\""].iter().any(|kind| text(body).contains(kind));
+    let is_open =
+        ["\"timeout\"", "\"outcome_unknown\"", "\"outcome_lost\""].iter().any(|kind| text(body).contains(kind));
     let answer = match (ask, status) {
         (Ask::Get, 200) => Answer::Value(Some(body.to_vec())),
         (Ask::Get, 404) => Answer::Value(None),
