@@ -68,7 +68,14 @@ pub(crate) enum Command {
     Nodes(ShowArgs),
     /// Show the state of the herd
     #[command(
-        after_help = "Examples:\n  herd status\n  herd status --json --node one:7700\n  herd status --wait > /dev/null"
+        after_help = "--wait returns when all nodes of the herd serve, but for those that drain, each replica group takes \
+writes, and each has all its copies, or one at each node where there are fewer nodes than copies. It waits for a node \
+that is down until that is started again or `herd detach` takes it out; `timeout 5m herd status --wait` ends it then.
+
+Examples:
+  herd status
+  herd status --json --node one:7700
+  herd status --wait > /dev/null"
     )]
     Status(StatusArgs),
     /// Show the replica groups: who leads, who has copies, what stops writes
@@ -105,7 +112,7 @@ Examples:
         after_help = "Each node sums up what it holds, beside its other work. Slots whose copies differ are asked for \
 again, up to three times, as writes may be under way; then they are named with their objects.
 
-Exit status: 0 all copies are the same, 1 some differ, 3 a node could not be asked.
+Exit status: 0 all copies are the same; 1 some differ; 3 a node of the herd is down, or could not be asked.
 
 Examples:
   herd fsck
@@ -602,7 +609,7 @@ Examples:
 whose nodes are gone; without --accept-data-loss it says what would be lost. Who gave up what, and when, is told by \
 `herd status` from then on.
 
-Exit status: 0 done, or there is no such group; 3 nothing was done, as something would be lost.
+Exit status: 0 done, or no group waits; 1 there is no such group; 3 nothing was done, as something would be lost.
 
 Examples:
   herd group recover
@@ -744,7 +751,8 @@ pub(crate) struct DetachArgs {
 
 #[derive(ClapArgs)]
 pub(crate) struct StatusArgs {
-    /// Wait, however long it takes, until each replica group takes writes and has all its copies
+    /// Wait, however long it takes, until each node that does not drain serves, and each replica group takes writes and
+    /// has all its copies
     #[arg(long)]
     pub(crate) wait: bool,
     #[command(flatten)]

@@ -36,7 +36,10 @@ pub(crate) fn run(args: &DrainArgs) -> Outcome {
     let groups = node["groups"].as_u64().unwrap_or(0);
     if groups > 0 {
         let bytes = node["bytes"].as_u64().map_or_else(String::new, |bytes| format!(", {}", size::show(bytes)));
-        out::tell(format!("herd: drain: {name} gives away {groups} groups{bytes}; Ctrl-C leaves it at that work"));
+        out::tell(format!(
+            "herd: drain: {name} gives away {groups} groups{bytes}; Ctrl-C ends only this command: `herd drain {name} \
+             --cancel` calls it off"
+        ));
     }
     let status = wait(args, groups)?;
     if node_of(&status, name).is_none() {

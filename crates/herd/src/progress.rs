@@ -80,26 +80,39 @@ impl Progress {
 }
 
 /// How many of some things are done, while stderr is a terminal.
-pub(crate) struct Steps(ProgressBar);
+pub(crate) struct Steps {
+    bar: ProgressBar,
+    what: &'static str,
+}
 
 impl Steps {
     /// Of things that are called so.
     pub(crate) fn new(what: &'static str) -> Self {
         let style = ProgressStyle::with_template("{bar:30} {pos} of {len} {msg}").expect("the template is valid");
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(5)).with_style(style);
-        Self(bar.with_message(what))
+        Self { bar: bar.with_message(what), what }
     }
 
     /// So many of them are done.
     pub(crate) fn at(&self, done: u64, all: u64) {
-        self.0.set_length(all);
-        self.0.set_position(done);
+        self.bar.set_length(all);
+        self.bar.set_position(done);
+    }
+
+    /// What else there is to say of what is not done.
+    pub(crate) fn waits(&self, why: &str) {
+        self.bar.set_message(format!("{}; {why}", self.what));
+    }
+
+    /// One line on stderr, above them.
+    pub(crate) fn tell(&self, line: &str) {
+        self.bar.suspend(|| out::tell(line));
     }
 }
 
 impl Drop for Steps {
     fn drop(&mut self) {
-        self.0.finish_and_clear();
+        self.bar.finish_and_clear();
     }
 }
 

@@ -21,6 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const AGAIN: Duration = Duration::from_millis(200);
 /// How long no node may answer meanwhile.
 const SILENT: Duration = Duration::from_secs(10);
+/// How long it may wait for the same before it is said what for.
+const STUCK: Duration = Duration::from_secs(30);
 /// What each node tells of itself that is shown beside its name.
 const OWN: [&str; 9] =
     ["objects", "bytes", "memory_used_bytes", "memory_bytes", "connections", "uptime_s", "build", "epoch", "term"];
@@ -79,10 +81,10 @@ pub(crate) fn node_of(status: &Value, name: &str) -> Option<Value> {
     status["nodes"].as_array()?.iter().find(|node| node["name"] == name).cloned()
 }
 
-/// Waits until each group takes writes and has all its copies; what the herd says of itself then.
+/// Waits until nothing of [`missing`] is left; what the herd says of itself then.
 fn whole(herd: &HerdArgs) -> Result<Value, Failure> {
     let steps = Steps::new("groups have all their copies");
-    let mut heard = Instant::now();
+    let (mut heard, mut changed, mut told, mut last) = (Instant::now(), Instant::now(), false, Vec::new());
     loop {
         let status = match gather(herd) {
             Ok(status) => status,
@@ -94,25 +96,77 @@ fn whole(herd: &HerdArgs) -> Result<Value, Failure> {
             Err(error) => return Err(error),
         };
         heard = Instant::now();
-        let groups = status["group_list"].as_array().map_or(&[][..], Vec::as_slice);
-        let nodes = status["nodes"].as_array().map_or(&[][..], Vec::as_slice);
-        // Who is gone and keeps nothing is asked for no copy.
-        let counts = |node: &&Value| node["state"] == "serving" || node["groups"].as_u64() > Some(0);
-        let count = nodes.iter().filter(counts).count() as u64;
-        let done = groups.iter().filter(|group| is_whole(group, count)).count() as u64;
-        let epochs: BTreeSet<u64> = nodes.iter().filter_map(|node| node["epoch"].as_u64()).collect();
-        if done == groups.len() as u64 && epochs.len() <= 1 {
+        let left = missing(&status);
+        if left.is_empty() {
             return Ok(status);
         }
-        steps.at(done, groups.len() as u64);
+        let (done, all) = whole_groups(&status);
+        steps.at(done, all);
+        steps.waits(&left.join("; "));
+        if left != last {
+            (last, changed, told) = (left, Instant::now(), false);
+        } else if changed.elapsed() > STUCK && !told {
+            told = true;
+            let (what, next) = (last.join("; "), if is_any_away(&status) { AWAY } else { "the logs tell why" });
+            steps.tell(&format!("herd: status: it waits, for {} s already: {what}: {next}", STUCK.as_secs()));
+        }
         std::thread::sleep(AGAIN);
     }
 }
 
-/// Whether a group takes writes and has all its copies, as far as there are so many nodes.
-fn is_whole(group: &Value, nodes: u64) -> bool {
-    let number = |field: &str| group[field].as_u64().unwrap_or(0);
-    group["stops"].is_null() && number("has") >= number("copies").min(nodes)
+/// What to do about a node that is not there.
+const AWAY: &str = "start a node that has ended from its directory, or `herd detach --now` it if it is gone for good";
+
+/// Of what [`gather`] told: why the herd is not whole yet. Each node that does not drain must serve, each group take
+/// writes and have all its copies, and all must go by one map. Empty: it is whole.
+fn missing(status: &Value) -> Vec<String> {
+    let mut all: Vec<String> = away(status).map(|node| format!("{} {}", word(node, "name"), how_away(node))).collect();
+    let ((done, groups), stopped) = (whole_groups(status), status["groups_stopped"].as_u64().unwrap_or(0));
+    if stopped > 0 {
+        all.push(format!("{stopped} of {} groups take no writes", status["groups"]));
+    }
+    let short = (groups - done).saturating_sub(stopped);
+    if short > 0 {
+        all.push(format!("{short} of {groups} groups have fewer copies than they should"));
+    }
+    let nodes = status["nodes"].as_array().into_iter().flatten();
+    let epochs: BTreeSet<u64> = nodes.filter_map(|node| node["epoch"].as_u64()).collect();
+    if epochs.len() > 1 {
+        all.push("not all nodes have the latest map".into());
+    }
+    all
+}
+
+/// The nodes of the herd that should serve and do not: one that drains is on its way out.
+fn away(status: &Value) -> impl Iterator<Item = &Value> {
+    let nodes = status["nodes"].as_array().into_iter().flatten();
+    nodes.filter(|node| node["state"] != "serving" && node["state"] != "draining")
+}
+
+fn is_any_away(status: &Value) -> bool {
+    away(status).next().is_some()
+}
+
+/// What is said of such a node.
+fn how_away(node: &Value) -> String {
+    match node["state"].as_str() {
+        Some("unreachable") => "can't be reached".into(),
+        Some(state) => format!("is {}", out::shown(state.as_bytes())),
+        None => "does not serve".into(),
+    }
+}
+
+/// How many groups take writes and have all their copies, as far as there are so many nodes that do not drain; and how
+/// many groups there are.
+fn whole_groups(status: &Value) -> (u64, u64) {
+    let groups = status["group_list"].as_array().map_or(&[][..], Vec::as_slice);
+    let nodes = status["nodes"].as_array().into_iter().flatten();
+    let nodes = nodes.filter(|node| node["state"] != "draining").count() as u64;
+    let is_whole = |group: &&Value| {
+        let number = |field: &str| group[field].as_u64().unwrap_or(0);
+        group["stops"].is_null() && number("has") >= number("copies").min(nodes)
+    };
+    (groups.iter().filter(is_whole).count() as u64, groups.len() as u64)
 }
 
 /// Of what [`gather`] told: the names of the nodes that were silent.
@@ -169,13 +223,24 @@ fn nodes_text(nodes: &Value) -> String {
         text += &line([
             &word(node, "name"),
             &word(node, "addr"),
-            &word(node, "state"),
+            &state(node),
             &number("epoch"),
             &number("objects"),
             &memory(node),
         ]);
     }
     text
+}
+
+/// How a node is: one that drains, and has given all away, has drained.
+fn state(node: &Value) -> String {
+    if is_drained(node) { "drained".into() } else { word(node, "state") }
+}
+
+/// Whether a node drains, and keeps nothing any more: it may be ended.
+fn is_drained(node: &Value) -> bool {
+    let is_none = |field: &str| node[field] == 0;
+    node["state"] == "draining" && is_none("groups") && is_none("waiting_groups")
 }
 
 fn memory(of: &Value) -> String {
@@ -227,12 +292,14 @@ fn herd_lines(status: &Value, nodes: &[Value]) -> Vec<(&'static str, String)> {
         nodes.iter().partition(|node| node["state"] == "serving" || drains(node));
     let named = |nodes: Vec<&Value>| nodes.into_iter().map(|node| word(node, "name")).collect::<Vec<_>>().join(", ");
     let all = format!("{} of {} serving", there.len(), nodes.len());
-    let draining: Vec<&Value> = there.into_iter().filter(drains).collect();
-    let draining = match draining.len() {
+    let (drained, draining): (Vec<&Value>, Vec<&Value>) =
+        there.into_iter().filter(drains).partition(|node| is_drained(node));
+    let said = |nodes: Vec<&Value>, one: &str, several: &str| match nodes.len() {
         0 => String::new(),
-        1 => format!(", {} drains", named(draining)),
-        _ => format!(", {} drain", named(draining)),
+        1 => format!(", {} {one}", named(nodes)),
+        _ => format!(", {} {several}", named(nodes)),
     };
+    let draining = said(draining, "drains", "drain") + &said(drained, "is drained", "are drained");
     let away = if away.is_empty() { draining } else { format!(", not {}{draining}", named(away)) };
     let held = if status["held"] == true { "holds objects" } else { "holds no object yet" };
     let map = format!("epoch {}, revision {}, {held}", status["epoch"], status["revision"]);
@@ -330,5 +397,49 @@ mod tests {
         for part in ["1 of 2 serving, not b", "8, 4 of them stopped: b can't be reached", "01234567 ("] {
             assert!(text.contains(part), "{part}: {text}");
         }
+    }
+
+    fn node(name: &str, state: &str, groups: u64) -> Value {
+        json!({"name": name, "state": state, "groups": groups, "waiting_groups": 0, "answers": true, "epoch": 4})
+    }
+
+    #[test]
+    fn a_herd_is_whole_where_all_nodes_serve_and_all_copies_are_there() {
+        let group = |has: u64, stops: Option<&str>| json!({"copies": 3, "has": has, "stops": stops});
+        let of = |nodes: &[Value], groups: &[Value]| {
+            let stopped = groups.iter().filter(|group| !group["stops"].is_null()).count();
+            let status = json!({"nodes": nodes, "groups": groups.len(), "groups_stopped": stopped,
+                "group_list": groups});
+            missing(&status).join("; ")
+        };
+        let [a, b, c] = ["a", "b", "c"].map(|name| node(name, "serving", 2));
+        let three = [a.clone(), b.clone(), c];
+        assert_eq!(of(&three, &[group(3, None), group(3, None)]), "");
+        assert_eq!(of(&three, &[group(3, None), group(2, None)]), "1 of 2 groups have fewer copies than they should");
+        // A node that is down is missed, also where its groups have others by now.
+        for (state, told) in [("down", "c is down"), ("unreachable", "c can't be reached"), ("stopping", "c is stopping")]
+        {
+            let nodes = [a.clone(), b.clone(), node("c", state, 0)];
+            assert_eq!(of(&nodes, &[group(3, None)]), told);
+            let short = format!("{told}; 1 of 1 groups have fewer copies than they should");
+            assert_eq!(of(&nodes, &[group(2, None)]), short);
+            assert_eq!(of(&nodes, &[group(1, Some("c is gone"))]), format!("{told}; 1 of 1 groups take no writes"));
+        }
+        // One that drains is not, and no copy is asked of it.
+        assert_eq!(of(&[a.clone(), b.clone(), node("c", "draining", 0)], &[group(2, None)]), "");
+        assert_eq!(of(&[a.clone(), b.clone()], &[group(2, None)]), "", "there are no more nodes than that");
+        let mut late = b;
+        late["epoch"] = 3.into();
+        assert_eq!(of(&[a, late], &[group(2, None)]), "not all nodes have the latest map");
+        assert_eq!(missing(&json!({"nodes": [{"name": "a", "id": 1, "state": "serving"}], "groups": 1})), [""; 0]);
+    }
+
+    #[test]
+    fn a_node_that_has_given_all_away_is_drained() {
+        let nodes = [node("a", "serving", 3), node("b", "draining", 0), node("c", "draining", 2)];
+        let shown = nodes_text(&json!(nodes));
+        let states: Vec<&str> = shown.lines().skip(1).filter_map(|line| line.split_whitespace().nth(2)).collect();
+        assert_eq!(states, ["serving", "drained", "draining"]);
+        assert_eq!(herd_lines(&json!({}), &nodes)[0].1, "3 of 3 serving, c drains, b is drained");
     }
 }
