@@ -238,7 +238,7 @@ fn state(node: &Value) -> String {
 }
 
 /// Whether a node drains, and keeps nothing any more: it may be ended.
-fn is_drained(node: &Value) -> bool {
+pub(crate) fn is_drained(node: &Value) -> bool {
     let is_none = |field: &str| node[field] == 0;
     node["state"] == "draining" && is_none("groups") && is_none("waiting_groups")
 }
@@ -417,7 +417,8 @@ mod tests {
         assert_eq!(of(&three, &[group(3, None), group(3, None)]), "");
         assert_eq!(of(&three, &[group(3, None), group(2, None)]), "1 of 2 groups have fewer copies than they should");
         // A node that is down is missed, also where its groups have others by now.
-        for (state, told) in [("down", "c is down"), ("unreachable", "c can't be reached"), ("stopping", "c is stopping")]
+        for (state, told) in
+            [("down", "c is down"), ("unreachable", "c can't be reached"), ("stopping", "c is stopping")]
         {
             let nodes = [a.clone(), b.clone(), node("c", state, 0)];
             assert_eq!(of(&nodes, &[group(3, None)]), told);

@@ -9,7 +9,7 @@ use crate::args::ShowArgs;
 use crate::exit::{Failure, Outcome, REFUSED};
 use crate::objects::client;
 use crate::out;
-use crate::view::losses;
+use crate::view::{is_drained, losses};
 use ask::{Groups, Sum, Sums};
 use herd_client::Config;
 use herd_client::blocking::Client;
@@ -37,10 +37,17 @@ const ENDS_EACH_MS: u64 = 1_000;
 /// A slot: its spread group and its number.
 type Slot = (u64, u64);
 
+/// Why a node is not asked that is in no group.
+const DOWN: &str = "it is down";
+
 /// A node that is asked.
 struct Node {
     id: u64,
     name: String,
+    /// The map calls it down.
+    is_down: bool,
+    /// It has drained, and nothing is missed without it.
+    is_drained: bool,
     /// An error: why it can't be asked.
     client: Result<Client, String>,
 }
@@ -58,6 +65,8 @@ struct Herd {
     nodes: Vec<Node>,
     /// How many groups there are.
     groups_all: u64,
+    /// How many of them have so many members, as far as they are listed.
+    sizes: BTreeMap<usize, u64>,
     /// Those whose slots have objects.
     groups: Groups,
     /// What groups lost, a line for each time.
@@ -104,6 +113,16 @@ pub(crate) fn run(args: &ShowArgs) -> Outcome {
     Err(Failure::new(REFUSED, "fsck: the nodes do not go by the same map, or it changes all the time: try again"))
 }
 
+/// How many groups have so many members. A node without a map has one, and is its member.
+fn sizes(status: &Value, groups_all: u64) -> BTreeMap<usize, u64> {
+    let Some(groups) = status["group_list"].as_array() else { return BTreeMap::from([(1, groups_all)]) };
+    let mut sizes = BTreeMap::new();
+    for group in groups {
+        *sizes.entry(group["members"].as_array().map_or(0, Vec::len)).or_default() += 1;
+    }
+    sizes
+}
+
 impl Herd {
     fn of(status: &Value, asked: &Client, patience: Duration) -> Self {
         let list = |field: &str| status[field].as_array().cloned().unwrap_or_default();
@@ -111,22 +130,25 @@ impl Herd {
         let node = |node: &Value| {
             let name = out::shown(node["name"].as_str().unwrap_or("?").as_bytes()).into_owned();
             let config = Config { timeout: patience, ..Config::default() };
+            let is_down = node["state"] == "down";
             let client = match node["addr"].as_str() {
                 _ if all.len() == 1 => Ok(asked.clone()),
+                // One that is in groups may keep what fewer others have than a write needs.
+                _ if is_down && node["groups"].as_u64().unwrap_or(0) == 0 => Err(DOWN.to_owned()),
                 Some(addr) => Client::new(addr, config).map_err(|error| error.to_string()),
                 None => Err("the map has no address of it".to_owned()),
             };
-            Node { id: node["id"].as_u64().unwrap_or(0), name, client }
+            Node { id: node["id"].as_u64().unwrap_or(0), name, is_down, is_drained: is_drained(node), client }
         };
-        // A node that the map calls down may keep what fewer others have than a write needs.
-        let keeps = |node: &&Value| node["state"] != "down" || node["groups"].as_u64().unwrap_or(0) > 0;
-        let nodes = all.iter().filter(keeps).map(node).collect();
+        let nodes = all.iter().map(node).collect();
         let losses = losses(status).collect();
         let number = |field: &str| status[field].as_u64().unwrap_or(0);
+        let groups_all = number("groups").max(1);
         Self {
             epoch: number("epoch"),
             nodes,
-            groups_all: number("groups").max(1),
+            groups_all,
+            sizes: sizes(status, groups_all),
             groups: Groups::new(),
             losses,
             stopped: number("groups_stopped"),
@@ -149,18 +171,21 @@ impl Herd {
             asking.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err("it failed".into()))).collect()
         });
         let mut all = Vec::new();
-        for (node, told) in self.nodes.iter_mut().zip(told) {
+        for (mut node, told) in std::mem::take(&mut self.nodes).into_iter().zip(told) {
             match told {
                 Ok(told) => {
                     let (sums, groups) = told?;
                     self.groups.extend(groups);
                     all.push(sums);
                 }
+                // It may have been ended.
+                Err(_) if node.is_drained => continue,
                 Err(why) => {
                     node.client = Err(why);
                     all.push(Sums::new());
                 }
             }
+            self.nodes.push(node);
         }
         Some(all)
     }

@@ -1,7 +1,7 @@
 //! What is told of the comparison.
 
 use super::ask::Sums;
-use super::{Different, Found, Herd};
+use super::{DOWN, Different, Found, Herd};
 use crate::exit::{Failure, NOT_SO, Outcome, REFUSED};
 use crate::out;
 use serde_json::{Value, json};
@@ -29,6 +29,7 @@ pub(super) fn tell(herd: &Herd, sums: &[Sums], found: &Found, as_json: bool) -> 
             Err(Failure::new(REFUSED, "fsck: no node was asked: by the herd's map none of them is there"))
         }
         [] => Ok(()),
+        [(name, DOWN)] => Err(Failure::new(REFUSED, format!("fsck: node {name} is down, and could not be asked"))),
         [(name, _)] => Err(Failure::new(REFUSED, format!("fsck: node {name} could not be asked"))),
         _ => Err(Failure::new(REFUSED, format!("fsck: {} nodes could not be asked", silent.len()))),
     }
@@ -37,7 +38,8 @@ pub(super) fn tell(herd: &Herd, sums: &[Sums], found: &Found, as_json: bool) -> 
 fn text(herd: &Herd, objects: u64, silent: &[(&str, &str)], found: &Found) -> String {
     let mut text = String::new();
     let mut line = |line: std::fmt::Arguments<'_>| writeln!(text, "{line}").expect("a string takes all");
-    for (name, why) in silent {
+    // Of one that is down the last line tells.
+    for (name, why) in silent.iter().filter(|(_, why)| *why != DOWN) {
         line(format_args!("node {name} could not be asked: {why}"));
     }
     for different in &found.slots {
@@ -69,7 +71,11 @@ fn text(herd: &Herd, objects: u64, silent: &[(&str, &str)], found: &Found) -> St
     herd.losses.iter().for_each(|loss| line(format_args!("{loss}")));
     let (answered, all) = (herd.nodes.len() - silent.len(), herd.nodes.len());
     let (of, held) = (counted(all as u64, "node"), if objects == 1 { "copy" } else { "copies" });
-    line(format_args!("{answered} of {of} asked, {objects} {held} of objects, {}", copies(herd)));
+    let down = down(herd);
+    line(format_args!("{answered} of {of} asked{down}, {objects} {held} of objects, {}", copies(herd)));
+    if found.slots.is_empty() && answered > 0 && !silent.is_empty() {
+        line(format_args!("as far as nodes could be asked, all copies are the same"));
+    }
     if found.slots.is_empty() && silent.is_empty() {
         let alone = herd.groups.values().all(|group| group.members.len() <= 1);
         let what = if alone { "each object has one copy, where it belongs" } else { "all copies are the same" };
@@ -90,12 +96,29 @@ fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// How many copies the groups have.
+/// Which nodes were not asked as they are down.
+fn down(herd: &Herd) -> String {
+    let down = herd.nodes.iter().filter(|node| node.is_down && node.client.is_err());
+    let names: Vec<&str> = down.map(|node| &*node.name).collect();
+    match names[..] {
+        [] => String::new(),
+        [name] => format!(", {name} is down"),
+        _ => format!(", {} are down", names.join(" and ")),
+    }
+}
+
+/// How many groups there are, and of how many nodes.
 fn copies(herd: &Herd) -> String {
-    let counts = || herd.groups.values().map(|group| group.members.len());
-    let (least, most) = (counts().min().unwrap_or(1), counts().max().unwrap_or(1));
-    let copies = if least == most { least.to_string() } else { format!("{least} to {most}") };
-    format!("{} of {copies}", counted(herd.groups_all, "group"))
+    let all = counted(herd.groups_all, "group");
+    let (least, most) = (herd.sizes.keys().next().unwrap_or(&1), herd.sizes.keys().last().unwrap_or(&1));
+    if herd.sizes.values().sum::<u64>() < herd.groups_all {
+        return format!("{all} of {least} to {most}");
+    }
+    let mut sizes = herd.sizes.iter().rev();
+    let first = sizes
+        .next()
+        .map_or_else(|| format!("{all} of 1"), |(size, count)| format!("{} of {size}", counted(*count, "group")));
+    sizes.fold(first, |told, (size, count)| format!("{told} and {count} of {size}"))
 }
 
 fn name<'h>(herd: &'h Herd, different: &Different, at: usize) -> &'h str {

@@ -32,6 +32,10 @@ fn a_herd_that_is_whole_is_clean_and_a_node_that_is_gone_is_told() {
         assert!(told["nodes"].as_array().is_some_and(|nodes| nodes.len() == 3), "{told}");
     }
     assert!(nodes[2].ok(&["fsck"]).contains("clean: "));
+    // Groups that are empty are counted as what they are.
+    nodes[0].ok(&["collection", "create", "one", "--replicas", "1"]);
+    let told = nodes[2].ok(&["fsck"]);
+    assert!(told.contains(" copies of objects, 24 groups of 3 and 24 of 1\n"), "{told}");
     let [first, second, third] = nodes;
     let nodes = format!("{},{}", first.addr, second.addr);
     let asked = || {
@@ -41,10 +45,16 @@ fn a_herd_that_is_whole_is_clean_and_a_node_that_is_gone_is_told() {
     third.signal("-STOP");
     let (code, told) = asked();
     assert!(code == Some(3) && told.contains("node n3 could not be asked"), "{told}");
-    // What has ended has no copies.
+    // What has ended has no copies, and is of the herd all the same.
     drop(third);
-    let is_clean = || matches!(asked(), (Some(0), told) if told.contains("2 of 2 nodes asked"));
-    assert!(within(Duration::from_secs(10), is_clean), "{:?}", asked());
+    let is_told = || matches!(asked(), (Some(3), told) if told.contains("2 of 3 nodes asked, n3 is down, "));
+    assert!(within(Duration::from_secs(10), is_told), "{:?}", asked());
+    let (_, told) = asked();
+    assert!(told.contains("as far as nodes could be asked, all copies are the same") && !told.contains("clean"));
+    // One that was taken out is not.
+    first.ok(&["detach", "--now", "n3", "--yes"]);
+    let (code, told) = asked();
+    assert!(code == Some(0) && told.contains("2 of 2 nodes asked, "), "{told}");
 }
 
 #[test]
