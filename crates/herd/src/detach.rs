@@ -21,6 +21,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const AGAIN: Duration = Duration::from_millis(200);
 /// How long a node that was told to end may take, and how long all may be over that was granted to a silent one.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How long the node that was asked may take to hear that the herd goes on without the other.
+const HEARD: Duration = Duration::from_secs(2);
 /// How much is told of who asks, characters.
 const WHO_MAX: usize = 60;
 
@@ -57,6 +59,7 @@ pub(crate) fn detach(args: &DetachArgs) -> Outcome {
     }
     let is_there = addr.is_none() || wait_for_end(args, &node)?;
     let groups = if is_there { ask(args, &give_up(Some(name), args.yes))? } else { 0 };
+    wait_for_map(args);
     out::tell(format!("herd: detach: {name} is no longer in the herd, {}", lost_groups(groups)));
     Ok(())
 }
@@ -150,6 +153,19 @@ fn wait_for_end(args: &DetachArgs, node: &Value) -> Result<bool, Failure> {
         }
     }
     Err(Failure::new(REFUSED, format!("detach: {name} was told to end, and has not: end it, then detach it")))
+}
+
+/// Until the node that is asked has the map without that node, so that who asks it next is not told of it. It is out
+/// of the herd in any case.
+fn wait_for_map(args: &DetachArgs) {
+    let since = Instant::now();
+    let is_known = || {
+        let status = client(&args.herd).and_then(|client| Ok(client.status()?));
+        status.is_ok_and(|status| node_of(&status, &args.detached).is_some())
+    };
+    while since.elapsed() < HEARD && is_known() {
+        std::thread::sleep(AGAIN / 4);
+    }
 }
 
 /// Asks for it until the herd is sure that the node answers for nothing any more.

@@ -2,9 +2,10 @@
 
 use crate::herds::{json, three_that_keep};
 use crate::moving::{End, write_and_read};
-use crate::node::{Node, within};
+use crate::node::{Node, herd, within};
 use crate::silence::put;
 use std::path::Path;
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -58,6 +59,50 @@ fn restart(nodes: &mut [(Node, TempDir)], number: usize, round: u64) -> Duration
         }
         took
     })
+}
+
+/// `herd status --wait`, which asks that node.
+fn waiting(node: &Node) -> Child {
+    let mut command = herd();
+    command.args(["status", "--wait"]).env("HERD_NODE", &node.addr);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("herd runs")
+}
+
+/// Whether it has ended, and how well.
+fn ended(child: &mut Child) -> Option<bool> {
+    child.try_wait().expect("it is ours").map(|status| status.success())
+}
+
+/// Of two copies one is at another node after 10 s: the herd is not whole for that.
+#[test]
+fn the_herd_is_waited_for_until_a_node_that_is_down_is_back_or_taken_out() {
+    let mut nodes = three_that_keep(2, &ARGS, &[]);
+    assert!((0..24).all(|number| put(&nodes[0].0, &format!("k{number}"), "v")));
+    nodes[0].0.ok(&["status", "--wait"]);
+    let addr = nodes[2].0.addr.clone();
+    nodes[2].0.signal("-TERM");
+    assert_eq!(nodes[2].0.wait(), Some(0));
+    let mut waits = waiting(&nodes[0].0);
+    let has_copies = || {
+        let groups = json(&nodes[1].0, &["group", "ls", "--json"]);
+        groups.as_array().expect("groups").iter().all(|group| group["has"] == 2)
+    };
+    assert!(within(PATIENCE, has_copies));
+    std::thread::sleep(Duration::from_millis(1_500));
+    assert_eq!(ended(&mut waits), None, "n3 is down");
+    nodes[2].0 = again(2, &addr, nodes[2].1.path(), &nodes[1].0);
+    assert!(within(PATIENCE, || ended(&mut waits) == Some(true)));
+    let text = nodes[0].0.ok(&["status"]);
+    assert!(text.contains("3 of 3 serving"), "{text}");
+
+    nodes[2].0.signal("-KILL");
+    nodes[2].0.wait();
+    let mut waits = waiting(&nodes[0].0);
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(ended(&mut waits), None, "n3 is gone");
+    nodes[0].0.ok(&["detach", "--now", "n3", "--yes"]);
+    assert!(!nodes[0].0.ok(&["nodes"]).contains("n3"), "who was asked knows of it at once");
+    assert!(within(PATIENCE, || ended(&mut waits) == Some(true)));
 }
 
 #[test]

@@ -99,6 +99,7 @@ fn groups_that_wait_for_a_dead_node_begin_anew_where_that_was_said() {
     assert!(within(PATIENCE, || is_down(first, "n3")));
     let (code, listed, text) = said(first, &["detach", "--now", "n3", "--yes"]);
     assert!(code == 0 && !knows(first, "n3"), "{listed} {text}");
+    assert_eq!(said(first, &["group", "recover", "0/999"]).0, 1, "there is no such group");
 }
 
 /// It can't be told to end, and would serve those who reach it: that is said. When it hears of the herd again it ends.
