@@ -2,8 +2,8 @@
 
 use crate::exit::{Failure, USAGE};
 use crate::values::{
-    Control, Suggested, address, content_type, control, copies, count, lease, listen, node, node_name, number, port,
-    range, size, some_size, span, token, wait,
+    Control, ControlWords, Suggested, address, content_type, copies, count, lease, listen, memory, node, node_name,
+    number, port, range, some_size, span, token, wait,
 };
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
@@ -41,8 +41,6 @@ pub(crate) enum Command {
     Up(UpArgs),
     /// End the herd that `up` started
     Down(DownArgs),
-    #[command(hide = true)]
-    Keep(KeepArgs),
     /// Store an object
     Put(PutArgs),
     /// Print or save an object
@@ -210,10 +208,11 @@ pub(crate) struct NodeArgs {
     pub(crate) data: Option<PathBuf>,
     /// Where the herd's map is kept, told to its first node: 'embedded', in that node's directory, or an etcd, which
     /// outlives any machine: etcd://HOST:PORT[,HOST:PORT..][/NAME]
-    #[arg(long, value_name = "WHERE", default_value = "embedded", value_parser = control)]
+    #[arg(long, value_name = "WHERE", default_value = "embedded", value_parser = ControlWords)]
+    #[arg(hide_possible_values = true)]
     pub(crate) control: Control,
     /// Memory for objects, overhead included [default: half of the machine's or cgroup's]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
     pub(crate) memory: Option<u64>,
     /// Event loops [default: one a core]
     #[arg(long, value_name = "N", value_parser = count::<1024>)]
@@ -260,7 +259,7 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "PORT", default_value = "7700", value_parser = port)]
     pub(crate) port: u16,
     /// Memory for objects, of all nodes together [default: half of the machine's or cgroup's]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
     pub(crate) memory: Option<u64>,
 }
 
@@ -272,8 +271,8 @@ pub(crate) struct DownArgs {
     pub(crate) data: Option<PathBuf>,
 }
 
-/// Of the process that `up` leaves behind.
-#[derive(ClapArgs)]
+/// Of the process that `up` leaves behind: nobody else gives this command, and no help tells of it.
+#[derive(Parser)]
 pub(crate) struct KeepArgs {
     #[arg(long)]
     pub(crate) dir: PathBuf,
@@ -697,7 +696,7 @@ pub(crate) struct MoveArgs {
 #[derive(ClapArgs)]
 pub(crate) struct MigrateArgs {
     /// 'embedded', or etcd://HOST:PORT[,HOST:PORT..][/NAME]
-    #[arg(value_name = "TARGET", value_parser = control)]
+    #[arg(value_name = "TARGET", value_parser = ControlWords, hide_possible_values = true)]
     pub(crate) target: Control,
     /// Name of the node that is to have it, of 'embedded' [default: the warden's]
     #[arg(long, value_name = "NODE")]
@@ -770,6 +769,22 @@ pub(crate) struct TopArgs {
     #[command(flatten)]
     pub(crate) herd: HerdArgs,
 }
+
+/// Commands that other programs have: what does that here.
+pub(crate) const ELSEWHERE: [(&str, &str); 8] = [
+    ("remove", "a node leaves by `herd drain` or `herd detach`, an object is removed by `herd rm`"),
+    ("leave", LEAVES),
+    ("stop", ENDS),
+    ("restart", AGAIN),
+    ("upgrade", AGAIN),
+    ("add", "a node is added by `herd node --join HOST:PORT`, an object by `herd put`"),
+    ("join", "a node is added by `herd node --join HOST:PORT`"),
+    ("start", "a node is started by `herd node`, a herd on this machine by `herd up`"),
+];
+const LEAVES: &str = "a node leaves by `herd drain`, or by `herd detach` if it is gone";
+const ENDS: &str = "a node is ended by SIGTERM (kill PID), a herd of `herd up` by `herd down`";
+const AGAIN: &str = "nodes are ended (kill PID) and started again one after the other, with `herd status --wait` in \
+                     between: see docs/guide/herd.md";
 
 /// The words of the command line. Options of every command may also stand before its name: they are moved behind it.
 pub(crate) fn words() -> Vec<OsString> {

@@ -26,11 +26,11 @@ mod view;
 #[cfg(target_os = "linux")]
 mod witness;
 
-use args::{Args, CollectionCommand, Command, ControlCommand, GroupCommand};
+use args::{Args, CollectionCommand, Command, ControlCommand, GroupCommand, KeepArgs};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 use exit::{Failure, Outcome};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -52,16 +52,32 @@ fn main() -> ExitCode {
         return failure.report();
     }
     let literals = args::literals(&words);
-    let verb = words.get(1).cloned().unwrap_or_default();
-    match Args::try_parse_from(words).map_err(|error| usage(error, &verb)).and_then(|args| run(args.command, literals))
-    {
+    let done = match words.get(1).and_then(|verb| verb.to_str()) {
+        Some(up::KEEPER) => keep(&words[1..]),
+        _ => Args::try_parse_from(&words)
+            .map_err(|error| usage(error, &words))
+            .and_then(|args| run(args.command, literals)),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
 }
 
+/// As the process that `herd up` leaves behind.
+fn keep(words: &[OsString]) -> Outcome {
+    exit::begin("up");
+    let options = KeepArgs::try_parse_from(words).map_err(|error| usage(error, words))?;
+    up::keep(&options)
+}
+
 /// Prints the help or version that was asked for, or what is wrong with the command line.
-fn usage(mut error: clap::Error, verb: &OsStr) -> Failure {
+fn usage(mut error: clap::Error, words: &[OsString]) -> Failure {
+    let verb = words.get(1).map_or_else(|| OsStr::new(""), OsString::as_os_str);
+    if let Some(tip) = tip(&error, verb, words) {
+        error.remove(ContextKind::SuggestedSubcommand);
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
     // That an option could be meant as a value is seldom so, and noise elsewhere. Words of `exec` and `lock` may be.
     let takes_words = verb == "exec" || verb == "lock";
     if error.kind() == ErrorKind::UnknownArgument
@@ -79,11 +95,31 @@ fn usage(mut error: clap::Error, verb: &OsStr) -> Failure {
     }
 }
 
+/// What to give in place of a command that other programs have, or of one that lacks a word.
+fn tip(error: &clap::Error, verb: &OsStr, words: &[OsString]) -> Option<String> {
+    let is_verb =
+        |kind| error.get(kind).is_some_and(|word| *word == ContextValue::String(verb.to_string_lossy().into()));
+    match error.kind() {
+        ErrorKind::InvalidSubcommand if is_verb(ContextKind::InvalidSubcommand) => {
+            let mut tips = args::ELSEWHERE.iter();
+            tips.find(|(word, _)| verb == *word).map(|(_, tip)| (*tip).to_owned())
+        }
+        ErrorKind::MissingRequiredArgument if verb == "detach" => {
+            // Whether that is all that is missing.
+            let with_now = [&words[..2], &["--now".into()], &words[2..]].concat();
+            let Command::Detach(options) = Args::try_parse_from(with_now).ok()?.command else { return None };
+            let name = out::shown(options.detached.as_bytes()).into_owned();
+            Some(format!("`--now` says that nothing is moved away first; `herd drain {name}` moves it"))
+        }
+        _ => None,
+    }
+}
+
 /// The command's words, as errors speak of it.
 fn name(command: &Command) -> &'static str {
     match command {
         Command::Node(_) => "node",
-        Command::Up(_) | Command::Keep(_) => "up",
+        Command::Up(_) => "up",
         Command::Down(_) => "down",
         Command::Put(_) => "put",
         Command::Get(_) => "get",
@@ -127,7 +163,6 @@ fn run(command: Command, literals: usize) -> Outcome {
         Command::Node(options) => node::run(&options),
         Command::Up(options) => up::up(&options),
         Command::Down(options) => up::down(&options),
-        Command::Keep(options) => up::keep(&options),
         Command::Put(options) => objects::put(&options),
         Command::Get(options) => objects::get(&options),
         Command::Rm(options) => objects::remove(&options),

@@ -11,6 +11,7 @@ use herd_core::wire::Secret;
 use herd_node::{Config, Entry, Node, StartError, StartWitness, control};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -27,6 +28,7 @@ pub(crate) fn run(args: &NodeArgs) -> Outcome {
     check_replicas("node", args.replicas)?;
     check_replicas_of_join(args)?;
     check_control_of_join(args)?;
+    check_data(args.data.as_deref())?;
     let config = config(args)?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
@@ -217,6 +219,12 @@ pub(crate) fn check_replicas(command: &str, asked: Option<u8>) -> Outcome {
     let Some(copies) = asked.filter(|copies| *copies > COPIES_BUILT) else { return Ok(()) };
     let text = format!("'{command} --replicas {copies}' is not in this version, which keeps up to {COPIES_BUILT}");
     Err(Failure::new(USAGE, text))
+}
+
+/// An error if what is to be a directory is something else.
+pub(crate) fn check_data(data: Option<&Path>) -> Outcome {
+    let Some(path) = data.filter(|path| path.exists() && !path.is_dir()) else { return Ok(()) };
+    Err(Failure::new(USAGE, format!("{} is a file, not a directory: give another --data", path.display())))
 }
 
 /// An error if a node that joins is told how many copies to keep: its herd knows.

@@ -19,6 +19,15 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     herd_core::size::parse(text).ok_or_else(|| "write a size as 512, 64k, 10m or 2g".into())
 }
 
+/// Memory of nodes, in bytes. A small number without a unit is none.
+pub(crate) fn memory(text: &str) -> Result<u64, String> {
+    const SO_FEW: u64 = 100_000;
+    match text.parse::<u64>() {
+        Ok(bytes) if (1..SO_FEW).contains(&bytes) => Err(format!("{bytes} is bytes: did you mean {bytes}m?")),
+        _ => size(text),
+    }
+}
+
 /// Bytes, one at least.
 pub(crate) fn some_size(text: &str) -> Result<u64, String> {
     size(text).ok().filter(|size| *size > 0).ok_or_else(|| "write a size above 0 as 512, 64k, 10m or 2g".into())
@@ -136,11 +145,51 @@ pub(crate) enum Control {
 }
 
 /// `embedded`, or the address of an etcd.
-pub(crate) fn control(text: &str) -> Result<Control, String> {
+fn control(text: &str) -> Result<Control, String> {
     if text == "embedded" {
         return Ok(Control::Embedded);
     }
-    etcd::Address::parse(text).map(Control::Etcd).map_err(|why| format!("write 'embedded', or an etcd: {why}"))
+    etcd::Address::parse(text).map(Control::Etcd).map_err(|why| no_control(text, &why))
+}
+
+/// What is wrong with what was meant as `embedded`, or as an etcd.
+fn no_control(text: &str, why: &str) -> String {
+    const SCHEME: &str = "etcd://";
+    const PORT: u16 = 2379;
+    let is_right = |address: &str| etcd::Address::parse(address).is_ok();
+    let with_port = |host: &str| match host.rsplit_once(':') {
+        Some((_, port)) if !port.ends_with(']') => host.to_owned(),
+        _ => format!("{host}:{PORT}"),
+    };
+    let with_scheme = format!("{SCHEME}{text}");
+    match text.split_once("://") {
+        Some(("etcd", rest)) => {
+            let (hosts, name) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            let hosts: Vec<String> = hosts.split(',').map(with_port).collect();
+            let filled = format!("{SCHEME}{}{name}", hosts.join(","));
+            if is_right(&filled) { format!("the port is missing: {filled}") } else { why.to_owned() }
+        }
+        Some((scheme, _)) => format!("an etcd is written etcd://HOST:PORT, not {scheme}://"),
+        None if is_right(&with_scheme) => format!("an etcd is written {with_scheme}"),
+        None if text.to_ascii_lowercase().starts_with("emb") => "did you mean 'embedded'?".into(),
+        None => format!("write 'embedded', or an etcd: {why}"),
+    }
+}
+
+/// Reads it so on the command line, where shell completion offers the one word there is.
+#[derive(Clone)]
+pub(crate) struct ControlWords;
+
+impl TypedValueParser for ControlWords {
+    type Value = Control;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<Control, clap::Error> {
+        control.parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(std::iter::once(PossibleValue::new("embedded"))))
+    }
 }
 
 /// The name of a node, which may be what that of a collection may be.
@@ -151,7 +200,10 @@ pub(crate) fn node_name(text: &str) -> Result<String, String> {
 
 /// Where to listen: `ADDR:PORT`, `localhost:PORT`, `:PORT` for all addresses.
 pub(crate) fn listen(text: &str) -> Result<SocketAddr, String> {
-    let bad = || "write an address as 127.0.0.1:7700".to_string();
+    let bad = || match text.parse::<u16>() {
+        Ok(port) => format!("write an address as 127.0.0.1:{port}, or :{port} for all addresses of this machine"),
+        Err(_) => "write an address as 127.0.0.1:7700".to_string(),
+    };
     if let Ok(addr) = text.parse() {
         return Ok(addr);
     }
@@ -299,6 +351,33 @@ mod tests {
         assert!(listen("localhost:7700").is_ok_and(|addr| addr.ip().is_loopback()));
         for text in ["", "7700", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000"] {
             assert!(listen(text).is_err(), "{text}");
+        }
+        let told = listen("22100").expect_err("a port alone");
+        assert_eq!(told, "write an address as 127.0.0.1:22100, or :22100 for all addresses of this machine");
+    }
+
+    #[test]
+    fn memory_without_a_unit_is_asked_about() {
+        assert_eq!(memory("300").expect_err("bytes"), "300 is bytes: did you mean 300m?");
+        assert_eq!((memory("300m"), memory("67108864")), (Ok(300 << 20), Ok(64 << 20)));
+        assert!(memory("lots").expect_err("no size").contains("write a size"));
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_place_of_a_map_is_said() {
+        assert!(matches!(control("embedded"), Ok(Control::Embedded)));
+        assert!(matches!(control("etcd://a:1,b:2/name"), Ok(Control::Etcd(_))));
+        for (text, told) in [
+            ("embeded", "did you mean 'embedded'?"),
+            ("http://127.0.0.1:2379", "an etcd is written etcd://HOST:PORT, not http://"),
+            ("etcd://127.0.0.1", "the port is missing: etcd://127.0.0.1:2379"),
+            ("etcd://a,b:1,[::1]/x", "the port is missing: etcd://a:2379,b:1,[::1]:2379/x"),
+            ("127.0.0.1:2379", "an etcd is written etcd://127.0.0.1:2379"),
+            ("etcd://", "write etcd://HOST:PORT[,HOST:PORT..][/NAME]"),
+            ("etcd://a:x", "write etcd://HOST:PORT[,HOST:PORT..][/NAME]"),
+            ("disk", "write 'embedded', or an etcd: write etcd://HOST:PORT[,HOST:PORT..][/NAME]"),
+        ] {
+            assert_eq!(control(text).expect_err(text), told, "{text}");
         }
     }
 }

@@ -8,10 +8,10 @@ pub(crate) use keep::{KEPT, run as keep};
 
 use crate::args::{DownArgs, UpArgs};
 use crate::exit::{Failure, NOT_SO, Outcome, REFUSED, USAGE};
-use crate::node::check_replicas;
+use crate::node::{check_data, check_replicas};
 use crate::{machine, out};
 use herd_core::size;
-use herd_node::control;
+use herd_node::control::{self, Home};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// The command that this program gives itself, as the keeper.
+pub(crate) const KEEPER: &str = "keep";
 /// What the keeper writes when all nodes serve.
 const STATE: &str = "up.json";
 /// Locked by the keeper.
@@ -35,6 +37,7 @@ const KILL_PATIENCE: Duration = Duration::from_millis(250);
 fn place(data: Option<&Path>) -> Result<PathBuf, Failure> {
     let dir = control::place(data, "up", |name| std::env::var_os(name));
     let dir = dir.ok_or_else(|| Failure::new(USAGE, "there is no state directory: name one with --data"))?;
+    check_data(Some(&dir))?;
     std::path::absolute(&dir).map_err(Failure::local(dir.display()))
 }
 
@@ -73,6 +76,10 @@ pub(crate) fn up(args: &UpArgs) -> Outcome {
         return Err(Failure::new(USAGE, text));
     }
     let dir = place(args.data.as_deref())?;
+    if Home::is_used(&dir) {
+        let text = "it holds the files of a node that was started by `herd node`: give another --data";
+        return Err(Failure::new(USAGE, format!("up: {}: {text}", dir.display())));
+    }
     fs::create_dir_all(&dir).map_err(Failure::local(dir.display()))?;
     let Some(free) = lock(&dir)? else {
         let (dir, ends) = (dir.display(), hint("down", args.data.as_deref()));
@@ -93,7 +100,7 @@ pub(crate) fn up(args: &UpArgs) -> Outcome {
         return Err(Failure::new(USAGE, format!("up: each of {} nodes: {error}", args.nodes)));
     }
     let mut keeper = Command::new(std::env::current_exe().map_err(Failure::local("this program"))?);
-    keeper.args(["keep", "--nodes", &args.nodes.to_string(), "--port", &args.port.to_string()]);
+    keeper.args([KEEPER, "--nodes", &args.nodes.to_string(), "--port", &args.port.to_string()]);
     keeper.args(["--memory", &memory.to_string(), "--dir"]).arg(&dir);
     if let Some(copies) = args.replicas {
         keeper.args(["--replicas", &copies.to_string()]);

@@ -110,9 +110,15 @@ fn what_can_t_be_is_refused_with_what_to_do() {
     let dir = tempfile::tempdir().expect("a directory");
     let (code, told) = refused(dir.path(), &["--control", "etcd://127.0.0.1:1", "--join", "127.0.0.1:2"], &[]);
     assert!(code == Some(2) && told.contains("is not in this version: only the herd's first node"), "{told}");
-    for bad in ["redis://a:1", "etcd://", "etcd://a:1/b/c", "Embedded"] {
+    for (bad, why) in [
+        ("redis://a:1", "an etcd is written etcd://HOST:PORT, not redis://"),
+        ("etcd://", "write etcd://HOST:PORT"),
+        ("etcd://a:1/b/c", "NAME is 1 to"),
+        ("Embedded", "did you mean 'embedded'?"),
+        ("disk", "write 'embedded', or an etcd"),
+    ] {
         let (code, told) = refused(dir.path(), &["--control", bad], &[]);
-        assert!(code == Some(2) && told.contains("write 'embedded', or an etcd"), "{told}");
+        assert!(code == Some(2) && told.contains(why), "{told}");
     }
     let (code, told) = refused(dir.path(), &["--control", "etcd://127.0.0.1:1"], &[]);
     assert!(code == Some(3) && told.contains("etcd at 127.0.0.1:1: Connection refused: see that it runs"), "{told}");

@@ -1,6 +1,6 @@
 //! A herd in the background: it comes up, what dies comes back, and nothing of it is left when it is ended.
 
-use crate::node::{herd, text, within};
+use crate::node::{Node, herd, text, within};
 use serde_json::Value;
 use std::fs;
 use std::net::TcpListener;
@@ -70,6 +70,25 @@ fn more_memory_than_the_machine_has_is_refused_with_what_fits() {
     let most = told.split("that fits is --memory ").nth(1).and_then(|rest| rest.trim().strip_suffix('m'));
     assert!(most.and_then(|most| most.parse::<u64>().ok()).is_some_and(|most| most > 64), "{told}");
     assert!(fs::read_dir(state.path()).expect("there").next().is_none(), "nothing was begun");
+}
+
+#[test]
+fn the_directory_of_a_node_is_no_place_for_a_herd() {
+    let state = tempfile::tempdir().expect("a directory");
+    let dir = state.path().join("n1");
+    let data = dir.to_str().expect("text");
+    drop(Node::start(&["--memory", "64m", "--threads", "1", "--name", "n1", "--data", data]));
+    let names = || {
+        let entries = fs::read_dir(&dir).expect("there").map(|entry| entry.expect("read").file_name());
+        entries.collect::<std::collections::BTreeSet<_>>()
+    };
+    let before = names();
+    let output = run(state.path(), &["up", "--port", "0", "--memory", "192m", "--data", data]);
+    let told = text(&output.stderr);
+    assert!(output.status.code() == Some(2) && told.contains("holds the files of a node"), "{told}");
+    assert_eq!(names(), before, "nothing is left behind");
+    assert_eq!(run(state.path(), &["down", "--data", data]).status.code(), Some(1));
+    assert_eq!(names(), before);
 }
 
 #[test]

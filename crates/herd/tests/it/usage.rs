@@ -179,6 +179,56 @@ fn completion_offers_methods_and_classes() {
     let script = herd().args(["completion", "bash"]).output().expect("runs").stdout;
     let script = text(&script);
     assert!(script.contains("fetch-and-add") && script.contains("cache ram:1"), "{script}");
+    assert!(script.contains("\"embedded\"") && !script.contains("keep"), "{script}");
+}
+
+#[test]
+fn a_command_of_another_program_is_answered_with_what_does_that_here() {
+    let refused = |args: &[&str]| {
+        let output = herd().args(args).output().expect("runs");
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        text(&output.stderr)
+    };
+    for (word, tip) in [
+        ("remove", "`herd drain` or `herd detach`"),
+        ("leave", "`herd drain`"),
+        ("stop", "`herd down`"),
+        ("restart", "docs/guide/herd.md"),
+        ("upgrade", "docs/guide/herd.md"),
+        ("add", "`herd node --join HOST:PORT`"),
+        ("join", "`herd node --join HOST:PORT`"),
+        ("start", "`herd up`"),
+    ] {
+        let told = refused(&[word, "n4"]);
+        assert!(told.contains(tip) && !told.contains("similar"), "{word}: {told}");
+    }
+    assert!(refused(&["statsu"]).contains("'status'"));
+    let told = refused(&["detach", "n4", "--node", "127.0.0.1:1"]);
+    assert!(told.contains("`--now` says that nothing is moved away first; `herd drain n4` moves it"), "{told}");
+    assert!(refused(&["detach"]).contains("--now") && !refused(&["detach"]).contains("herd drain"));
+    for (args, told) in [
+        (&["node", "--listen", "22100"][..], ":22100 for all addresses of this machine"),
+        (&["node", "--memory", "300"], "300 is bytes: did you mean 300m?"),
+        (&["up", "--memory", "300"], "300 is bytes: did you mean 300m?"),
+        (&["control", "migrate", "embeded"], "did you mean 'embedded'?"),
+        (&["node", "--control", "http://127.0.0.1:2379"], "an etcd is written etcd://HOST:PORT, not http://"),
+        (&["control", "migrate", "etcd://127.0.0.1"], "the port is missing: etcd://127.0.0.1:2379"),
+    ] {
+        let text = refused(args);
+        assert!(text.contains(told), "{args:?}: {text}");
+    }
+}
+
+#[test]
+fn a_file_is_no_directory_of_a_node_or_a_herd() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let path = file.path().to_str().expect("text");
+    for args in [&["node", "--listen", "127.0.0.1:0"][..], &["up", "--port", "0"], &["down"]] {
+        let output = herd().args(args).args(["--data", path]).output().expect("runs");
+        let told = text(&output.stderr);
+        let is_told = told.contains(&format!("{path} is a file, not a directory"));
+        assert!(output.status.code() == Some(2) && is_told, "{args:?}: {told}");
+    }
 }
 
 /// A directory of ten files.
