@@ -66,9 +66,10 @@ pub(crate) enum Command {
     Nodes(ShowArgs),
     /// Show the state of the herd
     #[command(
-        after_help = "--wait returns when all nodes of the herd serve, but for those that drain, each replica group takes \
-writes, and each has all its copies, or one at each node where there are fewer nodes than copies. It waits for a node \
-that is down until that is started again or `herd detach` takes it out; `timeout 5m herd status --wait` ends it then.
+        after_help = "--wait returns when all nodes of the herd serve, but for those that drain, each replica group \
+takes writes, and each has all its copies, or one at each node where there are fewer nodes than copies. It waits for \
+a node that is down until that is started again or `herd detach` takes it out; `timeout 5m herd status --wait` ends \
+it then.
 
 Examples:
   herd status

@@ -86,6 +86,9 @@ fn a_node_comes_and_drains_and_no_client_notices() {
         first.ok(&["drain", "n4"]);
         let drained = about(second, "n4").expect("it is there still");
         assert_eq!((drained["groups"].as_u64(), drained["state"].as_str()), (Some(0), Some("draining")), "{drained}");
+        let text = first.ok(&["status"]);
+        assert!(text.contains("4 of 4 serving, n4 is drained\n") && text.contains(" drained "), "{text}");
+        first.ok(&["status", "--wait"]);
         drop(fourth);
         assert!(within(PATIENCE, || about(first, "n4").is_none()), "it is forgotten");
         // As many others as there are copies must stay: one may go, and a second may not.
