@@ -187,6 +187,13 @@ impl Grants {
         silent.iter().filter(|_| knows).filter(is_cold).copied().collect()
     }
 
+    /// Whether a node, in that life, may answer reads by what was granted to it here.
+    pub fn may_answer(&self, node: NodeId, incarnation: u64, now_ns: u64) -> bool {
+        let granted = |heard: &&Heard| heard.incarnation == incarnation && heard.granted_ns > 0;
+        let heard = self.heard.get(&node).filter(granted);
+        heard.is_some_and(|heard| now_ns < heard.granted_ns + LEASE_MS * MS)
+    }
+
     /// Whether a node, in that life, was heard within a few beats.
     pub fn is_heard(&self, node: NodeId, incarnation: u64, now_ns: u64) -> bool {
         let lives = |heard: &&Heard| heard.incarnation == incarnation && !self.over.contains(&(node, incarnation));

@@ -611,6 +611,10 @@ pub const JOIN_PATIENCE_MS: u64 = 10_000;
 /// How long one address of a join is dialed: two lost packets of a handshake, which come again after 1 and 3 s.
 pub const JOIN_DIAL_MS: u64 = 3_500;
 
+/// How long the nodes that a control store knows are asked which map they have, before its warden comes into office:
+/// some round trips. One that is dead, or paused, costs its first node's start so much.
+pub const AHEAD_MS: u64 = 500;
+
 /// How soon the addresses of a join are tried again.
 pub const JOIN_REDIAL_MS: u64 = 200;
 

@@ -71,6 +71,12 @@ fn moves(herd: &HerdArgs, ask: &ControlAsk) -> Outcome {
         out::tell(format!("herd: control: the control store is at {} already", place(&after)));
         return Ok(());
     }
+    if let ControlAsk::Move { node: Some(asked) } = ask
+        && after["node"] != asked.as_str()
+    {
+        let text = format!("the control store is at {}: another command moved it", place(&after));
+        return Err(Failure { code: REFUSED, text, fatal: false });
+    }
     out::tell(format!(
         "herd: control: moved from {} to {}: term {} follows {}",
         place(&before),

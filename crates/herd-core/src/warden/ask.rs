@@ -289,6 +289,13 @@ pub enum Refusal {
     NotMoved(String),
     /// The node of this name lives, or may.
     Lives(String),
+    /// Another process of the node that asks to be let in is heard still.
+    Runs {
+        /// The node.
+        name: String,
+        /// Where that process is.
+        address: String,
+    },
     /// What so many groups hold would be lost, and it was not said that it may be.
     WouldLose(usize),
     /// Of collections.
@@ -316,6 +323,10 @@ pub enum Refusal {
     Unknown,
 }
 
+const NO_PLACE: &str =
+    "the herd's first node has no place for the control store: start that one with --data, then join";
+const NOT_EVICTING: &str = "the herd does not evict, and --evict says it does: leave --evict out, or begin a herd anew";
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -332,12 +343,8 @@ impl fmt::Display for Refusal {
                 let name = quote(name.as_bytes());
                 write!(f, "another node has the name '{name}': give this one another with --name, or its own --data")
             }
-            Refusal::NoPlace => f.write_str(
-                "the herd's first node has no place for the control store: start that one with --data, then join",
-            ),
-            Refusal::NotEvicting => f.write_str(
-                "the herd does not evict, and --evict says it does: leave --evict out, or begin a herd anew",
-            ),
+            Refusal::NoPlace => f.write_str(NO_PLACE),
+            Refusal::NotEvicting => f.write_str(NOT_EVICTING),
             Refusal::NoAddress => f.write_str("the node tells no address: give it one with --advertise"),
             Refusal::AddressTaken { address, name } => {
                 let (address, name) = (quote(address.as_bytes()), quote(name.as_bytes()));
@@ -358,6 +365,9 @@ impl fmt::Display for Refusal {
             Refusal::Lives(name) => {
                 let name = quote(name.as_bytes());
                 write!(f, "node '{name}' was heard a moment ago, and may answer for what it has: stop it, or wait 10 s")
+            }
+            Refusal::Runs { name, address } => {
+                write!(f, "a process of node '{}' runs at {address}: end that one first", quote(name.as_bytes()))
             }
             Refusal::WouldLose(groups) => {
                 let hold = if *groups == 1 { "1 group holds".into() } else { format!("{groups} groups hold") };
@@ -413,6 +423,7 @@ impl Refusal {
             | Refusal::Missing(_)
             | Refusal::Away(_)
             | Refusal::Lives(_)
+            | Refusal::Runs { .. }
             | Refusal::NotTold { .. } => false,
             Refusal::OtherHerd { .. }
             | Refusal::OldProtocol { .. }
@@ -459,7 +470,7 @@ impl From<Refusal> for Error {
                 ErrorKind::Unreachable
             }
             Refusal::NoNode(_) | Refusal::NoGroup(_) => ErrorKind::NotFound,
-            Refusal::Lives(_) => ErrorKind::Busy,
+            Refusal::Lives(_) | Refusal::Runs { .. } => ErrorKind::Busy,
             Refusal::WouldLose(_) => ErrorKind::NotAllowed,
             Refusal::NoNumber(_) | Refusal::TooManyNodes | Refusal::Map(_) => ErrorKind::Full,
             Refusal::OtherHerd { .. }

@@ -98,6 +98,13 @@ pub fn map_in(entries: &[Entry]) -> Option<(Arc<Map>, bool)> {
     Some((kept.state.map, kept.state.held))
 }
 
+/// The map that a control store has, and the node in it of that identity.
+pub fn map_of(entries: &[Entry], identity: Option<Identity>) -> Option<(Arc<Map>, Option<NodeId>)> {
+    let state = layout::load(entries).ok()??.state;
+    let own = state.members.iter().find(|(_, member)| Some(member.identity) == identity).map(|(id, _)| *id);
+    Some((state.map, own))
+}
+
 /// A request of the driver's, by its own number.
 pub type Ticket = u64;
 
@@ -177,8 +184,8 @@ pub struct Warden {
     /// The nodes that it hears.
     reach: Reach,
     care: Care,
-    /// The latest map epoch that a node told of.
-    told: u32,
+    /// The latest map that a node told of: epoch and revision.
+    told: (u32, u64),
     /// Writes begun so far.
     flights: u64,
     /// Somebody has died, or goes, and that was not looked at yet.
@@ -218,7 +225,7 @@ impl Warden {
             have: BTreeMap::new(),
             reach: Reach::default(),
             care: Care::default(),
-            told: 0,
+            told: (0, 0),
             flights: 0,
             is_urgent: false,
             retired: None,
@@ -543,14 +550,18 @@ impl Warden {
     /// In office, and what the store holds is this.
     fn know(&mut self, mut kept: Kept) {
         self.config.birth = None;
-        let (least, epoch) = (kept.state.protocol_min, kept.state.map.epoch);
-        if epoch < self.told {
+        let (least, has) = (kept.state.protocol_min, (kept.state.map.epoch, kept.state.map.revision));
+        if has < self.told {
             let told = self.told;
-            let text = format!(
-                "control store: it has epoch {epoch} of the map and nodes have epoch {told}: it is an old copy, put \
-                 back the latest one"
-            );
-            return self.give_way(&Refusal::Store(text));
+            let refusal = Refusal::Store(format!(
+                "control store: it has epoch {}, revision {} of the map, and nodes have epoch {}, revision {}: it is \
+                 an old copy, put back the latest one",
+                has.0, has.1, told.0, told.1
+            ));
+            if self.down.as_ref() != Some(&refusal) {
+                self.orders.push(Order::Tell(refusal.to_string()));
+            }
+            return self.give_way(&refusal);
         }
         if self.config.protocol < least {
             // The lease runs out, and a later program's turn comes.

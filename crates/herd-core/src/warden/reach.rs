@@ -17,6 +17,8 @@ pub(super) struct Reach {
     /// Those that may be taken out, and those that beat, in these lives.
     silent: Vec<(NodeId, u64)>,
     beating: Vec<(NodeId, u64)>,
+    /// Those that may answer reads by what was granted to them.
+    granted: Vec<(NodeId, u64)>,
     /// Of the silent ones those whose groups of class `cache` may be given to others.
     cold: Vec<(NodeId, u64)>,
     /// Those that are silent, in these lives, and since when without a pause.
@@ -83,12 +85,13 @@ impl Reach {
     /// What this comes to at a time.
     pub(super) fn at(&self, now_ms: u64) -> Heard<'_> {
         let (nodes, dead, leaving) = (&self.heard, &self.dead, &self.leaving);
-        let (silent, cold) = (&self.silent, &self.cold);
+        let (silent, granted, cold) = (&self.silent, &self.granted, &self.cold);
         Heard {
             nodes,
             dead,
             leaving,
             silent,
+            granted,
             cold,
             now_ms,
             sure: self.sure_ms.is_some_and(|sure_ms| sure_ms <= now_ms),
@@ -152,6 +155,7 @@ pub(super) struct Heard<'a> {
     dead: &'a BTreeMap<NodeId, Dead>,
     leaving: &'a BTreeMap<NodeId, (u64, u64)>,
     silent: &'a [(NodeId, u64)],
+    granted: &'a [(NodeId, u64)],
     cold: &'a [(NodeId, u64)],
     now_ms: u64,
     /// The others are gone; else they may be but late.
@@ -167,6 +171,13 @@ impl Heard<'_> {
     pub(super) fn hears(&self, node: NodeId) -> bool {
         let leaves = self.leaving.get(&node).is_some_and(|(_, until_ms)| self.now_ms < *until_ms);
         self.nodes.contains(&node) && !self.dead.contains_key(&node) && !leaves
+    }
+
+    /// Whether the process of a node that the map has may answer reads.
+    pub(super) fn runs(&self, node: &Node) -> bool {
+        let leaves = self.leaving.get(&node.id).is_some_and(|(life, _)| *life == node.incarnation);
+        let is_dead = self.dead.contains_key(&node.id) || node.state == NodeState::Dead;
+        self.granted.contains(&(node.id, node.incarnation)) && !is_dead && !leaves
     }
 
     /// Whether a node answers for nothing any more: its process has ended, or all is over that was granted to it, also
@@ -226,6 +237,12 @@ impl Warden {
         let since = silent.iter().map(|life| (*life, since.get(life).copied().unwrap_or(self.now_ms)));
         self.reach.silent_since = since.collect();
         (self.reach.silent, self.reach.beating) = (silent, beating);
+    }
+
+    /// Of the nodes of the map, in their lives, those that may answer reads by what was granted to them: told with each
+    /// of [`Warden::beats`].
+    pub fn granted(&mut self, granted: Vec<(NodeId, u64)>) {
+        self.reach.granted = granted;
     }
 
     /// Of those that may be taken out, the ones whose groups of class `cache` may be given to others

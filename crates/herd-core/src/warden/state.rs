@@ -134,6 +134,10 @@ impl State {
         if let Some(node) = known.filter(|node| self.members[&node.id].process == join.process) {
             return Ok(self.joined(node.id, node.incarnation));
         }
+        if let Some(node) = known.filter(|node| rules.heard.runs(node)) {
+            let address = node.addresses.first().cloned().unwrap_or_default();
+            return Err(Refusal::Runs { name: node.name.clone(), address });
+        }
         let (id, next_node) = match known {
             Some(node) => (node.id, self.next_node),
             None => {
@@ -141,9 +145,11 @@ impl State {
                 (NodeId(id), self.next_node.checked_add(1).ok_or(Refusal::NoNumber("nodes"))?)
             }
         };
-        let lives = known.map_or(0, |node| node.incarnation);
-        let lives = if has(Bug::OldLife) && lives > 0 { lives - 1 } else { lives };
-        let incarnation = lives.checked_add(1).ok_or(Refusal::NoNumber("lives of this node"))?;
+        let incarnation = match known {
+            Some(node) if has(Bug::OldLife) => node.incarnation,
+            Some(node) => node.incarnation.checked_add(step(join)).ok_or(Refusal::NoNumber("lives of this node"))?,
+            None => 1,
+        };
         let drains = known.is_some_and(|node| node.state == NodeState::Draining);
         let node = node(join, id, incarnation);
         let mut held = self.held;
@@ -315,6 +321,13 @@ impl State {
         }
         address::check(&self.map, join, own)
     }
+}
+
+/// By how much the number of a node's next life is above that of the last one: by chance, so that a warden which goes
+/// by an old copy of the control store gives no number that was given since.
+fn step(join: &Join) -> u64 {
+    let drawn = u128::from_le_bytes(join.process);
+    1 + (((drawn ^ drawn >> 64) >> 8) & 0xFF_FFFF) as u64
 }
 
 fn node(join: &Join, id: NodeId, incarnation: u64) -> Node {

@@ -33,9 +33,9 @@ impl Warden {
     /// office is forgotten.
     #[must_use]
     pub fn have(&mut self, node: NodeId, incarnation: u64, epoch: u32, revision: u64) -> Vec<Order> {
-        let known = self.map().and_then(|map| map.node(node).map(|node| (node.incarnation, map.epoch)));
+        let known = self.map().and_then(|map| map.node(node).map(|node| (node.incarnation, (map.epoch, map.revision))));
         let Some((lives, latest)) = known.filter(|(lives, _)| *lives <= incarnation) else { return Vec::new() };
-        self.told = self.told.max(epoch);
+        self.told = self.told.max((epoch, revision));
         let news = (incarnation, epoch, revision);
         if lives == incarnation && self.have.get(&node).is_none_or(|known| *known < news) {
             self.have.insert(node, news);
@@ -45,7 +45,7 @@ impl Warden {
                 || self.map().is_some_and(|map| map.has_sealed(node));
             self.hurry();
         }
-        if epoch > latest && matches!(self.phase, Phase::Idle) {
+        if (epoch, revision) > latest && matches!(self.phase, Phase::Idle) {
             self.kept = None;
             self.seek();
         }

@@ -14,14 +14,15 @@ use super::embedded;
 use herd_core::control::file::{read, whole};
 use herd_core::control::{Control, Snapshot};
 use herd_core::limits::{CONTROL_FILE_MAX_BYTES, KNOWN_MAX_BYTES, NODE_RECORD_MAX_BYTES};
-use herd_core::place::HerdId;
+use herd_core::place::{HerdId, Map, NodeId};
 use herd_core::warden::moving::{Standing, standing};
-use herd_core::warden::{Hex, Identity, MoveId};
+use herd_core::warden::{Hex, Identity, MoveId, map_of};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -172,6 +173,15 @@ impl Home {
         let table =
             read(&bytes).map_err(|error| error.to_string()).and_then(|(table, _)| standing(&table.all().entries));
         table.map_err(|text| damaged(&self.path, &text))
+    }
+
+    /// The map in the control store here, and which node of it this is. Writes nothing; `None`: there is none, or it
+    /// can't be read.
+    pub fn map(&self) -> Option<(Arc<Map>, Option<NodeId>)> {
+        let bytes = read_up_to(&self.path.join(STORE), CONTROL_FILE_MAX_BYTES).ok()?;
+        let (table, _) = read(&bytes).ok()?;
+        let own = self.record().ok().flatten().map(|record| record.identity);
+        map_of(&table.all().entries, own)
     }
 
     /// Keeps a copy of a control store, for that move; those of other moves go. On the disk when this returns.

@@ -227,7 +227,7 @@ fn take(assembly: &mut Assembly, frame: &Frame<'_>) -> Result<bool, Tried> {
 }
 
 /// It has let the node in, or not, and says it in a way that can't be understood.
-fn strange(error: impl fmt::Display) -> Tried {
+pub(super) fn strange(error: impl fmt::Display) -> Tried {
     Tried::Final(JoinError::Broken(error.to_string()))
 }
 

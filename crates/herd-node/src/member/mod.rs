@@ -13,6 +13,7 @@
 //! A map is taken by the store first, and then by the links, which tell others that the node has it: so whoever hears
 //! that may rely on it.
 
+mod ahead;
 mod ask;
 mod errand;
 mod join;

@@ -1,5 +1,6 @@
 //! How a node comes into its herd: it begins one, goes on with the one in its directory, or joins one.
 
+use super::ahead::{self, Begins};
 use super::errand::{Queue, Runner};
 use super::join::{Entered, JoinError, enter as dial, others, patience};
 use super::leave::Leaving;
@@ -12,9 +13,10 @@ use crate::lease::Leases;
 use crate::link::{Hub, Membership};
 use crate::warden::{BeginError, Drawn, Errands, Newcomer, Options, Outlets, Running, begin};
 use herd_core::collection::Spec;
+use herd_core::error::quote;
 use herd_core::key::HashKey;
 use herd_core::place::{Life, Map, MapError, NodeId};
-use herd_core::warden::{Joined, MoveId, Refusal};
+use herd_core::warden::{Hex, Joined, MoveId, Refusal};
 use herd_core::wire::Secret;
 use std::fmt;
 use std::io;
@@ -135,7 +137,7 @@ pub(crate) struct Own<'a> {
 pub(crate) fn enter(entry: &Entry, me: &Own<'_>) -> Result<InHerd, StartError> {
     let options = options(entry, me);
     match way(entry, options.clone())? {
-        Way::Begin(begin) => match begins(entry, *begin, me) {
+        Way::Begin(begin) => match check(&begin, me).and_then(|()| begins(entry, *begin, me)) {
             // That etcd was found in its directory; the herd has gone on with another node's warden.
             Err(StartError::Begin(BeginError::Held(holder))) if entry.etcd.is_none() => {
                 joins(entry, &options, me, &beside(&holder, &entry.join), None)
@@ -151,6 +153,13 @@ pub(crate) fn enter(entry: &Entry, me: &Own<'_>) -> Result<InHerd, StartError> {
             joined => joined,
         },
     }
+}
+
+/// An error if the control store in its directory may not be gone on with.
+fn check(options: &Options, me: &Own<'_>) -> Result<(), StartError> {
+    let Some(place) = options.place.as_deref().filter(|_| options.etcd.is_none()) else { return Ok(()) };
+    let begins = Begins { name: &options.name, listens: me.listens, addresses: &options.addresses };
+    Ok(ahead::check(place, &begins)?)
 }
 
 /// Where a warden of that name is, and these other nodes.
@@ -201,6 +210,9 @@ fn joins(
     let (map, mailbox, leases) = (Arc::new(map), Arc::default(), Leases::of_machine());
     let (runner, home) = (Arc::default(), newcomer.into_home());
     let known = Known { joined: &joined, map: map.clone(), versions_ms: 0, mailbox, leases, runner, home };
+    let keeper = map.node(warden).map_or_else(|| warden.0.to_string(), |node| quote(node.name.as_bytes()));
+    let herd = String::from(Hex(joined.herd.0));
+    (entry.tell)(&format!("in herd {}, whose map node {keeper} keeps", &herd[..8]));
     let (member, founded) = known.member(entry, nonces.process, None, warden)?;
     Ok(InHerd { member, founded, map, held: false })
 }

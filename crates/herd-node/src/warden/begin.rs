@@ -105,6 +105,20 @@ pub enum BeginError {
     Warden(PathBuf),
     /// The directory has the control store of a herd in it, and the node was told that it is in etcd.
     Embedded(PathBuf),
+    /// The control store in the directory is an old copy.
+    OldCopy {
+        /// The directory.
+        path: PathBuf,
+        /// Where a node is that has a later map.
+        address: String,
+    },
+    /// A process of the node runs, from a copy of the directory.
+    Runs {
+        /// The directory.
+        path: PathBuf,
+        /// Where it is.
+        address: String,
+    },
     /// etcd can't be used.
     Etcd(ControlError),
     /// The herd in etcd has a warden, of this name.
@@ -142,6 +156,17 @@ impl fmt::Display for BeginError {
                 let todo = "leave --control out, or give the node another --data; `herd control migrate` moves it";
                 write!(f, "{}: the map of a herd is here, and not in etcd: {todo}", path.display())
             }
+            BeginError::OldCopy { path, address } => write!(
+                f,
+                "{}: the herd's map is here in an old copy, as the node at {address} has a later map: put back the \
+                 latest one",
+                path.display()
+            ),
+            BeginError::Runs { path, address } => write!(
+                f,
+                "{}: a process of this node runs at {address}, from a copy of this directory: end that one first",
+                path.display()
+            ),
             BeginError::Etcd(error) => error.fmt(f),
             BeginError::Held(name) => {
                 let address = name.split(' ').next().unwrap_or_default().escape_default();

@@ -237,9 +237,11 @@ impl Driver {
         let mut grants = self.outlets.leases.grants();
         let silent = grants.silent(&nodes, now_ns);
         let cold = grants.cold(&silent, now_ns);
+        let granted = nodes.iter().copied().filter(|(node, life)| grants.may_answer(*node, *life, now_ns)).collect();
         let beating = nodes.into_iter().filter(|(node, life)| grants.is_heard(*node, *life, now_ns)).collect();
         drop(grants);
         self.warden.beats(silent, beating);
+        self.warden.granted(granted);
         self.warden.cold(cold);
     }
 

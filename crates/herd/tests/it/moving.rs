@@ -191,7 +191,10 @@ fn what_only_a_dead_node_had_is_told_and_what_is_removed_holds_nothing_up() {
     let part = "n3 has ended, and 8 groups had their only copy there";
     assert!(code == Some(3) && text.contains(part), "{code:?} {text}");
     let status = first.ok(&["status"]);
-    assert!(status.contains("only n3 has its objects") && !status.contains("fewer than 1"), "{status}");
+    assert!(
+        status.contains("only n3 had its objects, and that process has ended") && !status.contains("fewer than 1"),
+        "{status}"
+    );
     let (code, text) = said(&["collection", "rm", "one"]);
     assert!(code == Some(0) || code == Some(4), "{text}");
     assert!(within(PATIENCE, || about(first, "n3").is_some_and(|node| node["waiting_groups"] == 0)));

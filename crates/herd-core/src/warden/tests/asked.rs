@@ -5,8 +5,10 @@ use crate::control::Control;
 use crate::error::ErrorKind;
 use crate::key::CollectionId;
 use crate::limits::{OFFICE_LEASE_MS, OFFICE_RENEW_MS, SLOTS, WARDEN_ASKS_MAX};
+use crate::place::Life;
 use crate::place::{GroupId, Grows, Kind, Standing};
 use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 
 fn spread(bench: &Bench) -> (u8, u8) {
     let map = bench.map();
@@ -124,6 +126,35 @@ fn a_herd_that_evicts_says_so_and_one_with_copies_keeps_them() {
     assert_eq!((spread(&bench), bench.map().shortfalls().len()), ((5, 3), 0));
     let never = Config { birth: Some(Birth { copies: Some(10), ..birth() }), ..config("a") };
     assert!(Bench::new(never).warden.map().is_none());
+}
+
+/// It may answer reads of what it has.
+#[test]
+fn a_second_process_of_a_node_is_not_let_in_while_the_first_one_may_answer() {
+    let mut bench = Bench::new(config("a"));
+    bench.join_all(1..=2);
+    let node = NodeId(NonZeroU32::new(2).expect("from 1"));
+    let runs = Refusal::Runs { name: "node-2".into(), address: "10.0.0.2:7700".into() };
+    assert!(!runs.is_final());
+    bench.warden.granted(vec![(node, 1)]);
+    assert_eq!(bench.refused(join(2, 2)), runs);
+    bench.warden.granted(Vec::new());
+    assert_eq!(bench.join(join(2, 2)).incarnation, 2);
+    bench.warden.granted(vec![(node, 2)]);
+    let life = Life { node, incarnation: 2 };
+    assert_eq!(bench.ask(Ask::Obituary(life)), Ok(Answer::Noted));
+    assert_eq!(bench.join(join(2, 3)).incarnation, 3, "its process has ended");
+}
+
+/// A warden that goes by an old copy of the store would let in with a number that is known.
+#[test]
+fn no_two_processes_of_a_node_have_the_number_of_one_life() {
+    let lives = [0x0123_4567_89ab_cdef_u128, 0x1123_4567_8fab_cdef].map(|process| {
+        let mut bench = Bench::new(config("a"));
+        bench.join(join(1, 1));
+        bench.join(Join { process: process.to_le_bytes(), ..join(1, 1) }).incarnation
+    });
+    assert!(lives[0] != lives[1] && lives.iter().all(|life| *life > 1), "{lives:?}");
 }
 
 #[test]

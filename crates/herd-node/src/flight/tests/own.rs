@@ -200,7 +200,7 @@ fn a_node_that_decides_alone_does_what_is_new_and_does_not_know_what_is_asked_ag
     // That holds when it is gone, too: no other node is worth asking.
     world.kill(2);
     world.pass(2 * LINK_SILENCE_MS);
-    let mut told = |world: &mut World, own: Own| {
+    let told = |world: &mut World, own: Own| {
         let said = asked(world, clients[0], &count(&key, own));
         world.pass(2 * FLIGHT_MS);
         said.or_else(|| asked(world, clients[0], b"")).expect("answered").0

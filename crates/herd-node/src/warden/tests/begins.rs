@@ -21,8 +21,11 @@ fn a_herd_begins_in_an_empty_place_and_goes_on_there() {
     let drawn = first.joined.clone();
     let mut since = (0..SLOTS).map(|slot| first.map.spread(0).expect("it is there").since(slot)).max();
     first.warden.stop().expect("a clean end");
-    for life in 2..4 {
+    let mut life = 1;
+    for _ in 2..4 {
         let (again, _) = herd(&place);
+        assert!(again.joined.incarnation > life);
+        life = again.joined.incarnation;
         assert_eq!(again.joined, Joined { incarnation: life, ..drawn.clone() });
         let spread = again.map.spread(0).expect("it is there");
         assert!((0..SLOTS).all(|slot| Some(spread.since(slot)) > since), "versions rise");
@@ -66,7 +69,8 @@ fn a_node_that_was_given_no_place_has_one_that_is_its_own_and_empty_until_a_seco
     begun.warden.stop().expect("a clean end");
     // What is there goes on, without being told.
     let again = begin(options(Some(&place), false), &Drawn::new().expect("chance"), watched.outlets()).expect("a herd");
-    assert_eq!((again.joined.hash_key, again.joined.herd, again.joined.incarnation), (key, herd, 2));
+    assert_eq!((again.joined.hash_key, again.joined.herd), (key, herd));
+    assert!(again.joined.incarnation > 1);
     assert_eq!(numbers(&again.map), [1, 2]);
     assert!(again.map.collection("c").is_some());
 }

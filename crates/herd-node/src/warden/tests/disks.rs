@@ -65,7 +65,8 @@ fn a_process_that_is_killed_in_the_middle_loses_no_answer() {
         child.wait().expect("it has ended");
         assert!(told.len() >= last, "{told:?}");
         let (again, _) = herd(&place);
-        assert_eq!((format!("{:?}", again.joined.herd.0), again.joined.incarnation), (begun, 2));
+        assert_eq!(format!("{:?}", again.joined.herd.0), begun);
+        assert!(again.joined.incarnation > 1);
         for (at, line) in told.iter().enumerate() {
             assert_eq!(*line, format!("{0} {0}", at + 2));
         }

@@ -39,7 +39,8 @@ fn a_herd_in_etcd_goes_on_from_its_first_node_and_from_any_other() {
     let since = Instant::now();
     let (again, _) = begun(&one, &url, "n1");
     assert!(since.elapsed() < Duration::from_secs(3), "{:?}", since.elapsed());
-    assert_eq!((again.joined.herd, again.joined.node.0.get(), again.joined.incarnation), (herd, 1, 2));
+    assert_eq!((again.joined.herd, again.joined.node.0.get()), (herd, 1));
+    assert!(again.joined.incarnation > 1);
     assert_eq!(numbers(&again.map), [1, 2]);
     again.warden.stop().expect("a clean end");
     // The machine of the first node is gone, and with it its directory.
