@@ -32,7 +32,7 @@ use crate::address::Address;
 use crate::connection::{Body, Patience};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Lane;
-use crate::limits::{COPIED_BODY_MAX_BYTES, GREETING_MS, MAP_WAIT_MS, STREAM_FRAME_BYTES};
+use crate::limits::{COPIED_BODY_MAX_BYTES, GREETING_MS, MAP_WAIT_MS, STREAM_FRAME_BYTES, TRIES_MAX};
 use crate::link::{Call, Link, Sink, Socket, Source, Step};
 use crate::reply::Reply;
 use crate::request::Request;
@@ -148,6 +148,8 @@ pub(crate) struct Exchange<'a, S> {
     to_owner: bool,
     /// This try's connection was idle before.
     was_idle: bool,
+    /// Nodes that took a connection and did not answer the hello in time.
+    ungreeted: u32,
     /// The id that its collection has by the map, 0 if none; `None`: it goes by no map.
     collection: Option<CollectionId>,
     /// The epoch of the map that this try goes by.
@@ -191,6 +193,7 @@ impl<'a, S: Socket> Exchange<'a, S> {
             asked: false,
             to_owner: false,
             was_idle: false,
+            ungreeted: 0,
             collection: None,
             epoch: 0,
             own: None,
@@ -376,7 +379,10 @@ impl<'a, S: Socket> Exchange<'a, S> {
             self.ask(now_ms, link);
         } else if self.request.takes_id() && !link.is_welcomed() {
             let left_ms = self.tries.deadline_ms().saturating_sub(now_ms);
-            let most_ms = if self.pool.nodes() > 1 { GREETING_MS.min(left_ms / 2) } else { left_ms };
+            let most_ms = match self.pool.nodes() > 1 {
+                true => (GREETING_MS << self.ungreeted.min(TRIES_MAX)).min(left_ms / 2),
+                false => left_ms,
+            };
             self.state = State::Greeting(link, now_ms.saturating_add(most_ms));
         } else {
             self.send_request(now_ms, link, was_idle);
@@ -398,6 +404,7 @@ impl<'a, S: Socket> Exchange<'a, S> {
             }
             Ok(_) => {
                 let State::Greeting(link, _) = self.leave() else { unreachable!("checked above") };
+                self.ungreeted += 1;
                 self.no_answer(now_ms, &link, false);
             }
             Err(error) => self.ungreeted(now_ms, error),

@@ -418,6 +418,10 @@ pub const KNOWN_MAX_BYTES: u64 = 4 << 20;
 /// that all nodes have heard of a flush, and some more.
 pub const MOVE_CALM_MS: u64 = WARDEN_GONE_MS + 1_000;
 
+/// How long such a store waits for a map that says who has died: where it takes none, as on a full disk, it goes
+/// without.
+pub const MOVE_UNBURIED_MS: u64 = 1_000;
+
 /// How long a node has to keep the copy of a control store: as long as a disk takes for some MiB when it is busy.
 pub const MOVE_PREPARE_MS: u64 = 3_000;
 

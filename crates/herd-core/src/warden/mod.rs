@@ -77,8 +77,8 @@ pub use order::{Call, Order, Reply};
 
 use crate::control::{ControlError, Entry, Office, Outcome, Range, Term, Txn};
 use crate::limits::{
-    CONTROL_MAX_BYTES, OFFICE_LEASE_MS, OFFICE_RENEW_MS, OFFICE_SURE_MS, WARDEN_ASKS_MAX, WARDEN_BATCH_MAX,
-    WARDEN_GONE_MS, WARDEN_PATIENCE_MS, WARDEN_SEEN_MS, WARDEN_UNHEARD_MS,
+    CONTROL_MAX_BYTES, MOVE_UNBURIED_MS, OFFICE_LEASE_MS, OFFICE_RENEW_MS, OFFICE_SURE_MS, WARDEN_ASKS_MAX,
+    WARDEN_BATCH_MAX, WARDEN_GONE_MS, WARDEN_PATIENCE_MS, WARDEN_SEEN_MS, WARDEN_UNHEARD_MS,
 };
 use crate::place::{HerdId, Map, NodeId};
 use flight::Flight;
@@ -190,6 +190,8 @@ pub struct Warden {
     flights: u64,
     /// Somebody has died, or goes, and that was not looked at yet.
     is_urgent: bool,
+    /// Since when somebody has died without a map that says so.
+    unburied_ms: Option<u64>,
     /// Why it will never be in office.
     retired: Option<Refusal>,
     /// Where its store went.
@@ -228,6 +230,7 @@ impl Warden {
             told: (0, 0),
             flights: 0,
             is_urgent: false,
+            unburied_ms: None,
             retired: None,
             moved: None,
             down: None,
@@ -310,12 +313,16 @@ impl Warden {
     }
 
     /// The call that marks the store as moved, while nothing is under way, in doubt or waited for, and everything that
-    /// is known of who has died is in the map; `None`: not now. Its answer goes to [`marked`](Self::marked).
+    /// is known of who has died is in the map, or has not come there for long; `None`: not now. Its answer goes to
+    /// [`marked`](Self::marked).
     pub fn marking(&self, mark: &Mark) -> Option<Txn> {
         let kept = self.kept.as_ref().filter(|_| matches!(self.phase, Phase::Idle) && self.flight.is_none())?;
         let waits = self.asks.len() + self.waiting() > 0;
         let is_told = !self.is_urgent && self.reach.unburied(&kept.state.map).is_empty();
-        (!waits && is_told).then(|| moving::marking(kept, self.term(), mark))
+        // It can't be written, it seems: the store's disk may be full, and that may be why it is to go. Who has died is
+        // found silent by the next warden.
+        let is_late = self.unburied_ms.is_some_and(|since_ms| self.now_ms >= since_ms + MOVE_UNBURIED_MS);
+        (!waits && (is_told || is_late)).then(|| moving::marking(kept, self.term(), mark))
     }
 
     /// What came of [`marking`](Self::marking): the store was moved, or something else. Where that is not known the

@@ -165,6 +165,8 @@ impl Warden {
             todo.silent.clear();
         } else {
             todo.dead = self.reach.unburied(map);
+            let since_ms = self.unburied_ms.unwrap_or(self.now_ms);
+            self.unburied_ms = (!todo.dead.is_empty()).then_some(since_ms);
             todo.leaving = self.reach.leaving(map, self.now_ms);
             todo.cold = self.reach.cold(map);
         }

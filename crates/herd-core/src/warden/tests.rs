@@ -65,6 +65,8 @@ struct Bench {
     told: Vec<String>,
     /// What the next calls come to, instead of what the store says; an error that is `Unknown` is told after the call.
     faults: Vec<ControlError>,
+    /// The store has no room for anything.
+    is_full: bool,
 }
 
 impl Bench {
@@ -82,7 +84,7 @@ impl Bench {
     fn idle(store: Table, config: Config) -> Self {
         let (answers, pushed, told, faults) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let warden = Warden::new(config);
-        Self { store, warden, now_ms: 0, tickets: 0, answers, pushed, told, faults }
+        Self { store, warden, now_ms: 0, tickets: 0, answers, pushed, told, faults, is_full: false }
     }
 
     /// Another process over the same store.
@@ -120,6 +122,9 @@ impl Bench {
                 Err(error)
             }
             Some(error) => Err(error),
+            None if self.is_full && matches!(call, Call::Txn(txn) if !txn.writes.is_empty()) => {
+                Err(ControlError::Full("no space left".into()))
+            }
             None => call.run(&mut self.store, self.now_ms),
         }
     }

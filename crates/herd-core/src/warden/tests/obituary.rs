@@ -2,7 +2,9 @@
 
 use super::tend::{all, held, led, state_of};
 use super::*;
-use crate::limits::{FORGET_DEAD_AFTER_MS, OFFICE_LEASE_MS, REPAIR_AFTER_MS, WARDEN_HEARS_MS, WARDEN_TICK_MS};
+use crate::limits::{
+    FORGET_DEAD_AFTER_MS, MOVE_UNBURIED_MS, OFFICE_LEASE_MS, REPAIR_AFTER_MS, WARDEN_HEARS_MS, WARDEN_TICK_MS,
+};
 use crate::place::{Life, NodeState, Standing};
 use crate::warden::{Mark, MoveId};
 
@@ -220,6 +222,31 @@ fn a_dead_node_that_drains_and_is_waited_for_keeps_no_store_from_moving() {
     };
     bench.tick(WARDEN_TICK_MS);
     assert!(bench.warden.marking(&mark).is_some());
+}
+
+/// To move it is what helps.
+#[test]
+fn a_store_that_takes_no_more_may_move_though_it_does_not_say_who_has_died() {
+    let mut bench = held();
+    bench.links(&[1, 2, 3]);
+    let mark = Mark {
+        id: MoveId([1; 16]),
+        herd: HERD,
+        term: bench.map().term,
+        node: "node-2".into(),
+        addresses: Vec::new(),
+        etcd: None,
+    };
+    bench.is_full = true;
+    dies(&mut bench, 3, 1);
+    assert!(bench.warden.marking(&mark).is_none(), "it may say so at once");
+    let mut ticks = 0;
+    while bench.warden.marking(&mark).is_none() {
+        bench.tick(WARDEN_TICK_MS);
+        ticks += 1;
+        assert!(ticks < 20, "it is not waited for for ever");
+    }
+    assert!(state_of(&bench, 3) != NodeState::Dead && ticks as u64 * WARDEN_TICK_MS >= MOVE_UNBURIED_MS - 200);
 }
 
 #[test]
