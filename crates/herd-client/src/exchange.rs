@@ -149,7 +149,7 @@ pub(crate) struct Exchange<'a, S> {
     /// This try's connection was idle before.
     was_idle: bool,
     /// Nodes that took a connection and did not answer the hello in time.
-    ungreeted: u32,
+    unwelcomed: u32,
     /// The id that its collection has by the map, 0 if none; `None`: it goes by no map.
     collection: Option<CollectionId>,
     /// The epoch of the map that this try goes by.
@@ -193,7 +193,7 @@ impl<'a, S: Socket> Exchange<'a, S> {
             asked: false,
             to_owner: false,
             was_idle: false,
-            ungreeted: 0,
+            unwelcomed: 0,
             collection: None,
             epoch: 0,
             own: None,
@@ -380,7 +380,7 @@ impl<'a, S: Socket> Exchange<'a, S> {
         } else if self.request.takes_id() && !link.is_welcomed() {
             let left_ms = self.tries.deadline_ms().saturating_sub(now_ms);
             let most_ms = match self.pool.nodes() > 1 {
-                true => (GREETING_MS << self.ungreeted.min(TRIES_MAX)).min(left_ms / 2),
+                true => (GREETING_MS << self.unwelcomed.min(TRIES_MAX)).min(left_ms / 2),
                 false => left_ms,
             };
             self.state = State::Greeting(link, now_ms.saturating_add(most_ms));
@@ -404,7 +404,7 @@ impl<'a, S: Socket> Exchange<'a, S> {
             }
             Ok(_) => {
                 let State::Greeting(link, _) = self.leave() else { unreachable!("checked above") };
-                self.ungreeted += 1;
+                self.unwelcomed += 1;
                 self.no_answer(now_ms, &link, false);
             }
             Err(error) => self.ungreeted(now_ms, error),

@@ -75,7 +75,7 @@ fn moves(herd: &HerdArgs, ask: &ControlAsk) -> Outcome {
         && after["node"] != asked.as_str()
     {
         let text = format!("the control store is at {}: another command moved it", place(&after));
-        return Err(Failure { code: REFUSED, text, fatal: false });
+        return Err(Failure::new(REFUSED, text));
     }
     out::tell(format!(
         "herd: control: moved from {} to {}: term {} follows {}",

@@ -121,6 +121,22 @@ fn a_node_that_hangs_leaves_time_for_the_next() {
     }
 }
 
+/// As nodes that are stopped do: the first one costs 0.6 s, the next one twice that.
+#[test]
+fn a_node_that_takes_the_connection_and_says_nothing_costs_a_change_less_than_a_second() {
+    let silent = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"));
+    let names = silent.each_ref().map(|silent| silent.local_addr().expect("bound").to_string());
+    let server = Server::start();
+    for (before, least_ms, most_ms) in [(&names[..1], 600, 1_000), (&names[..], 1_800, 2_300)] {
+        let nodes = format!("{},{}", before.join(","), server.name());
+        let client = Client::new(&nodes, Config::default()).expect("addresses");
+        let start = Instant::now();
+        client.put("x", b"1", &PutOptions::default()).expect("by the one that answers");
+        let took_ms = start.elapsed().as_millis();
+        assert!((least_ms..most_ms).contains(&took_ms), "{nodes}: {took_ms} ms");
+    }
+}
+
 #[test]
 fn nodes_are_found_by_name() {
     let server = Server::start();

@@ -289,7 +289,7 @@ pub enum Refusal {
     NotMoved(String),
     /// The node of this name lives, or may.
     Lives(String),
-    /// Another process of the node that asks to be let in is heard still.
+    /// Another process of the node that asks to be let in may answer for what it has.
     Runs {
         /// The node.
         name: String,
@@ -367,7 +367,8 @@ impl fmt::Display for Refusal {
                 write!(f, "node '{name}' was heard a moment ago, and may answer for what it has: stop it, or wait 10 s")
             }
             Refusal::Runs { name, address } => {
-                write!(f, "a process of node '{}' runs at {address}: end that one first", quote(name.as_bytes()))
+                let (name, address) = (quote(name.as_bytes()), quote(address.as_bytes()));
+                write!(f, "a process of node '{name}' runs at {address}: end that one first")
             }
             Refusal::WouldLose(groups) => {
                 let hold = if *groups == 1 { "1 group holds".into() } else { format!("{groups} groups hold") };

@@ -176,17 +176,20 @@ impl Heard<'_> {
     /// Whether the process of a node that the map has may answer reads.
     pub(super) fn runs(&self, node: &Node) -> bool {
         let leaves = self.leaving.get(&node.id).is_some_and(|(life, _)| *life == node.incarnation);
-        let is_dead = self.dead.contains_key(&node.id) || node.state == NodeState::Dead;
-        self.granted.contains(&(node.id, node.incarnation)) && !is_dead && !leaves
+        self.granted.contains(&(node.id, node.incarnation)) && !self.has_died(node) && !leaves
     }
 
     /// Whether a node answers for nothing any more: its process has ended, or all is over that was granted to it, also
     /// for what it has of class `cache`.
     pub(super) fn is_over(&self, map: &Map, node: &Node) -> bool {
         let silent = if map.has_caches(node.id) { self.cold } else { self.silent };
-        let is_dead = self.dead.get(&node.id).is_some_and(|dead| dead.incarnation == node.incarnation);
-        let is_dead = is_dead || node.state == NodeState::Dead;
-        is_dead || silent.contains(&(node.id, node.incarnation))
+        self.has_died(node) || silent.contains(&(node.id, node.incarnation))
+    }
+
+    /// Whether the process of a node that the map has is known to have ended.
+    fn has_died(&self, node: &Node) -> bool {
+        let is_told = self.dead.get(&node.id).is_some_and(|dead| dead.incarnation == node.incarnation);
+        is_told || node.state == NodeState::Dead
     }
 
     /// Those that are up and heard.

@@ -324,7 +324,8 @@ impl State {
 }
 
 /// By how much the number of a node's next life is above that of the last one: by chance, so that a warden which goes
-/// by an old copy of the control store gives no number that was given since.
+/// by an old copy of the control store gives no number that was given since. Processes of equal bytes, as tests name
+/// them, step by one.
 fn step(join: &Join) -> u64 {
     let drawn = u128::from_le_bytes(join.process);
     1 + (((drawn ^ drawn >> 64) >> 8) & 0xFF_FFFF) as u64

@@ -160,13 +160,14 @@ impl Warden {
         self.care.evening = (self.care.evening || todo.balance) && all_there && kept.state.held;
         todo.moves = (self.care.evening || map.is_moving()).then_some(self.care.evening);
         (todo.silent, todo.back) = self.reach.changed(map, self.now_ms);
+        let unburied = self.reach.unburied(map);
+        let since_ms = self.unburied_ms.unwrap_or(self.now_ms);
+        self.unburied_ms = (!unburied.is_empty()).then_some(since_ms);
         if !kept.state.held {
             // Groups are planned anew before the first object, and who is silent may live by an older plan.
             todo.silent.clear();
         } else {
-            todo.dead = self.reach.unburied(map);
-            let since_ms = self.unburied_ms.unwrap_or(self.now_ms);
-            self.unburied_ms = (!todo.dead.is_empty()).then_some(since_ms);
+            todo.dead = unburied;
             todo.leaving = self.reach.leaving(map, self.now_ms);
             todo.cold = self.reach.cold(map);
         }

@@ -356,6 +356,9 @@ impl replica::Copies<Key, Edit> for Copies<'_> {
     }
 
     fn sift(&mut self) {
+        if self.kept.answering.is_empty() {
+            return;
+        }
         let write = |(key, write): (Key, Pending)| (key.of.slot() as u16, write.version);
         let pending: BTreeSet<_> = self.pendings().into_iter().map(write).collect();
         let now_ms = self.cx.now_ms();

@@ -13,23 +13,21 @@ use herd_core::wire::{
 };
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Nodes that are asked at most.
 const ASKED_MAX: usize = 64;
 
-/// What a node is known by that begins with the store in its directory.
+/// Where a node is that begins with the store in its directory: what it listens at, and what others are told.
+#[derive(Clone, Copy)]
 pub(super) struct Begins<'a> {
-    pub(super) name: &'a str,
     pub(super) listens: &'a [SocketAddr],
     pub(super) addresses: &'a [String],
 }
 
 /// An error if it is an old copy, or if its node runs. What can't be read is told by what opens it.
-pub(super) fn check(place: &Path, me: &Begins<'_>) -> Result<(), BeginError> {
+pub(super) fn check(place: &Path, me: Begins<'_>) -> Result<(), BeginError> {
     if !Home::is_used(place) {
         return Ok(());
     }
@@ -39,34 +37,39 @@ pub(super) fn check(place: &Path, me: &Begins<'_>) -> Result<(), BeginError> {
     }
 }
 
-fn ask_all(place: &Path, map: &Arc<Map>, own: Option<NodeId>, me: &Begins<'_>) -> Result<(), BeginError> {
+fn ask_all(place: &Path, map: &Map, own: Option<NodeId>, me: Begins<'_>) -> Result<(), BeginError> {
     let until = Instant::now() + Duration::from_millis(AHEAD_MS);
-    let mark = MapMark::of(map, false);
-    let is_own = |node: &Node| own.map_or(node.name == me.name, |own| node.id == own);
-    let (told, tells) = channel();
-    for node in map.nodes.iter().take(ASKED_MAX) {
-        // Where its own node was it may be no more, and another process of it may be.
-        let Ok(addresses) = others(&node.addresses, me.listens, me.addresses, until) else { continue };
-        let (told, meant, is_own) = (told.clone(), Meant { herd: map.herd, node: node.id }, is_own(node));
-        let asks = move || {
-            let answer = addresses.iter().find_map(|at| Some((at, mark_at(at, meant, mark, until).ok()?)));
-            let (address, mark) = answer.unzip();
-            told.send((is_own, address.cloned().unwrap_or_default(), mark)).ok();
-        };
-        thread::Builder::new().name("ask".into()).spawn(asks).ok();
-    }
-    drop(told);
-    while let Ok((is_own, address, theirs)) = tells.recv_timeout(until.saturating_duration_since(Instant::now())) {
-        let path = || place.to_path_buf();
-        match theirs {
-            Some(_) if is_own => return Err(BeginError::Runs { path: path(), address }),
-            Some(theirs) if (theirs.epoch, theirs.revision) > (map.epoch, map.revision) => {
-                return Err(BeginError::OldCopy { path: path(), address });
-            }
-            _ => {}
+    let asks = |node| ask(node, map, me, until);
+    let told: Vec<(&Node, String, MapMark)> = thread::scope(|scope| {
+        let asking = map.nodes.iter().take(ASKED_MAX).map(|node| {
+            let thread = thread::Builder::new().name("ask".into());
+            thread.spawn_scoped(scope, move || asks(node)).map(|asked| (node, asked))
+        });
+        let asking: Vec<_> = asking.flatten().collect();
+        let heard = |asked: thread::ScopedJoinHandle<'_, _>| asked.join().ok().flatten();
+        asking.into_iter().filter_map(|(node, asked)| heard(asked).map(|(at, mark)| (node, at, mark))).collect()
+    });
+    let path = || place.to_path_buf();
+    for (node, address, theirs) in told {
+        if Some(node.id) == own {
+            return Err(BeginError::Runs { path: path(), address });
+        }
+        if (theirs.epoch, theirs.revision) > (map.epoch, map.revision) {
+            return Err(BeginError::OldCopy { path: path(), address });
         }
     }
     Ok(())
+}
+
+/// Where a node answers, other than here, and which map it has. Where the own node was before, another process of it
+/// may be.
+fn ask(node: &Node, map: &Map, me: Begins<'_>, until: Instant) -> Option<(String, MapMark)> {
+    let meant = Meant { herd: map.herd, node: node.id };
+    let addresses = others(&node.addresses, me.listens, me.addresses, until).ok()?;
+    addresses.into_iter().find_map(|at| {
+        let mark = mark_at(&at, meant, MapMark::of(map, false), until).ok()?;
+        Some((at, mark))
+    })
 }
 
 /// Which map the node has that is meant, if that is who answers there.
@@ -100,6 +103,7 @@ mod tests {
     use herd_core::wire::parse_frame;
     use std::io::{Read, Write};
     use std::net::TcpListener;
+    use std::sync::Arc;
 
     /// A node that answers who means it with this mark; without one it says nothing.
     fn node(number: u32, map: &Map, mark: Option<MapMark>) -> String {
@@ -147,8 +151,8 @@ mod tests {
             has.map_or_else(|| "127.0.0.1:1".to_owned(), |it| node(number, &map, it.map(ahead)))
         });
         let (map, place) = (with(&addresses), Path::new("dir"));
-        let me = Begins { name: "n", listens: &[], addresses: &["127.0.0.1:2".to_owned()] };
-        let told = ask_all(place, &map, Some(map.nodes[0].id), &me).err()?.to_string();
+        let me = Begins { listens: &[], addresses: &["127.0.0.1:2".to_owned()] };
+        let told = ask_all(place, &map, Some(map.nodes[0].id), me).err()?.to_string();
         Some(addresses.iter().enumerate().fold(told, |told, (at, it)| told.replace(it, &format!("n{}", at + 1))))
     }
 

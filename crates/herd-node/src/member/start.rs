@@ -158,8 +158,7 @@ pub(crate) fn enter(entry: &Entry, me: &Own<'_>) -> Result<InHerd, StartError> {
 /// An error if the control store in its directory may not be gone on with.
 fn check(options: &Options, me: &Own<'_>) -> Result<(), StartError> {
     let Some(place) = options.place.as_deref().filter(|_| options.etcd.is_none()) else { return Ok(()) };
-    let begins = Begins { name: &options.name, listens: me.listens, addresses: &options.addresses };
-    Ok(ahead::check(place, &begins)?)
+    Ok(ahead::check(place, Begins { listens: me.listens, addresses: &options.addresses })?)
 }
 
 /// Where a warden of that name is, and these other nodes.

@@ -33,13 +33,13 @@ pub(super) fn why_stopped(
 pub(crate) fn not_led(map: &Map, group: &Group) -> String {
     let is_cache = map.spreads.iter().filter(|spread| spread.kind == Kind::Cache);
     let is_cache = is_cache.flat_map(|spread| &spread.groups).any(|it| std::ptr::eq(it, group));
-    let is_dead = |id: &NodeId| map.node(*id).is_some_and(|node| node.state == NodeState::Dead);
+    let is_dead = |id| map.node(id).is_some_and(|node| node.state == NodeState::Dead);
     match group.eligible[..] {
-        [_, ..] if !is_cache && group.eligible.iter().all(is_dead) => {
-            let names = named(map, &group.eligible);
+        [node] if !is_cache && is_dead(node) => {
+            let name = named(map, &[node]);
             format!(
-                "only {names} had its objects, and that process has ended: they are gone. It begins anew, empty, when \
-                 {names} is started again, or by `herd group recover`"
+                "only {name} had its objects, and that process has ended: they are gone. It begins anew, empty, when \
+                 {name} is started again, or by `herd group recover`"
             )
         }
         _ if is_cache => "it is of class cache, and goes to another node just now, empty".into(),

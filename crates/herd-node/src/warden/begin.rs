@@ -15,6 +15,7 @@ use crate::control::{Home, OpenError, Record};
 use crate::environment::random;
 use herd_core::control::{Control, ControlError, Table};
 use herd_core::entry::{Version, first_epoch, first_version};
+use herd_core::error::quote;
 use herd_core::key::CollectionId;
 use herd_core::limits::{OFFICE_PATIENCE_MS, WARDEN_START_MS};
 use herd_core::place::{HerdId, Map, Node};
@@ -158,14 +159,15 @@ impl fmt::Display for BeginError {
             }
             BeginError::OldCopy { path, address } => write!(
                 f,
-                "{}: the herd's map is here in an old copy, as the node at {address} has a later map: put back the \
-                 latest one",
-                path.display()
+                "{}: the herd's map is here in an old copy, as the node at {} has a later map: put back the latest one",
+                path.display(),
+                quote(address.as_bytes())
             ),
             BeginError::Runs { path, address } => write!(
                 f,
-                "{}: a process of this node runs at {address}, from a copy of this directory: end that one first",
-                path.display()
+                "{}: a process of this node runs at {}, from a copy of this directory: end that one first",
+                path.display(),
+                quote(address.as_bytes())
             ),
             BeginError::Etcd(error) => error.fmt(f),
             BeginError::Held(name) => {

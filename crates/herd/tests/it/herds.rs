@@ -274,31 +274,23 @@ fn a_value_that_a_member_has_no_memory_for_is_refused_before_it_is_sent() {
 fn a_copy_of_a_directory_is_not_started_from_while_the_herd_is_ahead_of_it_or_its_node_runs() {
     let dir = tempfile::tempdir().expect("a directory");
     let [first, second, _third] = three(dir.path());
-    let copy = |from: &str, to: &str| {
-        std::fs::create_dir_all(dir.path().join(to)).expect("a directory");
-        for file in ["control", "node"].iter().filter(|file| dir.path().join(from).join(file).exists()) {
-            std::fs::copy(dir.path().join(from).join(file), dir.path().join(to).join(file)).expect("a copy");
-        }
-    };
-    let started = |name: &str, data: &str, more: &[&str]| {
-        let data = dir.path().join(data);
-        let args = ["node", "--listen", "127.0.0.1:0", "--memory", "64m", "--name", name, "--data"];
-        let output = herd().args(args).arg(data).args(more).stdin(Stdio::null()).output().expect("herd runs");
-        (output.status.code(), text(&output.stderr))
-    };
-    copy("n1", "copy");
-    let (code, said) = started("n1", "copy", &[]);
+    let copies = tempfile::tempdir().expect("a directory");
+    for (name, file) in [("n1", "control"), ("n1", "node"), ("n2", "node")] {
+        let to = copies.path().join(name);
+        std::fs::create_dir_all(&to).expect("a directory");
+        std::fs::copy(dir.path().join(name).join(file), to.join(file)).expect("a copy");
+    }
+    let (code, said) = refused(copies.path(), "n1", &[], &[]);
     let runs = format!("a process of this node runs at {}, from a copy of this directory: end that one", first.addr);
     assert!(code == Some(2) && said.contains(&runs), "{said}");
-    copy("n2", "copy2");
-    let (code, said) = started("n2", "copy2", &["--join", &first.addr]);
+    let (code, said) = refused(copies.path(), "n2", &["--join", &first.addr], &[]);
     let runs = format!("a process of node 'n2' runs at {}: end that one first", second.addr);
     assert!(code == Some(3) && said.contains(&runs), "{said}");
     // Only collections were made since: what would go on from the copy would take them from all.
     first.ok(&["collection", "create", "new"]);
     first.signal("-KILL");
     drop(first);
-    let (code, said) = started("n1", "copy", &[]);
+    let (code, said) = refused(copies.path(), "n1", &[], &[]);
     assert!(code == Some(2) && said.contains("in an old copy, as the node at"), "{said}");
     let first = member(dir.path(), "n1", &[]);
     assert!(first.ok(&["collection", "ls"]).contains("new"));

@@ -21,6 +21,12 @@ fn dies(bench: &mut Bench, number: u32, incarnation: u64) {
     assert_eq!(bench.ask(obituary(number, incarnation)), Ok(Answer::Noted));
 }
 
+/// Of a move to the second node.
+fn mark(bench: &Bench) -> Mark {
+    let (id, term, node) = (MoveId([1; 16]), bench.map().term, "node-2".into());
+    Mark { id, herd: HERD, term, node, addresses: Vec::new(), etcd: None }
+}
+
 fn copies(bench: &Bench) -> Vec<usize> {
     let map = bench.map();
     let mut copies: Vec<usize> = map.spread(0).expect("the default one").groups.iter().map(|it| it.copies()).collect();
@@ -212,14 +218,7 @@ fn a_dead_node_that_drains_and_is_waited_for_keeps_no_store_from_moving() {
     bench.tick(WARDEN_TICK_MS);
     assert!(state_of(&bench, 3) == NodeState::Draining && bench.map().keeps(node(3)), "it is waited for");
     assert!(bench.map().groups_of(node(3)).next().is_none());
-    let mark = Mark {
-        id: MoveId([1; 16]),
-        herd: HERD,
-        term: bench.map().term,
-        node: "node-2".into(),
-        addresses: Vec::new(),
-        etcd: None,
-    };
+    let mark = mark(&bench);
     bench.tick(WARDEN_TICK_MS);
     assert!(bench.warden.marking(&mark).is_some());
 }
@@ -229,14 +228,7 @@ fn a_dead_node_that_drains_and_is_waited_for_keeps_no_store_from_moving() {
 fn a_store_that_takes_no_more_may_move_though_it_does_not_say_who_has_died() {
     let mut bench = held();
     bench.links(&[1, 2, 3]);
-    let mark = Mark {
-        id: MoveId([1; 16]),
-        herd: HERD,
-        term: bench.map().term,
-        node: "node-2".into(),
-        addresses: Vec::new(),
-        etcd: None,
-    };
+    let mark = mark(&bench);
     bench.is_full = true;
     dies(&mut bench, 3, 1);
     assert!(bench.warden.marking(&mark).is_none(), "it may say so at once");

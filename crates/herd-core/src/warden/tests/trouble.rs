@@ -126,7 +126,7 @@ fn a_store_that_holds_less_than_nodes_were_told_is_not_gone_on_from() {
     let next = bench.store.revision();
     bench.have(map.nodes[0].id, 1, map.epoch, map.revision);
     let refusal = bench.refused(join(3, 1)).to_string();
-    assert!(refusal.contains("it has epoch 2,") && refusal.contains("it is an old copy"), "{refusal}");
+    assert!(refusal.contains("it has epoch 2,") && refusal.contains("and nodes have epoch 3,"), "{refusal}");
     bench.settle();
     bench.ask(flush()).expect_err("it stays so");
     assert_eq!(bench.store.revision(), next, "nothing is written");
