@@ -582,6 +582,7 @@ impl Warden {
         kept.state.map = Arc::new(map.expect("no check looks at the term"));
         (self.phase, self.down) = (Phase::Idle, None);
         self.reach.begins(self.now_ms);
+        self.reach.judges_anew();
         match self.flight.take() {
             Some(flight) if flight.made(&kept) => self.land(kept, flight.answers),
             // It is refused, and nothing it compares is otherwise: such a store is not asked on and on.

@@ -45,6 +45,12 @@ impl Reach {
         self.sure_ms.get_or_insert(now_ms + WARDEN_HEARS_MS);
     }
 
+    /// What was said last of who may be taken out is over: another warden may have granted them something since.
+    pub(super) fn judges_anew(&mut self) {
+        (self.silent, self.beating, self.granted, self.cold) = Default::default();
+        self.silent_since.clear();
+    }
+
     /// A node joined. Its links, if there are any, may be those of its life before: that these end tells nothing of it.
     pub(super) fn joined(&mut self, node: NodeId, life: u64) {
         self.heard.insert(node);

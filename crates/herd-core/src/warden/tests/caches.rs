@@ -3,7 +3,7 @@
 use super::leave::{have, leave};
 use super::tend::{led, state_of};
 use super::*;
-use crate::limits::{BALANCE_CALM_MS, WARDEN_HEARS_MS, WARDEN_TICK_MS};
+use crate::limits::{BALANCE_CALM_MS, OFFICE_LEASE_MS, WARDEN_HEARS_MS, WARDEN_TICK_MS};
 use crate::place::{Life, NodeState};
 
 fn node(number: u32) -> NodeId {
@@ -64,6 +64,26 @@ fn what_a_silent_node_had_is_led_by_others_when_it_is_cold() {
     let epoch = bench.map().epoch;
     bench.tick(WARDEN_TICK_MS);
     assert_eq!(bench.map().epoch, epoch, "there is nothing left to do");
+}
+
+#[test]
+fn what_was_cold_in_an_earlier_term_is_judged_anew() {
+    let mut bench = held();
+    bench.warden.beats(vec![(node(2), 1)], vec![(node(1), 1), (node(3), 1)]);
+    bench.warden.cold(vec![(node(2), 1)]);
+    bench.faults = vec![ControlError::Unreachable("a test".into()); 3];
+    bench.tick(WARDEN_TICK_MS);
+    // Meanwhile another warden grants something to all.
+    bench.faults.clear();
+    bench.now_ms += 3 * OFFICE_LEASE_MS;
+    let other = Call::Campaign { name: "b".into(), lease_ms: OFFICE_LEASE_MS };
+    assert!(matches!(bench.call(&other), Ok(Reply::Office(office)) if office.holder.as_deref() == Some("b")));
+    bench.tick(WARDEN_TICK_MS);
+    assert!(bench.warden.map().is_none(), "it is not in office");
+    bench.now_ms += 3 * OFFICE_LEASE_MS;
+    bench.settle();
+    (0..3).for_each(|_| bench.tick(WARDEN_TICK_MS));
+    assert_eq!((led(&bench), state_of(&bench, 2)), ([8, 8, 8], NodeState::Up));
 }
 
 #[test]
