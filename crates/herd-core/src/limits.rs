@@ -314,6 +314,17 @@ pub const PART_BYTES_MAX: u64 = LINK_BYTES_MAX / 4;
 /// stands still.
 pub const GROUP_AHEAD_BYTES: u64 = 1 << 20;
 
+/// While a node serves clients, all copies that are made from it together are on their way in one part of the time in
+/// so many, counted by blocks of [`BLOCK_BYTES`]: each rests in between, so that what clients ask for finds the way
+/// free. What is shorter than a block counts for as much less: it holds nothing up.
+pub const COPY_BUSY_PART: u64 = 4;
+
+/// A copy rests for so long at most, whatever the object before took.
+pub const COPY_REST_MAX_MS: u64 = 250;
+
+/// A node serves clients if one of them was answered so long ago at most.
+pub const COPY_BUSY_MS: u64 = 100;
+
 /// How long a member may be without a link before its group's writes are refused at once. Shorter losses are waited
 /// out: a link that broke is made anew within this.
 pub const GROUP_LINK_PATIENCE_MS: u64 = 1_000;

@@ -14,7 +14,7 @@ use crate::watch::{Waiter, Watch};
 use herd_core::collection::Class;
 use herd_core::door::memcached::Clock;
 use herd_core::key::CollectionId;
-use herd_core::limits::WIRE_FIRST_CREDIT_BYTES;
+use herd_core::limits::{COPY_BUSY_MS, WIRE_FIRST_CREDIT_BYTES};
 use herd_core::method::Method;
 use herd_core::op::{Action, Op};
 use herd_core::place::{Life, Map};
@@ -75,6 +75,10 @@ pub(crate) struct Shared {
     pub(crate) addrs: OnceLock<Vec<SocketAddr>>,
     /// Sessions of the wire so far.
     pub(crate) sessions: AtomicU32,
+    /// Copies that are being made from here to members that are syncing.
+    pub(crate) copies: AtomicU64,
+    /// When objects were last asked for, by the clock of the loops, ms; some ms are nothing to it. 0: never.
+    pub(crate) asked_ms: AtomicU64,
     /// What its links share, if it takes any; set before the loops are made.
     pub(crate) hub: OnceLock<Arc<Hub>>,
 }
@@ -289,7 +293,25 @@ impl Context {
     pub(crate) fn settle(&mut self, now_ns: u64) {
         if !self.batch.is_empty() {
             self.shared.metrics[self.number].settle(&mut self.batch, now_ns - self.began_ns);
+            if self.batch.take_of_objects() {
+                self.note_asked(now_ns / 1_000_000);
+            }
         }
+    }
+
+    /// Objects were asked for. What all loops write is written seldom.
+    #[inline]
+    fn note_asked(&self, now_ms: u64) {
+        let asked_ms = &self.shared.asked_ms;
+        if now_ms > asked_ms.load(Relaxed) + COPY_BUSY_MS / 4 {
+            asked_ms.store(now_ms, Relaxed);
+        }
+    }
+
+    /// Whether clients are served: of this node, or of others that asked this one.
+    pub(crate) fn is_busy(&self) -> bool {
+        let asked_ms = self.shared.asked_ms.load(Relaxed);
+        asked_ms > 0 && self.now_ms() <= asked_ms + COPY_BUSY_MS
     }
 
     /// Gets an object for a connection where it is read here: it is this node's alone, or its group's that this node

@@ -249,6 +249,8 @@ fn shared_as(config: Config, environment: &Environment, founded: Founded) -> io:
         mail,
         addrs: OnceLock::new(),
         sessions: AtomicU32::new(0),
+        copies: AtomicU64::new(0),
+        asked_ms: AtomicU64::new(0),
         hub: OnceLock::new(),
     })
 }

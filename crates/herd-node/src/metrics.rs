@@ -122,6 +122,8 @@ pub(crate) struct Batch {
     values: [[[Cell<u64>; 2]; VERBS]; DOORS],
     /// Doors with either, one bit each.
     doors: Cell<u32>,
+    /// Objects were asked for.
+    of_objects: bool,
 }
 
 impl Metrics {
@@ -165,6 +167,7 @@ impl Batch {
     #[inline]
     pub(crate) fn count(&mut self, door: DoorName, verb: VerbName) {
         self.requests[door as usize][verb as usize] += 1;
+        self.of_objects |= !matches!(verb, VerbName::Collection | VerbName::Admin);
         self.doors.set(self.doors.get() | 1 << door as u32);
     }
 
@@ -175,6 +178,12 @@ impl Batch {
         came.set(came.get() + came_bytes);
         went.set(went.get() + went_bytes);
         self.doors.set(self.doors.get() | 1 << door as u32);
+    }
+
+    /// Whether objects were asked for since this was called last.
+    #[inline]
+    pub(crate) fn take_of_objects(&mut self) -> bool {
+        std::mem::take(&mut self.of_objects)
     }
 
     /// Whether nothing was counted.

@@ -22,7 +22,8 @@ use super::plan::shares;
 use crate::bugs::{self, Bug};
 use crate::limits::MOVES_AT_ONCE;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 impl Draft {
     /// Whether a group has more members than it keeps copies, one whose node drains, or one that is sealed: something
@@ -70,12 +71,14 @@ impl Draft {
         for spread in self.spreads.iter_mut().filter(|spread| spread.kind == Kind::Kept) {
             let mut moves = Moves::of(spread, &nodes).with(&self.placed);
             drop(moves.leavers(spread));
-            while let Some((number, from, to)) = moves.next(spread, &busy, &may, evens) {
-                let slots = moves.slots[number] as i64;
-                spread.groups[number].others.push(Member { node: to, standing: Standing::Syncing, since: 0 });
-                *moves.kept.entry(from).or_default() -= slots;
-                *moves.kept.entry(to).or_default() += slots;
-                *busy.entry(to).or_default() += 1;
+            for heir in moves.heirs(spread, &may) {
+                if is_free(&busy, heir.to) {
+                    moves.begin(spread, &mut busy, (heir.number, heir.from, heir.to));
+                    any = true;
+                }
+            }
+            while let Some(next) = moves.next(spread, &busy, &may, evens) {
+                moves.begin(spread, &mut busy, next);
                 any = true;
             }
         }
@@ -271,7 +274,49 @@ impl<'n> Moves<'n> {
         })
     }
 
-    /// A group that is to get a member more, the one that goes then, and the one that comes.
+    /// A group gets a member more, which is to have what another one has.
+    fn begin(
+        &mut self,
+        spread: &mut Spread,
+        busy: &mut BTreeMap<NodeId, usize>,
+        (number, from, to): (usize, NodeId, NodeId),
+    ) {
+        let slots = self.slots[number] as i64;
+        spread.groups[number].others.push(Member { node: to, standing: Standing::Syncing, since: 0 });
+        *self.kept.entry(from).or_default() -= slots;
+        *self.kept.entry(to).or_default() += slots;
+        *busy.entry(to).or_default() += 1;
+    }
+
+    /// Whether a group may get a member more.
+    fn may_begin(spread: &Spread, group: &Group) -> bool {
+        is_whole(group) && group.members().count() <= usize::from(spread.copies)
+    }
+
+    /// Who gets what nodes have that drain, so that in the end all have their shares as nearly as can be: what went to
+    /// a node that is above its share then would have to go on from there.
+    fn heirs(&self, spread: &Spread, may: impl Fn(GroupId, NodeId) -> bool) -> Vec<Heir> {
+        let mut heirs = Vec::new();
+        let mut excess: BTreeMap<NodeId, i64> = self.nodes.keys().map(|id| (*id, self.excess(*id))).collect();
+        for (number, group) in spread.groups.iter().enumerate().filter(|(_, group)| Self::may_begin(spread, group)) {
+            let Some(from) = group.members().find(|id| self.drains(*id)) else { continue };
+            let may = self.candidates(group, from, |to| may(id_of(spread, number), to));
+            let Some(to) = may.iter().copied().min_by_key(|id| (excess[id], *id)) else { continue };
+            let slots = self.slots[number] as i64;
+            excess.entry(to).and_modify(|it| *it += slots);
+            heirs.push(Heir { number, from, to, may, slots });
+        }
+        // Each makes it more even; where groups are of many sizes not each is worth the search.
+        for _ in 0..heirs.len() {
+            if !even_out(&mut heirs, &mut excess) {
+                break;
+            }
+        }
+        heirs
+    }
+
+    /// A group that is to get a member more, the one that goes then, and the one that comes: where an operator wants
+    /// it, or, if `evens`, where it makes shares more even.
     fn next(
         &self,
         spread: &Spread,
@@ -280,30 +325,22 @@ impl<'n> Moves<'n> {
         evens: bool,
     ) -> Option<(usize, NodeId, NodeId)> {
         let id = |number: usize| id_of(spread, number);
-        let is_free = |id: NodeId| busy.get(&id).is_none_or(|copies| *copies < MOVES_AT_ONCE);
-        let may_begin = |group: &Group| is_whole(group) && group.members().count() <= usize::from(spread.copies);
-        let groups = || spread.groups.iter().enumerate().filter(|(_, group)| may_begin(group));
-        let drained = groups().find_map(|(number, group)| {
-            let from = group.members().find(|id| self.drains(*id))?;
-            let to = self.target(group, from, |to| may(id(number), to), is_free)?;
-            Some((number, from, to))
+        let is_free = |id: NodeId| is_free(busy, id);
+        let groups = || spread.groups.iter().enumerate().filter(|(_, group)| Self::may_begin(spread, group));
+        let placed = groups().find_map(|(number, group)| {
+            let due = |it: &&Placed| is_due(it, group, self.nodes.get(&it.node).copied());
+            let may = |it: &&Placed| is_free(it.node) && may(id(number), it.node);
+            let to = self.placed_of(id(number)).find(|it| due(it) && may(it))?.node;
+            Some((number, self.leaver(id(number), group)?, to))
         });
-        let placed = || {
-            groups().find_map(|(number, group)| {
-                let due = |it: &&Placed| is_due(it, group, self.nodes.get(&it.node).copied());
-                let may = |it: &&Placed| is_free(it.node) && may(id(number), it.node);
-                let to = self.placed_of(id(number)).find(|it| due(it) && may(it))?.node;
-                Some((number, self.leaver(id(number), group)?, to))
-            })
-        };
-        let wanted = drained.or_else(placed);
-        if wanted.is_some() || !evens {
-            return wanted;
+        if placed.is_some() || !evens {
+            return placed;
         }
         let evened = groups().filter_map(|(number, group)| {
             let stays = |node: &NodeId| self.placed_of(id(number)).any(|it| it.node == *node);
             let from = group.members().filter(|node| !stays(node)).max_by_key(|id| (self.excess(*id), *id))?;
-            let to = self.target(group, from, |to| may(id(number), to), is_free)?;
+            let to = self.candidates(group, from, |to| may(id(number), to)).into_iter().filter(|to| is_free(*to));
+            let to = to.min_by_key(|id| (self.excess(*id), *id))?;
             let slots = self.slots[number] as i64;
             let (more, less) = (self.excess(from), -self.excess(to));
             // Both together are nearer to their shares then, and nobody gets much more than its own.
@@ -313,25 +350,66 @@ impl<'n> Moves<'n> {
         evened.max().map(|(_, Reverse(number), from, to)| (number, from, to))
     }
 
-    /// Who gets what a member has: on the host of no other member, and in the rack of none, as far as there are such;
-    /// of those that are free who keeps least of its share. Nobody on a host that another member is on, unless that
-    /// one is, too, or must go.
-    fn target(
-        &self,
-        group: &Group,
-        from: NodeId,
-        may: impl Fn(NodeId) -> bool,
-        is_free: impl Fn(NodeId) -> bool,
-    ) -> Option<NodeId> {
+    /// Who may get what a member has: on the host of no other member, and in the rack of none, as far as there are
+    /// such. Nobody on a host that another member is on, unless that one is, too, or must go.
+    fn candidates(&self, group: &Group, from: NodeId, may: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
         let stay: Vec<NodeId> = group.members().filter(|id| *id != from).collect();
         let may = |id: &NodeId| *id != from && self.is_up(*id) && !stay.contains(id) && may(*id);
         let all: Vec<NodeId> = self.nodes.keys().copied().filter(may).collect();
-        let near = all.iter().map(|id| self.is_near(*id, &stay)).min()?;
-        let best = all.into_iter().filter(|id| self.is_near(*id, &stay) == near && is_free(*id));
-        let best = best.min_by_key(|id| (self.excess(*id), *id))?;
+        let Some(near) = all.iter().map(|id| self.is_near(*id, &stay)).min() else { return all };
         let was_near = self.is_near(from, &stay).0;
-        (!near.0 || was_near || self.drains(from)).then_some(best)
+        let is_so = !near.0 || was_near || self.drains(from);
+        all.into_iter().filter(|id| is_so && self.is_near(*id, &stay) == near).collect()
     }
+}
+
+/// Who gets a group of a node that drains.
+struct Heir {
+    number: usize,
+    from: NodeId,
+    to: NodeId,
+    /// Who might.
+    may: Vec<NodeId>,
+    slots: i64,
+}
+
+/// Has something go elsewhere, and if need be something else from there, so that a node has less above its share and
+/// another one more below it. `excess`: of what each will keep. Whether that could be.
+fn even_out(heirs: &mut [Heir], excess: &mut BTreeMap<NodeId, i64>) -> bool {
+    let full: BTreeSet<NodeId> = heirs.iter().map(|heir| heir.to).collect();
+    let mut full: Vec<NodeId> = full.into_iter().collect();
+    full.sort_by_key(|id| Reverse(excess[id]));
+    for first in full {
+        // How each node is reached: what goes there, and from whom.
+        let mut ways: BTreeMap<NodeId, (usize, NodeId)> = BTreeMap::new();
+        let mut next = VecDeque::from([first]);
+        while let Some(from) = next.pop_front() {
+            for (at, heir) in heirs.iter().enumerate().filter(|(_, heir)| heir.to == from) {
+                for to in heir.may.iter().filter(|to| **to != first) {
+                    if let Entry::Vacant(way) = ways.entry(*to) {
+                        way.insert((at, from));
+                        next.push_back(*to);
+                    }
+                }
+            }
+        }
+        let last = ways.keys().copied().min_by_key(|id| (excess[id], *id));
+        let is_better = |last: &NodeId| excess[&first] - excess[last] > heirs[ways[last].0].slots;
+        let Some(mut to) = last.filter(is_better) else { continue };
+        while let Some((at, from)) = ways.get(&to).copied() {
+            let slots = heirs[at].slots;
+            heirs[at].to = to;
+            excess.entry(from).and_modify(|it| *it -= slots);
+            excess.entry(to).and_modify(|it| *it += slots);
+            to = from;
+        }
+        return true;
+    }
+    false
+}
+
+fn is_free(busy: &BTreeMap<NodeId, usize>, id: NodeId) -> bool {
+    busy.get(&id).is_none_or(|copies| *copies < MOVES_AT_ONCE)
 }
 
 fn id_of(spread: &Spread, number: usize) -> GroupId {

@@ -23,6 +23,8 @@ pub(super) struct Target<K: Ord> {
     is_copying: bool,
     /// What was committed of it since its copy was sent.
     behind: Option<Version>,
+    /// Whether the next waits until it is said.
+    rests: bool,
     /// Entries that are absent and left a token, before the cursor; some of them may be there again.
     tokens: BTreeSet<K>,
     /// Writes it was sent and has not acked.
@@ -45,7 +47,8 @@ impl<K: Ord + Clone> Target<K> {
     pub(super) fn new(tokens: Vec<K>) -> Self {
         let (at, behind, unacked) = (None, None, Unacked::new());
         let tokens = tokens.into_iter().collect();
-        Self { at, is_at_end: false, is_copying: false, behind, tokens, unacked, stage: Stage::Copying }
+        let (is_at_end, is_copying, rests, stage) = (false, false, false, Stage::Copying);
+        Self { at, is_at_end, is_copying, behind, rests, tokens, unacked, stage }
     }
 
     /// Whether writes of this key are sent to it.
@@ -132,6 +135,22 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         }
     }
 
+    /// Members to which copies are being made.
+    pub fn copies_under_way(&self) -> usize {
+        self.targets.values().filter(|target| target.stage == Stage::Copying).count()
+    }
+
+    /// Nothing more is copied to a member that is syncing until [`Part::copy_on`] says so; writes go on to it.
+    pub fn rest(&mut self, peer: NodeId) {
+        self.targets.entry(peer).and_modify(|target| target.rests = true);
+    }
+
+    /// The copy to a member goes on after [`Part::rest`].
+    pub fn copy_on<S: Copies<K, C>>(&mut self, at: &mut S, peer: NodeId) {
+        self.targets.entry(peer).and_modify(|target| target.rests = false);
+        self.go_on(at);
+    }
+
     /// The cursors of all targets go on, where nothing holds them.
     pub(super) fn go_on<S: Copies<K, C>>(&mut self, at: &mut S) {
         let peers: Vec<NodeId> = self.targets.keys().copied().collect();
@@ -143,7 +162,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
     fn go_on_one<S: Copies<K, C>>(&mut self, at: &mut S, peer: NodeId) -> bool {
         let is_ready = !self.is_clearing && self.links.get(&peer).is_some_and(|link| link.is_ready);
         let Some(target) = self.targets.get_mut(&peer) else { return false };
-        if !is_ready || target.is_copying || target.stage != Stage::Copying {
+        if !is_ready || target.is_copying || target.rests || target.stage != Stage::Copying {
             return false;
         }
         let next = if target.is_at_end { None } else { at.next_key(target.at.as_ref()) };

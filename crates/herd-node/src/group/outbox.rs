@@ -6,13 +6,15 @@
 
 use super::change::{Edit, Key, refusal_of};
 use crate::context::Context;
-use herd_core::limits::{BLOCK_BYTES, GROUP_AHEAD_BYTES as AHEAD_BYTES, WIRE_FRAME_BODY_MAX_BYTES};
+use herd_core::limits::GROUP_AHEAD_BYTES as AHEAD_BYTES;
+use herd_core::limits::{BLOCK_BYTES, COPY_BUSY_PART, COPY_REST_MAX_MS, WIRE_FRAME_BODY_MAX_BYTES};
 use herd_core::place::{GroupId, NodeId};
-use herd_core::replica::{Message, Offer, Refusal};
+use herd_core::replica::{Change as _, Message, Offer, Refusal};
 use herd_core::wire::{Ahead, GroupMessage, Said};
 use herd_store::{Body, Upload};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// What is to be said to one member over one link.
 pub(super) struct Outbox {
@@ -25,11 +27,55 @@ pub(super) struct Outbox {
     id: u64,
     sent: u64,
     taken: u64,
+    pace: Pace,
+}
+
+/// How fast objects are copied to a member that is syncing: while the node serves clients, with rests.
+#[derive(Default)]
+struct Pace {
+    /// When a part of a copy was sent last, ns, and how many bytes of it.
+    sent_ns: u64,
+    sent_bytes: u64,
+    /// What is to be rested: less than 1 ms, as it adds up.
+    owed_ns: u64,
+    /// Until when nothing is copied.
+    until_ms: Option<u64>,
+}
+
+const MS: u64 = 1_000_000;
+
+impl Pace {
+    fn sent(&mut self, cx: &Context, bytes: u64) {
+        (self.sent_ns, self.sent_bytes) = (cx.up().as_nanos() as u64, bytes);
+    }
+
+    /// What was sent has come; whether nothing more is copied for now.
+    fn came(&mut self, cx: &Context) -> bool {
+        let copies = cx.shared.copies.load(Relaxed).max(1);
+        self.came_beside(cx.is_busy().then_some(copies), cx.up().as_nanos() as u64)
+    }
+
+    /// As [`Pace::came`]; `copies`: how many are made from here, if clients are served.
+    fn came_beside(&mut self, copies: Option<u64>, now_ns: u64) -> bool {
+        let Some(copies) = copies else {
+            self.owed_ns = 0;
+            return false;
+        };
+        let took_ns = now_ns.saturating_sub(self.sent_ns).min(COPY_REST_MAX_MS * MS);
+        let of_block_ns = took_ns * self.sent_bytes.min(BLOCK_BYTES as u64) / BLOCK_BYTES as u64;
+        self.owed_ns += of_block_ns * (copies * COPY_BUSY_PART - 1);
+        if self.owed_ns < MS {
+            return false;
+        }
+        let rest_ns = std::mem::take(&mut self.owed_ns).min(COPY_REST_MAX_MS * MS);
+        self.until_ms = Some((now_ns + rest_ns).div_ceil(MS));
+        true
+    }
 }
 
 impl Outbox {
     pub(super) fn new(group: GroupId, to: NodeId, generation: u64) -> Self {
-        Self { group, to, generation, waiting: VecDeque::new(), id: 0, sent: 0, taken: 0 }
+        Self { group, to, generation, waiting: VecDeque::new(), id: 0, sent: 0, taken: 0, pace: Pace::default() }
     }
 
     /// Says it, when all before it is said.
@@ -49,12 +95,42 @@ impl Outbox {
     pub(super) fn taken(&mut self, cx: &mut Context, id: u64, bytes: u64) {
         if id == self.id && bytes <= self.sent {
             self.taken = self.taken.max(bytes);
+            if self.is_copying() && self.taken == self.sent {
+                self.pace.came(cx);
+            }
             self.go_on(cx);
         }
     }
 
+    /// Whether a copy of an object is to be said next.
+    fn is_copying(&self) -> bool {
+        matches!(self.waiting.front(), Some(Message::Copy { .. }))
+    }
+
+    /// The member has the copy of an object; whether the next one waits until [`Outbox::rests_until_ms`].
+    pub(super) fn copied(&mut self, cx: &Context) -> bool {
+        self.pace.came(cx)
+    }
+
+    /// Until when nothing is copied to the member, if it is so.
+    pub(super) fn rests_until_ms(&self) -> Option<u64> {
+        self.pace.until_ms
+    }
+
+    /// Whether it has rested, and goes on.
+    pub(super) fn has_rested(&mut self, cx: &mut Context) -> bool {
+        let has_rested = self.pace.until_ms.take_if(|until_ms| *until_ms <= cx.now_ms()).is_some();
+        if has_rested {
+            self.go_on(cx);
+        }
+        has_rested
+    }
+
     fn go_on(&mut self, cx: &mut Context) {
         while let Some(message) = self.waiting.front() {
+            if self.is_copying() && self.pace.until_ms.is_some() {
+                return;
+            }
             if let Some((key, body)) = long_value(message)
                 && !{
                     let (key, body) = (key.clone(), body.clone());
@@ -65,6 +141,11 @@ impl Outbox {
             }
             let Some(message) = self.waiting.pop_front() else { return };
             let (id, now_ms) = (self.id, cx.now.unix_ms);
+            if let Message::Copy { state, .. } = &message {
+                // Of a long value the last part may be on its way still.
+                let bytes = state.long_value().map_or(state.size_bytes(), |_| self.sent - self.taken);
+                self.pace.sent(cx, bytes);
+            }
             let message = message.map(Key::sent, |edit| edit.sent(id, now_ms));
             let message = GroupMessage { group: self.group, message };
             let encode = |epoch, out: &mut Vec<u8>| {
@@ -80,13 +161,15 @@ impl Outbox {
         if self.sent == 0 {
             self.id += 1;
         }
-        while self.sent < body.len() && self.sent - self.taken < AHEAD_BYTES {
+        // A copy leaves others room beside it.
+        let ahead = if self.is_copying() && cx.is_busy() { BLOCK_BYTES as u64 } else { AHEAD_BYTES };
+        while self.sent < body.len() && self.sent - self.taken < ahead {
             let is_laden = cx.links.is_laden(self.to, self.generation);
             if is_laden && self.sent > self.taken {
                 // It goes on when what is on its way has come.
                 return false;
             }
-            let most = if is_laden { BLOCK_BYTES } else { WIRE_FRAME_BODY_MAX_BYTES.min(AHEAD_BYTES as usize) };
+            let most = if is_laden { BLOCK_BYTES } else { WIRE_FRAME_BODY_MAX_BYTES.min(ahead as usize) };
             let end = body.len().min(self.sent + most as u64);
             let mut bytes = Vec::with_capacity((end - self.sent) as usize);
             herd_core::entry::Value::Body(&**body).copy(self.sent, end, &mut bytes);
@@ -98,6 +181,9 @@ impl Outbox {
             cx.links.tell(self.to, self.generation, |epoch, out| {
                 ahead.encode(out, epoch, checks.iter().copied()).expect("it was cut to fit a frame");
             });
+            if self.is_copying() {
+                self.pace.sent(cx, end - self.sent);
+            }
             self.sent = end;
         }
         self.sent == body.len()
@@ -172,4 +258,40 @@ fn admit(cx: &Context, (id, name): (herd_core::key::CollectionId, &[u8]), length
     let store = &cx.shared.store;
     let c = store.collection_by_id(id).ok_or(Refusal::NoCollection)?;
     store.admit(&c, name, Some(length)).map_err(|error| refusal_of(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Copies one after the other, each of which takes so long to come; which part of the time they are on their way.
+    fn part_on_way(copies: Option<u64>, bytes: u64, took_ns: u64) -> f64 {
+        let (mut pace, mut now_ns) = (Pace::default(), 0);
+        let count = 500;
+        for _ in 0..count {
+            (pace.sent_ns, pace.sent_bytes) = (now_ns, bytes);
+            now_ns += took_ns;
+            match pace.came_beside(copies, now_ns) {
+                true => now_ns = now_ns.max(pace.until_ms.take().expect("it rests") * MS),
+                false => assert_eq!(pace.until_ms, None),
+            }
+        }
+        (count * took_ns) as f64 / now_ns as f64
+    }
+
+    #[test]
+    fn all_copies_together_take_their_part_while_clients_are_served() {
+        let block = BLOCK_BYTES as u64;
+        let part = 1.0 / COPY_BUSY_PART as f64;
+        for copies in [1, 2, 6, 12] {
+            for took_ns in [200_000, 2_600_000] {
+                let on_way = copies as f64 * part_on_way(Some(copies), block, took_ns);
+                assert!((0.8 * part..=1.01 * part).contains(&on_way), "{copies} copies of {took_ns} ns: {on_way}");
+            }
+        }
+        assert_eq!(part_on_way(None, block, 2_600_000), 1.0, "nobody is served");
+        assert!(part_on_way(Some(2), 1_024, 150_000) > 0.75, "what is short holds nobody up");
+        let slow = part_on_way(Some(2), block, 3_000 * MS);
+        assert!(slow > 0.9, "it comes to an end where the way is full, or the member was paused: {slow}");
+    }
 }

@@ -24,6 +24,7 @@ use herd_core::{Error, ErrorKind, quote};
 use herd_store::{Collection, NewObject, SlotCursor};
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// See the module.
 pub(super) struct Share {
@@ -61,6 +62,8 @@ pub(super) struct Share {
     told: Vec<(Origin, Told)>,
     /// Writes that wait for members, as the metrics have it.
     pending: usize,
+    /// Copies that are being made, as all loops know.
+    copies: u64,
 }
 
 /// What was decided from what is committed here, and changes nothing: until the members have confirmed that nobody else
@@ -133,6 +136,7 @@ impl Share {
             answers: Vec::new(),
             told: Vec::new(),
             pending: 0,
+            copies: 0,
         }
     }
 
@@ -141,7 +145,8 @@ impl Share {
         // While removals are under way there is nothing to look for.
         let sweep = (self.part.is_open() && self.expiring == 0).then_some(self.sweep_ms);
         let clear = self.clearing.map(|_| 0);
-        [self.settle_ms, self.again_ms, self.late_ms, sweep, clear].into_iter().flatten().min()
+        let rest = self.out.values().filter_map(Outbox::rests_until_ms).min();
+        [self.settle_ms, self.again_ms, self.late_ms, sweep, clear, rest].into_iter().flatten().min()
     }
 
     /// A map says which slots the group has, and its view, if it has a primary.
@@ -165,6 +170,8 @@ impl Share {
         self.out.insert(link.node, Outbox::new(self.id, link.node, link.generation()));
         self.coming.remove(&link.node);
         self.part.link_up(link.node, link.generation());
+        // Rests go with the link.
+        self.part.copy_on(&mut Copies { cx, kept: &mut self.kept }, link.node);
         self.carry_out(cx);
     }
 
@@ -341,6 +348,11 @@ impl Share {
         }
         let inbox = if names_ahead(message) { self.coming.remove(&link.node) } else { None };
         let Some(message) = owned(cx, link, message, inbox) else { return self.close(cx, link.node) };
+        if let Message::Answer { verdict: Verdict::Copied, .. } = &message
+            && self.out.get_mut(&link.node).is_some_and(|out| out.copied(cx))
+        {
+            self.part.rest(link.node);
+        }
         let mut copies = Copies { cx, kept: &mut self.kept };
         self.part.receive(&mut copies, link.node, link.generation(), message);
     }
@@ -379,6 +391,10 @@ impl Share {
         }
         if self.late_ms.is_some_and(|at_ms| at_ms <= now_ms) {
             self.end_late(cx, now_ms);
+        }
+        let rested = self.out.iter_mut().filter_map(|(node, out)| out.has_rested(cx).then_some(*node));
+        for node in rested.collect::<Vec<_>>() {
+            self.part.copy_on(&mut Copies { cx, kept: &mut self.kept }, node);
         }
         if self.clearing.is_some() {
             self.clear(cx);
@@ -441,6 +457,11 @@ impl Share {
         if self.pending != pending {
             self.pending = pending;
             cx.shared.gates.note_pending(self.id, pending);
+        }
+        let copies = self.part.copies_under_way() as u64;
+        let before = std::mem::replace(&mut self.copies, copies);
+        if copies != before {
+            cx.shared.copies.fetch_add(copies.wrapping_sub(before), Relaxed);
         }
         let view = self.part.view();
         self.kept.lost_before(view.lost);

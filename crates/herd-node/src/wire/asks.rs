@@ -48,7 +48,7 @@ impl Session {
         let request = asking.request;
         open.asks.remove(&ticket.serial);
         if let Err(error) = answer(cx, &request, said, out) {
-            refuse(cx, count_as(request.verb()), &request, 0, &error, out);
+            refuse(cx, count_as(&request), &request, 0, &error, out);
         }
         true
     }

@@ -210,7 +210,7 @@ impl Session {
             None => Err(Error::new(ErrorKind::Busy, "nobody was asked")),
         };
         if let Err(error) = answered {
-            refuse(cx, count_as(request.verb()), &request, 0, &error, out);
+            refuse(cx, count_as(&request), &request, 0, &error, out);
         }
         Some(true)
     }

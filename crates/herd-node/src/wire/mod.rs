@@ -194,7 +194,7 @@ impl Session {
         };
         let step = Step { used: frame.bytes(), next: Next::Read };
         if let Err(error) = self.carry_out(cx, &frame, fields, out) {
-            let verb = count_as(head.header.verb());
+            let verb = count_as(&head.header);
             refuse(cx, verb, &head.header, 0, &error, out);
         }
         step
@@ -210,7 +210,7 @@ impl Session {
     /// A request with a longer body than its verb has: answered, and the body dropped.
     #[cold]
     fn refuse_body(&mut self, cx: &mut Context, head: &FrameHead<'_>, out: &mut Output<'_>) -> Step {
-        let verb = count_as(head.header.verb());
+        let verb = count_as(&head.header);
         cx.count(verb);
         let most = body_max_bytes(&head.header);
         let text = format!("a body of {} bytes where this verb has at most {most}", head.body_bytes());
@@ -229,7 +229,7 @@ impl Session {
         out: &mut Output<'_>,
     ) -> Result<(), Error> {
         let header = frame.header();
-        cx.count(count_as(header.verb()));
+        cx.count(count_as(header));
         match header.verb() {
             Some(Verb::Get) if self.peer.is_some() && handed::is_uncounted(header, fields) => {
                 self.handed(cx, header, fields, Given::Small(b"", None), out)
@@ -337,13 +337,15 @@ fn body_max_bytes(request: &Header) -> usize {
 }
 
 /// The verb as counted.
-fn count_as(verb: Option<Verb>) -> VerbName {
-    match verb {
+fn count_as(header: &Header) -> VerbName {
+    match header.verb() {
         Some(Verb::Get) => VerbName::Get,
         Some(Verb::Put) => VerbName::Put,
         Some(Verb::Remove) => VerbName::Remove,
         Some(Verb::List) => VerbName::List,
         Some(Verb::Create | Verb::Destroy) => VerbName::Collection,
+        // What is asked of the herd itself is about no object.
+        Some(Verb::Execute) if header.collection == CollectionId::SYSTEM.0 => VerbName::Admin,
         Some(Verb::Execute) => VerbName::Execute,
         None => VerbName::Admin,
     }

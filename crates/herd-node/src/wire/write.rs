@@ -277,6 +277,6 @@ pub(super) fn answer_done(
     match done {
         Ok(_) if request.has(FLAG_QUIET) => {}
         Ok(version) => write_frame(reply(cx, of, request, version), &Fields::default(), &[], out),
-        Err((error, there)) => refuse(cx, count_as(request.verb()), request, there, &error, out),
+        Err((error, there)) => refuse(cx, count_as(request), request, there, &error, out),
     }
 }

@@ -140,6 +140,34 @@ fn a_node_that_drains_gives_all_away_and_each_copy_is_made_once() {
     }
 }
 
+/// What a node that drains had goes where it is to stay.
+#[test]
+fn what_is_drained_goes_nowhere_a_second_time() {
+    let drained = |mut map: Map, seed: u64| {
+        map = map.next(|draft| draft.join(node(100, GIB), true)).expect("valid");
+        go_on(&mut map, true, seed);
+        let one = map.nodes[seed as usize % map.nodes.len()].id;
+        map = map.next(|draft| state(draft, one, NodeState::Draining)).expect("valid");
+        let all = go_on(&mut map, false, seed);
+        map = map.next(|draft| draft.forget(one)).expect("nothing names it");
+        (go_on(&mut map, true, seed), all)
+    };
+    for seed in 0..200 {
+        assert_eq!(drained(even(3, 2), seed).0, 0, "seed {seed}");
+    }
+    let each: Vec<(u64, u64)> = (0..300).map(|seed| drained(drawn(seed, true), seed)).collect();
+    let (again, all) = each.into_iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+    assert!(50 * again < all, "{again} slots moved again of {all}");
+}
+
+/// Nodes of one size.
+fn even(nodes: u32, copies: u8) -> Map {
+    let nodes: Vec<Node> = (1..=nodes).map(|number| node(number, GIB)).collect();
+    let mut draft = Draft { nodes, ..Draft::empty(HERD) };
+    draft.add_spread(Kind::Kept, copies, Grows::No).expect("the first spread group");
+    Map::first(draft, 1).expect("a plan is a valid map")
+}
+
 fn state(draft: &mut Draft, node: NodeId, state: NodeState) {
     draft.nodes.iter_mut().filter(|it| it.id == node).for_each(|it| it.state = state);
 }
