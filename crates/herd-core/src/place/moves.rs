@@ -376,8 +376,10 @@ struct Heir {
 /// Has something go elsewhere, and if need be something else from there, so that a node has less above its share and
 /// another one more below it. `excess`: of what each will keep. Whether that could be.
 fn even_out(heirs: &mut [Heir], excess: &mut BTreeMap<NodeId, i64>) -> bool {
+    let most = heirs.iter().map(|heir| heir.slots).max().unwrap_or(0);
+    let least = heirs.iter().flat_map(|heir| &heir.may).map(|id| excess[id]).min().unwrap_or(0);
     let full: BTreeSet<NodeId> = heirs.iter().map(|heir| heir.to).collect();
-    let mut full: Vec<NodeId> = full.into_iter().collect();
+    let mut full: Vec<NodeId> = full.into_iter().filter(|id| excess[id] - least > most).collect();
     full.sort_by_key(|id| Reverse(excess[id]));
     for first in full {
         // How each node is reached: what goes there, and from whom.
@@ -394,8 +396,7 @@ fn even_out(heirs: &mut [Heir], excess: &mut BTreeMap<NodeId, i64>) -> bool {
             }
         }
         let last = ways.keys().copied().min_by_key(|id| (excess[id], *id));
-        let is_better = |last: &NodeId| excess[&first] - excess[last] > heirs[ways[last].0].slots;
-        let Some(mut to) = last.filter(is_better) else { continue };
+        let Some(mut to) = last.filter(|last| excess[&first] - excess[last] > most) else { continue };
         while let Some((at, from)) = ways.get(&to).copied() {
             let slots = heirs[at].slots;
             heirs[at].to = to;

@@ -135,9 +135,11 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         }
     }
 
-    /// Members to which copies are being made.
+    /// Members to which copies are being made, and that are there.
     pub fn copies_under_way(&self) -> usize {
-        self.targets.values().filter(|target| target.stage == Stage::Copying).count()
+        let is_there = |peer: &NodeId| self.links.get(peer).is_some_and(|link| link.is_ready);
+        let copying = self.targets.iter().filter(|(_, target)| target.stage == Stage::Copying);
+        copying.filter(|(peer, _)| is_there(peer)).count()
     }
 
     /// Nothing more is copied to a member that is syncing until [`Part::copy_on`] says so; writes go on to it.

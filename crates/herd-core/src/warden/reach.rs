@@ -45,9 +45,10 @@ impl Reach {
         self.sure_ms.get_or_insert(now_ms + WARDEN_HEARS_MS);
     }
 
-    /// What was said last of who may be taken out is over: another warden may have granted them something since.
+    /// What was said last of who may be taken out is over: another warden may have granted them something since. What
+    /// was granted may be good still.
     pub(super) fn judges_anew(&mut self) {
-        (self.silent, self.beating, self.granted, self.cold) = Default::default();
+        (self.silent, self.beating, self.cold) = Default::default();
         self.silent_since.clear();
     }
 

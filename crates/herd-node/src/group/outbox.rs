@@ -81,9 +81,14 @@ impl Outbox {
     /// Says it, when all before it is said.
     pub(super) fn push(&mut self, cx: &mut Context, message: Message<Key, Edit>) {
         self.waiting.push_back(message);
-        if self.waiting.len() == 1 {
+        if self.waiting.len() == 1 || self.pace.until_ms.is_some() {
             self.go_on(cx);
         }
+    }
+
+    /// Whether a copy of an object is to be said next, and nothing else: what stands behind it makes it hurry.
+    fn may_rest(&self) -> bool {
+        self.is_copying() && self.waiting.len() == 1
     }
 
     /// Whether all is said.
@@ -91,11 +96,11 @@ impl Outbox {
         self.waiting.is_empty()
     }
 
-    /// So many bytes of a value have come.
-    pub(super) fn taken(&mut self, cx: &mut Context, id: u64, bytes: u64) {
+    /// So many bytes of a value have come. `rests`: whether copies may rest.
+    pub(super) fn taken(&mut self, cx: &mut Context, (id, bytes): (u64, u64), rests: bool) {
         if id == self.id && bytes <= self.sent {
             self.taken = self.taken.max(bytes);
-            if self.is_copying() && self.taken == self.sent {
+            if rests && self.is_copying() && self.taken == self.sent {
                 self.pace.came(cx);
             }
             self.go_on(cx);
@@ -128,7 +133,7 @@ impl Outbox {
 
     fn go_on(&mut self, cx: &mut Context) {
         while let Some(message) = self.waiting.front() {
-            if self.is_copying() && self.pace.until_ms.is_some() {
+            if self.may_rest() && self.pace.until_ms.is_some() {
                 return;
             }
             if let Some((key, body)) = long_value(message)
@@ -162,7 +167,7 @@ impl Outbox {
             self.id += 1;
         }
         // A copy leaves others room beside it.
-        let ahead = if self.is_copying() && cx.is_busy() { BLOCK_BYTES as u64 } else { AHEAD_BYTES };
+        let ahead = if self.may_rest() && cx.is_busy() { BLOCK_BYTES as u64 } else { AHEAD_BYTES };
         while self.sent < body.len() && self.sent - self.taken < ahead {
             let is_laden = cx.links.is_laden(self.to, self.generation);
             if is_laden && self.sent > self.taken {

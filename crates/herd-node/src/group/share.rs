@@ -348,7 +348,9 @@ impl Share {
         }
         let inbox = if names_ahead(message) { self.coming.remove(&link.node) } else { None };
         let Some(message) = owned(cx, link, message, inbox) else { return self.close(cx, link.node) };
+        // Where too few copies are left no write is taken until one more is made.
         if let Message::Answer { verdict: Verdict::Copied, .. } = &message
+            && self.part.view().is_enough()
             && self.out.get_mut(&link.node).is_some_and(|out| out.copied(cx))
         {
             self.part.rest(link.node);
@@ -366,7 +368,8 @@ impl Share {
         match ahead.said {
             Said::Taken(bytes) => {
                 let out = self.out.get_mut(&node).filter(|out| out.generation == generation);
-                out.into_iter().for_each(|out| out.taken(cx, ahead.id, bytes));
+                let rests = self.part.view().is_enough();
+                out.into_iter().for_each(|out| out.taken(cx, (ahead.id, bytes), rests));
             }
             Said::Part { of, length, from, bytes } => {
                 let before = self.coming.remove(&node);
