@@ -339,13 +339,13 @@ fn body_max_bytes(request: &Header) -> usize {
 /// The verb as counted.
 fn count_as(header: &Header) -> VerbName {
     match header.verb() {
+        // What is asked of the herd itself, or told of it, is about no object.
+        Some(Verb::Get | Verb::Execute) if header.collection == CollectionId::SYSTEM.0 => VerbName::Admin,
         Some(Verb::Get) => VerbName::Get,
         Some(Verb::Put) => VerbName::Put,
         Some(Verb::Remove) => VerbName::Remove,
         Some(Verb::List) => VerbName::List,
         Some(Verb::Create | Verb::Destroy) => VerbName::Collection,
-        // What is asked of the herd itself is about no object.
-        Some(Verb::Execute) if header.collection == CollectionId::SYSTEM.0 => VerbName::Admin,
         Some(Verb::Execute) => VerbName::Execute,
         None => VerbName::Admin,
     }
