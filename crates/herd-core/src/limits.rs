@@ -319,7 +319,7 @@ pub const GROUP_AHEAD_BYTES: u64 = 1 << 20;
 /// free. What is shorter than a block counts for as much less: it holds nothing up.
 pub const COPY_BUSY_PART: u64 = 4;
 
-/// A copy rests for so long at most, whatever the object before took.
+/// A copy rests for so long at most, and no entry counts as if it had taken longer.
 pub const COPY_REST_MAX_MS: u64 = 250;
 
 /// A node serves clients if one of them was answered so long ago at most.

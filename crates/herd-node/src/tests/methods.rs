@@ -5,10 +5,12 @@ use crate::drive::{Peer, World};
 use crate::service::NodeService;
 use herd_core::ErrorKind;
 use herd_core::entry::Token;
+use herd_core::key::CollectionId;
 use herd_core::limits::{BLOCK_BYTES, WIRE_OPEN_REQUESTS_MAX};
 use herd_core::method::push_item;
 use herd_core::wire::{CODE_NEWER, FLAG_RANGE, Fields, Header, Status, Verb};
 use herd_net::EventLoop;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 type Reply = (Status, u64, Vec<u8>);
@@ -219,6 +221,28 @@ fn bytes_of_values_are_counted_at_every_door() {
         let line = format!("herd_value_bytes_total{{door=\"{door}\",verb=\"{verb}\",way=\"{way}\"}} {bytes}\n");
         assert!(said.contains(&line), "{line}");
     }
+}
+
+#[test]
+fn what_is_asked_of_the_herd_itself_is_no_request_for_an_object() {
+    let mut world = World::new();
+    let (wire, http) = (world.connect(), world.connect());
+    world.pass(Duration::from_secs(1));
+    let is_served = |world: &World| world.shared.asked_ms.load(Relaxed) > 0;
+    let of_herd = |verb| Header { collection: CollectionId::SYSTEM.0, ..request(verb, 1) };
+    let fields = Fields { method: Some("drain"), ..Fields::named(b"a-node") };
+    world.send(wire, &frame(of_herd(Verb::Get), &Fields::named(b"status"), b""));
+    world.send(wire, &frame(of_herd(Verb::Execute), &fields, b""));
+    say(&mut world, http, "GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert!(!is_served(&world));
+    get(&mut world, wire, b"a");
+    assert!(is_served(&world));
+    let said = say(&mut world, http, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    for line in ["verb=\"get\"} 1\n", "verb=\"admin\"} 2\n"] {
+        let line = format!("herd_requests_total{{door=\"wire\",{line}");
+        assert!(said.contains(&line), "{line} in {said}");
+    }
+    assert!(!said.contains("herd_requests_total{door=\"wire\",verb=\"execute\"}"), "{said}");
 }
 
 /// A get that shows a token is told what was there when the token was judged: never what a later holder has put.

@@ -8,7 +8,7 @@ use crate::group::copies::Kept;
 use crate::link::tests::world::node;
 use herd_core::ErrorKind;
 use herd_core::entry::{Condition, Token};
-use herd_core::limits::{COPY_EXPIRY_MS, GROUP_SWEEP_MS, LINK_PART, PART_OPS_MAX, SLOTS};
+use herd_core::limits::{BLOCK_BYTES, COPY_BUSY_PART, COPY_EXPIRY_MS, GROUP_SWEEP_MS, LINK_PART, PART_OPS_MAX, SLOTS};
 use herd_core::method::Method;
 use herd_core::op::{Action, Answer, Op, Put};
 use herd_core::place::{Group, GroupId, Life, Member, NodeId, Standing};
@@ -16,6 +16,7 @@ use herd_core::replica::window::RequestId;
 use herd_core::wire::Asked;
 use herd_store::{Body, Entry, Got};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 const MOST: u64 = 1 << 30;
 
@@ -720,6 +721,48 @@ fn a_copy_takes_along_the_tokens_that_removed_objects_left() {
     }
     herd.pass(5);
     herd.check_equal();
+}
+
+/// How long the copy of a group takes, ms, where each way takes one, and clients ask its primary or nobody does.
+fn copied_after_ms(is_served: bool) -> u64 {
+    let mut herd = Herd::new(3, 2);
+    let group = herd.group(b"0");
+    let names = (0..).map(|number: u32| number.to_string().into_bytes());
+    let names: Vec<Vec<u8>> = names.filter(|name| herd.group(name) == group).take(12).collect();
+    for name in &names {
+        put(&mut herd, name, &[7; BLOCK_BYTES]);
+    }
+    herd.pass(5);
+    let (primary, next) = (herd.primary(b"0"), third(herd.map.group(group).expect("it is there")));
+    herd.change_map(|draft| {
+        let group = &mut draft.spreads[0].groups[usize::from(group.number)];
+        group.others.push(Member { node: next, standing: Standing::Syncing, since: 0 });
+    });
+    herd.world.cut = true;
+    herd.tell_map();
+    for ms in 0..2_000 {
+        let now_ms = herd.world.now_ms();
+        if is_served {
+            herd.cx(primary).shared.asked_ms.store(now_ms, Relaxed);
+        }
+        herd.world.cut = false;
+        herd.world.carry();
+        herd.world.cut = true;
+        herd.pass(1);
+        if !herd.wants().is_empty() {
+            assert!(names.iter().all(|name| herd.at(next.0.get(), name).is_some()));
+            return ms;
+        }
+    }
+    panic!("the copy comes to no end");
+}
+
+#[test]
+fn a_copy_rests_while_clients_are_served_and_comes_to_its_end() {
+    let (idle_ms, served_ms) = (copied_after_ms(false), copied_after_ms(true));
+    let times = served_ms as f64 / idle_ms as f64;
+    let part = COPY_BUSY_PART as f64;
+    assert!((0.7 * part..1.3 * part).contains(&times), "{served_ms} ms, and {idle_ms} ms where nobody asks");
 }
 
 /// What was held before the epoch of a loss is dropped by whoever has it, before the group goes on.
