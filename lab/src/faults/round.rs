@@ -157,11 +157,14 @@ impl Round<'_> {
 
 /// An error if too few requests of a history had an answer.
 fn says_enough(records: &[Record]) -> Result<()> {
-    let answered = records.iter().filter(|record| matches!(record.outcome, Outcome::Answered(_))).count();
+    let count = |is: fn(&Outcome) -> bool| records.iter().filter(|record| is(&record.outcome)).count();
+    let answered = count(|outcome| matches!(outcome, Outcome::Answered(_)));
     if answered * ANSWERED >= records.len() {
         return Ok(());
     }
-    Err(Error::new(format!("{answered} answers to {} requests say too little", records.len())))
+    let refused = count(|outcome| matches!(outcome, Outcome::Refused(_)));
+    let all = records.len();
+    Err(Error::new(format!("{answered} answers to {all} requests, {refused} of them refused, say too little")))
 }
 
 /// A history that is being judged, beside the next round.

@@ -385,13 +385,15 @@ impl Striker<'_> {
             let struck_ns = sys::monotonic_ns();
             let killed = pending.and_then(|pending| herd.kill(aim.victim).map(|()| (struck_ns, pending)));
             sys::signal(pid, libc::SIGCONT)?;
-            killed
+            let killed = killed?;
+            // The writes may wait for the very node that was killed.
+            thread::sleep(time);
+            herd.start_node(aim.victim)?;
+            Ok::<_, Error>(killed)
         })?;
         if !pending.is_empty() {
             self.tally.note(Branch::PendingAtVictim);
         }
-        thread::sleep(time);
-        herd.start_node(aim.victim)?;
         led.retain(|group| pending.contains(group));
         if !led.is_empty() && self.is_taken_over(aim, &led, before)? {
             self.tally.note(Branch::TakeOverWithPendings);
