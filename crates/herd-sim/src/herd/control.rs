@@ -160,9 +160,9 @@ impl Store {
         (self.map, self.has_news) = (map_in(&entries), true);
     }
 
-    /// Whether it is time to answer a call.
+    /// Whether it is time to answer a call: a call that takes no time at all is run in the next pass, too.
     pub(super) fn is_due(&self, ticket: &Ticket) -> bool {
-        ticket.until_ns <= self.passed_ns
+        ticket.until_ns <= self.passed_ns && (ticket.fate.is_some() || self.replies.contains_key(&ticket.number))
     }
 
     /// What a call is answered, once it is time.
