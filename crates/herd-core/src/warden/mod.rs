@@ -24,6 +24,8 @@
 //!   up, and with a later one it can't come any more. Until it is known whether a node was taken out nothing is granted
 //!   to it.
 //! * Numbers of nodes, lives and collections are given once.
+//! * A process is let in by the warden that it asked, unless another one may have been in office since: it may be over
+//!   by then, and the next one of its node be in.
 //! * Groups are planned anew with each join while the herd holds no object. A primary that is to hold the first one
 //!   asks ([`Ask::Hold`]), and is told when every node that is up has the map: then no plan of before is obeyed
 //!   anywhere. Where one of them is gone that is told at once: it may live, and answer for objects by an older plan.
@@ -168,6 +170,8 @@ pub struct Warden {
     sure_ms: u64,
     /// The office as it was last seen; `None`: never yet.
     office: Option<Office>,
+    /// The term from which on nobody else was in office, while it is; 0: it never was.
+    since: Term,
     /// What the store holds, while in office.
     kept: Option<Kept>,
     /// The requests that are being written, or whose write is in doubt.
@@ -218,6 +222,7 @@ impl Warden {
             stand_ms: 0,
             sure_ms: 0,
             office: None,
+            since: 0,
             kept: None,
             flight: None,
             asks: VecDeque::new(),
@@ -294,6 +299,13 @@ impl Warden {
         }
         self.step();
         self.taken()
+    }
+
+    /// Whether something is not to be asked any more that has waited since a term: a join, where somebody else may have
+    /// been in office since. Its process may be over, and another process of the same node be in by that one: it would
+    /// be thrown out for the dead one. Who lives asks again.
+    pub fn is_late(&self, ask: &Ask, term: Term) -> bool {
+        matches!(ask, Ask::Join(_)) && term < self.since
     }
 
     fn refusal(&self, ask: &Ask) -> Option<Refusal> {
@@ -432,6 +444,7 @@ impl Warden {
         self.stand_ms = self.now_ms + OFFICE_RENEW_MS;
         match reply {
             Ok(Reply::Office(office)) => {
+                self.reigns(&office);
                 self.office = Some(office.clone());
                 let knows = self.kept.as_ref().is_some_and(|kept| kept.state.map.term == office.term);
                 if office.holder.as_ref() != Some(&self.config.name) {
@@ -446,6 +459,22 @@ impl Warden {
             Ok(_) => {}
             Err(error @ (ControlError::Unknown(_) | ControlError::Unreachable(_))) => self.unheard(&error),
             Err(error) => self.lose(&Refusal::Store(error.to_string())),
+        }
+    }
+
+    /// Where somebody else may have been in office since it was last, what has waited for so long is late.
+    fn reigns(&mut self, office: &Office) {
+        let is_ours = |office: &Office| office.holder.as_ref() == Some(&self.config.name);
+        let last = self.office.as_ref().map_or(Some(0), |last| is_ours(last).then_some(last.term));
+        if !is_ours(office) || last.is_some_and(|last| office.term <= last + 1) {
+            return;
+        }
+        self.since = office.term;
+        for (ticket, ask) in std::mem::take(&mut self.asks) {
+            match self.is_late(&ask, 0) {
+                true => self.answer(ticket, Err(Refusal::NotWarden(None))),
+                false => self.asks.push_back((ticket, ask)),
+            }
         }
     }
 
@@ -550,7 +579,8 @@ impl Warden {
         }
     }
 
-    fn term(&self) -> Term {
+    /// The term of whoever is in office, as it was seen last; 0: never yet.
+    pub fn term(&self) -> Term {
         self.office.as_ref().map_or(0, |office| office.term)
     }
 
@@ -601,6 +631,7 @@ impl Warden {
                 for (ticket, ask) in flight.asks.into_iter().rev() {
                     match unknown {
                         true => self.answer(ticket, Err(Refusal::Unknown)),
+                        false if self.is_late(&ask, flight.term) => self.answer(ticket, Err(Refusal::NotWarden(None))),
                         false => self.asks.push_front((ticket, ask)),
                     }
                 }

@@ -180,9 +180,13 @@ impl Driver {
                 let wants = work.wants.into_iter().map(|(group, (epoch, want))| (group, epoch, want)).collect();
                 orders.extend(self.warden.ask(NOBODY, Ask::Wants(wants)));
             }
-            for (ticket, ask) in work.asks {
+            for (ticket, term, ask) in work.asks {
                 if let Ask::Control(ask) = ask {
                     self.wishes.push(Wish::new(ticket, ask));
+                    continue;
+                }
+                if self.warden.is_late(&ask, term) {
+                    self.inbox.answer(ticket, Err(Refusal::NotWarden(None)));
                     continue;
                 }
                 self.prepare(&ask);
@@ -252,6 +256,7 @@ impl Driver {
                 Order::Store(call) => {
                     let reply = self.call(&call);
                     orders.extend(self.warden.reply(reply, self.now_ms()));
+                    self.inbox.sees_term(self.warden.term());
                 }
                 Order::Push { map, held } => {
                     self.outlets.leases.grants().wrote(map.term, map.epoch);

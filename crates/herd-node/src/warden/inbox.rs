@@ -4,11 +4,13 @@
 //! Bounded: as many requests as the warden itself lets wait, one word of each node, and one of each group.
 
 use crate::control::etcd::Halt;
+use herd_core::control::Term;
 use herd_core::limits::{NODES_MAX, WANTED_MAX, WARDEN_ASKS_MAX};
 use herd_core::place::{GroupId, Map, NodeId};
 use herd_core::replica::{GroupEpoch, Want};
 use herd_core::warden::{Answer, Ask, Refusal, Ticket};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -46,7 +48,7 @@ impl Handle {
         state.tickets += 1;
         let ticket = state.tickets;
         state.replies.insert(ticket, Box::new(reply));
-        state.asks.push_back((ticket, ask));
+        state.asks.push_back((ticket, self.0.term.load(Relaxed), ask));
         drop(state);
         self.0.changed.notify_all();
     }
@@ -85,13 +87,15 @@ impl Handle {
 pub(super) struct Inbox {
     state: Mutex<State>,
     changed: Condvar,
+    /// The term of whoever is in office, as it was seen last.
+    term: AtomicU64,
     /// Tells a call to the store that is under way to end.
     halt: Halt,
 }
 
 #[derive(Default)]
 struct State {
-    asks: VecDeque<(Ticket, Ask)>,
+    asks: VecDeque<(Ticket, Term, Ask)>,
     haves: BTreeMap<NodeId, (u64, u32, u64)>,
     /// What nodes told last, and whether it was something new.
     told: BTreeMap<NodeId, (u64, u32, u64)>,
@@ -123,7 +127,8 @@ impl State {
 
 /// What has come since.
 pub(super) struct Work {
-    pub(super) asks: VecDeque<(Ticket, Ask)>,
+    /// With the term that was known of when they came.
+    pub(super) asks: VecDeque<(Ticket, Term, Ask)>,
     pub(super) haves: Vec<Have>,
     pub(super) linked: Option<BTreeSet<NodeId>>,
     pub(super) wants: BTreeMap<GroupId, (GroupEpoch, Want)>,
@@ -156,6 +161,11 @@ impl Inbox {
         let haves = std::mem::take(&mut state.haves).into_iter().collect();
         let (asks, wants) = (std::mem::take(&mut state.asks), std::mem::take(&mut state.wants));
         Some(Work { asks, haves, linked: state.linked.take(), wants })
+    }
+
+    /// From now on it is known that this term is in office.
+    pub(super) fn sees_term(&self, term: Term) {
+        self.term.store(term, Relaxed);
     }
 
     pub(super) fn is_stopping(&self) -> bool {

@@ -110,6 +110,9 @@ mod tests {
         (5735, None),
         (6652, None),
         (2345, None),
+        (34212, None),
+        (77420, None),
+        (77895, None),
     ];
 
     /// Many seeds hold, side by side, and what seldom happens happens often enough in all of them. An unoptimized build

@@ -39,6 +39,28 @@ fn that_objects_are_gone_is_told_when_all_nodes_know() {
 }
 
 #[test]
+fn who_asked_a_warden_that_then_stood_still_is_not_let_in_by_its_next_term() {
+    let mut bench = Bench::new(config("a"));
+    bench.join_all(1..=2);
+    let (asked, term) = (Ask::Join(join(2, 2)), bench.warden.term());
+    let orders = bench.warden.ask(98, asked.clone());
+    assert_eq!(bench.warden.ask(99, Ask::Join(join(3, 1))), Vec::new(), "it waits behind");
+    // That process is over, and the next one is in by another warden.
+    let mut other = Bench::idle(std::mem::take(&mut bench.store), config("b"));
+    other.tick(bench.now_ms + OFFICE_LEASE_MS);
+    let lives = other.join(join(2, 3)).incarnation;
+    (bench.store, bench.now_ms) = (other.store, other.now_ms + OFFICE_LEASE_MS);
+    bench.carry_out(orders);
+    bench.settle();
+    assert!(bench.warden.term() > term && bench.warden.is_late(&asked, term), "what it has not heard yet is late too");
+    let again = Some(Err(Refusal::NotWarden(None)));
+    assert_eq!((bench.answer(98), bench.answer(99)), (again.clone(), again), "who lives asks again");
+    assert_eq!(bench.map().nodes[1].incarnation, lives);
+    assert_eq!(bench.join(join(3, 1)).node.0.get(), 3);
+    assert!(!bench.warden.is_late(&Ask::Hold, term));
+}
+
+#[test]
 fn what_waits_for_a_store_that_does_not_answer_is_refused_and_may_be_asked_again() {
     let mut bench = Bench::new(config("a"));
     bench.join_all(1..=1);

@@ -10,6 +10,7 @@ use herd_core::control::{
 use herd_core::limits::{LEASE_MS, OFFICE_SURE_MS};
 use herd_core::place::{HerdId, NodeState};
 use herd_core::warden::{Birth, Config};
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{JoinHandle, sleep};
 use tempfile::TempDir;
@@ -156,15 +157,16 @@ fn a_warden_that_another_one_follows_in_etcd_grants_nothing_more() {
 }
 
 /// A store in memory that takes its time.
+#[derive(Clone, Default)]
 struct Slow {
-    table: Table,
+    table: Arc<Mutex<Table>>,
     takes_ms: Arc<AtomicU64>,
 }
 
 impl Slow {
-    fn table(&mut self) -> &mut Table {
+    fn table(&mut self) -> MutexGuard<'_, Table> {
         sleep(ms(self.takes_ms.load(Relaxed)));
-        &mut self.table
+        self.table.lock().expect("no test panics with it")
     }
 }
 
@@ -190,22 +192,64 @@ impl Control for Slow {
     }
 }
 
+/// A warden over such a store.
+fn over(store: Slow, outlets: Outlets) -> Running {
+    let birth =
+        Birth { herd: HerdId([1; 16]), hash_key: [7; 16], epoch: 1, protocol_min: 1, evict: false, copies: None };
+    let config = Config { name: "a".into(), protocol: 1, lasts: true, birth: Some(birth) };
+    Running::start(config, Footing::over(Box::new(store)), outlets).expect("a thread")
+}
+
+/// Asks; the answer comes there.
+fn asked(running: &Running, ask: Ask) -> Answered {
+    let (reply, answer) = sync_channel(1);
+    running.handle().ask(ask, move |answer| reply.send(answer).expect("somebody waits"));
+    answer
+}
+
+/// Another process of the node with that number.
+fn next_process(number: u8) -> Ask {
+    let Ask::Join(join) = join(number) else { panic!("it is one") };
+    Ask::Join(Join { process: [9; 16], ..join })
+}
+
+/// A process that asked a warden which then stood still may have ended since, and the next one be in.
+#[test]
+fn who_asked_to_be_let_in_before_another_warden_came_is_to_ask_again() {
+    let (store, start) = (Slow::default(), Instant::now());
+    let running = over(store.clone(), Watched::default().outlets());
+    for number in [1, 2] {
+        asked(&running, join(number)).recv_timeout(PATIENCE).expect("an answer").expect("it is in");
+    }
+    store.takes_ms.store(1_500, Relaxed);
+    sleep(ms(OFFICE_SURE_MS + 200));
+    // A call is under way. Before it is over another warden was in office, and is not any more.
+    let waits = asked(&running, next_process(2));
+    let now_ms = start.elapsed().as_millis() as u64;
+    let mut table = store.table.lock().expect("as above");
+    table.campaign("a", 0, now_ms).expect("it leaves");
+    let others = table.campaign("bert", 1, now_ms).expect("a candidacy");
+    drop(table);
+    store.takes_ms.store(0, Relaxed);
+    assert_eq!(others.holder.as_deref(), Some("bert"));
+    assert_eq!(waits.recv_timeout(PATIENCE), Ok(Err(Refusal::NotWarden(None))));
+    let (map, _) = running.handle().map().expect("it is in office again");
+    assert!(map.term > others.term, "{} after {}", map.term, others.term);
+    let again = asked(&running, next_process(2)).recv_timeout(PATIENCE).expect("an answer");
+    assert!(joined(again).incarnation > map.node(id(2)).expect("it is in").incarnation);
+    running.stop().expect("a clean end");
+}
+
 /// An answer tells of when it was asked for, and not of when it came.
 #[test]
 fn a_store_that_answers_too_late_to_grant_by_grants_nothing() {
     let takes_ms = Arc::new(AtomicU64::new(0));
-    let store = Slow { table: Table::default(), takes_ms: takes_ms.clone() };
-    let birth =
-        Birth { herd: HerdId([1; 16]), hash_key: [7; 16], epoch: 1, protocol_min: 1, evict: false, copies: None };
-    let config = Config { name: "a".into(), protocol: 1, lasts: true, birth: Some(birth) };
+    let store = Slow { takes_ms: takes_ms.clone(), ..Slow::default() };
     let outlets = Watched::default().outlets();
     let beats = Beats::of(&outlets.leases);
-    let running = Running::start(config, Footing::over(Box::new(store)), outlets).expect("a thread");
-    let (reply, answers) = sync_channel(2);
+    let running = over(store, outlets);
     for number in [1, 2] {
-        let reply = reply.clone();
-        running.handle().ask(join(number), move |answer| reply.send(answer).expect("somebody waits"));
-        answers.recv_timeout(PATIENCE).expect("an answer").expect("it is in");
+        asked(&running, join(number)).recv_timeout(PATIENCE).expect("an answer").expect("it is in");
     }
     beats.go_on("leases are granted");
     takes_ms.store(LEASE_MS / 2 + 200, Relaxed);

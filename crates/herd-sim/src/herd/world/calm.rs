@@ -7,6 +7,9 @@ use herd_node::Unsettled;
 
 /// Until when a herd is whole again in which nothing goes wrong, ms. Clocks go up to twice as slow.
 const WHOLE_MS: u64 = 90_000;
+/// How long links that were cut take to be there again, and copies to be evened out, where the test is the warden: with
+/// a clock twice as slow a node waits 4 s for the answer to a dialing, and 2 s more before the next.
+const LINKED_MS: u64 = 9_000;
 /// How long the removal of an object whose time is over is under way at most, ms.
 const EXPIRES_MS: u64 = 2_000;
 /// How long the map is the same when nothing more will change it.
@@ -137,7 +140,7 @@ impl<S: Service> World<S> {
 
     /// Lets time pass until all that was under way has ended, and the herd is whole.
     fn come_to_rest(&mut self) -> Result<(), String> {
-        let Some(reign) = &mut self.reign else { return self.rest(6_000) };
+        let Some(reign) = &mut self.reign else { return self.rest(LINKED_MS) };
         reign.store.heal();
         let until_ns = self.now_ns() + WHOLE_MS * 1_000_000;
         // Nodes get their shares when the map has been the same for a while.

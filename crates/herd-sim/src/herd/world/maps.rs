@@ -48,6 +48,18 @@ impl<S: Service> World<S> {
             self.next_map(|draft| draft.take_out(node, &living));
         }
         self.hear_again();
+        self.open_lost();
+    }
+
+    /// Groups that hold nothing any more, as those that had what they held were started anew, are opened anew once
+    /// enough nodes are there.
+    fn open_lost(&mut self) {
+        let living = self.living();
+        let there: Vec<Node> = self.map.nodes.iter().filter(|node| living(node.id)).cloned().collect();
+        if self.map.has_lost_groups() && self.map.may_reopen(&there) {
+            self.next_map(|draft| draft.reopen(&there));
+            self.count("groups opened anew");
+        }
     }
 
     /// Those that were taken out as silent, and are heard again, are brought back.

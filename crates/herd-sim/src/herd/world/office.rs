@@ -26,7 +26,8 @@ pub(super) struct Office {
     ticked_ms: Option<u64>,
     /// What has come is still to be looked at, after a tick.
     is_behind: bool,
-    asks: VecDeque<(u64, Ask)>,
+    /// With the term that was known of when they came.
+    asks: VecDeque<(u64, Term, Ask)>,
     tickets: u64,
     /// Who asked to be let in, and which process of it.
     pub(super) joins: BTreeMap<u64, (usize, [u8; 16])>,
@@ -78,7 +79,7 @@ impl Office {
     /// Somebody asks; what the answer will be known by.
     pub(super) fn ask(&mut self, ask: Ask) -> u64 {
         self.tickets += 1;
-        self.asks.push_back((self.tickets, ask));
+        self.asks.push_back((self.tickets, self.warden.term(), ask));
         self.tickets
     }
 
@@ -190,7 +191,11 @@ impl<S: Service> World<S> {
         for (node, (life, epoch, revision)) in haves {
             office.orders.extend(office.warden.have(node, life, epoch, revision));
         }
-        for (ticket, ask) in std::mem::take(&mut office.asks) {
+        for (ticket, term, ask) in std::mem::take(&mut office.asks) {
+            if office.warden.is_late(&ask, term) {
+                office.orders.push_back(Order::Answer(ticket, Err(Refusal::NotWarden(None))));
+                continue;
+            }
             office.orders.extend(office.warden.ask(ticket, ask));
         }
     }

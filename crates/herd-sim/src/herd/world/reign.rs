@@ -302,6 +302,9 @@ impl<S: Service> World<S> {
         self.see_new_homes();
         self.see_moves(&old);
         self.see_forgotten(&old);
+        if self.is_over {
+            return;
+        }
         self.see_losses(reign, &old);
         self.forget_deaths(reign);
     }
@@ -388,7 +391,7 @@ impl<S: Service> World<S> {
     /// Groups that are whole begin anew.
     fn forget_deaths(&self, reign: &mut Reign) {
         let copies = usize::from(self.plan.copies);
-        let lives = |group: &Group| group.eligible.iter().all(|id| self.is_alive(*id));
+        let lives = |group: &Group| group.full().all(|id| self.is_alive(id));
         reign.deaths.retain(|id, _| self.map.group(*id).is_none_or(|it| it.copies() < copies || !lives(it)));
     }
 
