@@ -4,6 +4,7 @@
 
 use super::Hub;
 use crate::context::{Context, Output};
+use herd_core::control::Term;
 use herd_core::place::Map;
 use herd_core::warden::{Answer, Ask, MoveId, Refusal};
 use herd_core::wire::{
@@ -54,8 +55,9 @@ impl Guest {
 
 /// The way of a node into the herd, or of word of its end.
 pub(crate) enum Admission {
-    /// Its proof is to come.
-    Greeted(Guest),
+    /// Its proof is to come. The term that was in office when it was greeted, if the warden was here: its process lived
+    /// after that, as it proves by what it was greeted with.
+    Greeted(Guest, Term),
     /// The warden is asked, by somebody who is called so.
     Asked(Slot, &'static str),
     /// Somebody who is called so is in, or was refused.
@@ -101,7 +103,7 @@ impl Admission {
     /// Who it is, as the log speaks of it.
     pub(crate) fn called(&self) -> &'static str {
         match self {
-            Admission::Greeted(guest) => guest.called(),
+            Admission::Greeted(guest, _) => guest.called(),
             Admission::Asked(_, called) | Admission::Over(called) => called,
         }
     }
@@ -111,22 +113,23 @@ impl Admission {
         let why = "the node takes no joins: it listens beyond loopback and was started without HERD_SECRET";
         let hub = cx.links.hub().ok_or_else(|| refuse(why))?;
         let me = &hub.me;
+        let term = if let Warden::Here(handle) = hub.owner.warden() { handle.term() } else { 0 };
         let greeting = Greeting { protocol: LINK_PROTOCOL.into(), herd: me.herd, node: me.node, nonce: hub.nonce() };
         if is_obituary(hello) {
             let hearing = Hearing::new(hello, &greeting, me.secret)?;
             hearing.welcome(out.buf);
-            return Ok(Admission::Greeted(Guest::Tells(Box::new(hearing))));
+            return Ok(Admission::Greeted(Guest::Tells(Box::new(hearing)), term));
         }
         let admitting = Admitting::new(hello, &greeting, me.secret)?;
         admitting.welcome(out.buf);
-        Ok(Admission::Greeted(Guest::Joins(Box::new(admitting))))
+        Ok(Admission::Greeted(Guest::Joins(Box::new(admitting)), term))
     }
 
     /// Takes the proof, and asks the warden.
     pub(crate) fn proved(&mut self, cx: &Context, hello: &Fields<'_>, ticket: Ticket) -> Result<(), LinkError> {
         let called = self.called();
-        let (Admission::Greeted(guest), Some(hub)) = (std::mem::replace(self, Admission::Over(called)), cx.links.hub())
-        else {
+        let greeted = std::mem::replace(self, Admission::Over(called));
+        let (Admission::Greeted(guest, term), Some(hub)) = (greeted, cx.links.hub()) else {
             return Err(LinkError::new(LinkErrorKind::BadHello, "this is not what a join goes on with"));
         };
         let wish = guest.proved(hello)?;
@@ -139,7 +142,7 @@ impl Admission {
         let moved = if let Ask::Join(join) = &wish { join.moved } else { None };
         match hub.owner.warden() {
             Warden::Here(handle) => {
-                *self = Admission::Asked(ask(hub, &handle, cx.number, wish, ticket), called);
+                *self = Admission::Asked(ask(hub, &handle, cx.number, (term, wish), ticket), called);
                 Ok(())
             }
             Warden::At(_) | Warden::None(_) if let Some(id) = moved => {
@@ -196,10 +199,10 @@ fn begin(hub: &Hub, number: usize, id: MoveId, ticket: Ticket) -> Slot {
 }
 
 /// Asks the warden that is here; the answer resumes a connection of this loop.
-fn ask(hub: &Hub, handle: &crate::warden::Handle, number: usize, ask: Ask, ticket: Ticket) -> Slot {
+fn ask(hub: &Hub, handle: &crate::warden::Handle, number: usize, (term, ask): (Term, Ask), ticket: Ticket) -> Slot {
     let (slot, maps) = (Slot::default(), handle.clone());
     let tell = telling(hub, &slot, number, ticket);
-    handle.ask(ask, move |answer| tell(answer, maps.map().map(|(map, _)| map)));
+    handle.ask_since(term, ask, move |answer| tell(answer, maps.map().map(|(map, _)| map)));
     slot
 }
 

@@ -13,7 +13,7 @@ use super::newcomer::placeless;
 use crate::control::etcd::{Address, Etcd, Halt};
 use crate::control::{Home, OpenError, Record};
 use crate::environment::random;
-use herd_core::control::{Control, ControlError, Table};
+use herd_core::control::{Control, ControlError, Table, Term};
 use herd_core::entry::{Version, first_epoch, first_version};
 use herd_core::error::quote;
 use herd_core::key::CollectionId;
@@ -392,10 +392,12 @@ fn first_join(running: &Running, join: Join, patience: Duration) -> Result<Joine
     let until = Instant::now() + patience;
     loop {
         let (reply, answer) = mpsc::sync_channel(1);
-        running.handle().ask(Ask::Join(join.clone()), move |answer| drop(reply.try_send(answer)));
+        // It is this process that asks: no term is too late for it.
+        let ask = Ask::Join(join.clone());
+        running.handle().ask_since(Term::MAX, ask, move |answer| drop(reply.try_send(answer)));
         match answer.recv_timeout(Duration::from_millis(WARDEN_START_MS)) {
             Ok(Ok(Answer::Joined(joined))) => return Ok(joined),
-            Ok(Err(Refusal::NotWarden(Some(_)))) if Instant::now() < until => std::thread::sleep(OFFICE_AGAIN),
+            Ok(Err(Refusal::NotWarden(_))) if Instant::now() < until => std::thread::sleep(OFFICE_AGAIN),
             Ok(Err(Refusal::NotWarden(Some(holder)))) => return Err(BeginError::Held(holder)),
             Ok(Err(refusal)) => return Err(BeginError::Refused(refusal)),
             Ok(Ok(_)) | Err(_) => return Err(BeginError::Silent),

@@ -29,6 +29,17 @@ impl Handle {
     /// latest. It must not wait. What groups want is told again and again, and takes no place from what is asked once:
     /// it is noted at once.
     pub fn ask(&self, ask: Ask, reply: impl FnOnce(Result<Answer, Refusal>) + Send + 'static) {
+        self.ask_since(self.term(), ask, reply);
+    }
+
+    /// The term that is in office, as it was seen last; 0: none was yet.
+    pub fn term(&self) -> Term {
+        self.0.term.load(Relaxed)
+    }
+
+    /// Asks for somebody who lived when that term was in office, as was seen here then; nothing is known of since.
+    /// What lives as long as this process does is of [`Term::MAX`].
+    pub fn ask_since(&self, term: Term, ask: Ask, reply: impl FnOnce(Result<Answer, Refusal>) + Send + 'static) {
         let mut state = self.0.lock();
         if let Ask::Wants(wants) = &ask
             && !state.stopping
@@ -48,7 +59,7 @@ impl Handle {
         state.tickets += 1;
         let ticket = state.tickets;
         state.replies.insert(ticket, Box::new(reply));
-        state.asks.push_back((ticket, self.0.term.load(Relaxed), ask));
+        state.asks.push_back((ticket, term, ask));
         drop(state);
         self.0.changed.notify_all();
     }
@@ -127,7 +138,7 @@ impl State {
 
 /// What has come since.
 pub(super) struct Work {
-    /// With the term that was known of when they came.
+    /// With the term that was in office when who asks was known to live.
     pub(super) asks: VecDeque<(Ticket, Term, Ask)>,
     pub(super) haves: Vec<Have>,
     pub(super) linked: Option<BTreeSet<NodeId>>,
