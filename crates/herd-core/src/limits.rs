@@ -319,8 +319,12 @@ pub const GROUP_AHEAD_BYTES: u64 = 1 << 20;
 /// free. What is shorter than a block counts for as much less: it holds nothing up.
 pub const COPY_BUSY_PART: u64 = 4;
 
-/// A copy rests for so long at most, and no entry counts as if it had taken longer.
+/// A copy rests for so long at most, and no entry counts as if it had taken longer. Where many copies are made from one
+/// node each may rest for so long once more for every [`COPY_REST_COPIES`] of them.
 pub const COPY_REST_MAX_MS: u64 = 250;
+
+/// See [`COPY_REST_MAX_MS`]: so many copies take turns within one such rest on links of 100 Mbit/s.
+pub const COPY_REST_COPIES: u64 = 8;
 
 /// A node serves clients if one of them was answered so long ago at most.
 pub const COPY_BUSY_MS: u64 = 100;

@@ -7,7 +7,7 @@
 use super::change::{Edit, Key, refusal_of};
 use crate::context::Context;
 use herd_core::limits::GROUP_AHEAD_BYTES as AHEAD_BYTES;
-use herd_core::limits::{BLOCK_BYTES, COPY_BUSY_PART, COPY_REST_MAX_MS, WIRE_FRAME_BODY_MAX_BYTES};
+use herd_core::limits::{BLOCK_BYTES, COPY_BUSY_PART, COPY_REST_COPIES, COPY_REST_MAX_MS, WIRE_FRAME_BODY_MAX_BYTES};
 use herd_core::place::{GroupId, NodeId};
 use herd_core::replica::{Change as _, Message, Offer, Refusal};
 use herd_core::wire::{Ahead, GroupMessage, Said};
@@ -67,7 +67,8 @@ impl Pace {
         if self.owed_ns < MS {
             return false;
         }
-        let rest_ns = std::mem::take(&mut self.owed_ns).min(COPY_REST_MAX_MS * MS);
+        let most_ns = COPY_REST_MAX_MS * MS * copies.div_ceil(COPY_REST_COPIES);
+        let rest_ns = std::mem::take(&mut self.owed_ns).min(most_ns);
         self.until_ms = Some((now_ns + rest_ns).div_ceil(MS));
         true
     }
@@ -288,7 +289,7 @@ mod tests {
     fn all_copies_together_take_their_part_while_clients_are_served() {
         let block = BLOCK_BYTES as u64;
         let part = 1.0 / COPY_BUSY_PART as f64;
-        for copies in [1, 2, 6, 12] {
+        for copies in [1, 2, 6, 12, 64] {
             for took_ns in [200_000, 2_600_000] {
                 let on_way = copies as f64 * part_on_way(Some(copies), block, took_ns);
                 assert!((0.8 * part..=1.01 * part).contains(&on_way), "{copies} copies of {took_ns} ns: {on_way}");

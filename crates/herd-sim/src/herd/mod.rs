@@ -113,6 +113,8 @@ mod tests {
         (34212, None),
         (77420, None),
         (77895, None),
+        (81916, None),
+        (26518, None),
     ];
 
     /// Many seeds hold, side by side, and what seldom happens happens often enough in all of them. An unoptimized build

@@ -9,8 +9,8 @@ use herd_core::place::Standing;
 
 /// Operations that are kept back for when groups change.
 const LAST_OPS: usize = 60;
-/// They are kept back for so long at most.
-const WAIT_NS: u64 = 20_000_000_000;
+/// They are kept back for so long at most: a warden stands still for 21 s at most, and has to come back then.
+const WAIT_NS: u64 = 40_000_000_000;
 
 /// A fault that waits for its moment.
 pub(super) enum Trap {

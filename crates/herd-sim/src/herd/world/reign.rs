@@ -302,9 +302,6 @@ impl<S: Service> World<S> {
         self.see_new_homes();
         self.see_moves(&old);
         self.see_forgotten(&old);
-        if self.is_over {
-            return;
-        }
         self.see_losses(reign, &old);
         self.forget_deaths(reign);
     }
@@ -398,7 +395,8 @@ impl<S: Service> World<S> {
     /// Whether a node runs in the life that the map knows.
     pub(super) fn is_alive(&self, id: NodeId) -> bool {
         let at = id.0.get() as usize - 1;
-        self.machines[at].is_some() && self.map.node(id).is_some_and(|node| node.incarnation == self.lives[at])
+        let life = self.machines.get(at).filter(|machine| machine.is_some()).map(|_| self.lives[at]);
+        life.is_some() && self.map.node(id).map(|node| node.incarnation) == life
     }
 
     /// A machine's process is over, and with it its warden.
