@@ -51,7 +51,9 @@ struct Kept {
 impl Kept {
     fn adopt(&self, spread: &Spread) {
         let slots = self.slots.get_or_init(|| (0..SLOTS).map(|_| AtomicU8::new(0)).collect());
-        let copies = |slot| u8::try_from(spread.group_of(slot).copies()).unwrap_or(u8::MAX);
+        let of_group: Vec<u8> =
+            spread.groups.iter().map(|group| u8::try_from(group.copies()).unwrap_or(u8::MAX)).collect();
+        let copies = |slot: usize| of_group[usize::from(spread.slots[slot])];
         slots.iter().enumerate().for_each(|(slot, there)| there.store(copies(slot), Relaxed));
         let same = (1..SLOTS).all(|slot| copies(slot) == copies(0));
         self.copies.store(if same { copies(0) } else { 0 }, Relaxed);

@@ -166,6 +166,10 @@ impl Store {
             && let Some(from) = cursor.next
         {
             let mut shard = self.lock(at);
+            if shard.is_empty_slot(cursor.spread, number) {
+                cursor.next = None;
+                return;
+            }
             let to = shard.index.stretch(from, entries);
             let stretch = Stretch { spread: cursor.spread, number: Some(number), from, to };
             looked += look(&mut shard, &stretch) + EMPTY_STRETCH_ENTRIES;

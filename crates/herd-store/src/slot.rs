@@ -119,6 +119,11 @@ impl Shard {
         }
     }
 
+    /// Whether nothing is in the slot of that number of a spread group.
+    pub(crate) fn is_empty_slot(&self, spread: u16, number: usize) -> bool {
+        self.slots.get(self.layout.of_spread(spread, number)).is_none_or(|slot| slot.entries == 0)
+    }
+
     fn set_seat(&mut self, at: usize, seat: Seat, floor: Version) {
         self.shared_slots -= usize::from(self.slots[at].seat != Seat::Alone);
         self.shared_slots += usize::from(seat != Seat::Alone);

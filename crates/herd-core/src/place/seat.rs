@@ -1,7 +1,7 @@
 //! What a node is to each slot as the map says, and which of two maps a node goes by. Pure: a node asks this when a map
 //! comes, and its store does the rest.
 
-use super::map::{Map, NodeId, Spread};
+use super::map::{Group, Map, NodeId, Spread};
 use crate::entry::{COUNTER_BITS, Version};
 
 /// The versions of slots begin so far apart, as a power of two: two objects seldom have the same one, and memcached's
@@ -54,8 +54,10 @@ impl Map {
     /// version that all later ones of the slot are above. A node of which the map knows another life has nothing.
     pub fn seats<'m>(&self, me: Life, spread: &'m Spread) -> impl Fn(usize) -> (Seat, Version) + use<'m> {
         let lives = self.node(me.node).is_some_and(|node| node.incarnation == me.incarnation);
+        let seat_of = |group| if lives { spread.seat(me.node, group) } else { Seat::Away };
+        let seats: Vec<Seat> = spread.groups.iter().map(seat_of).collect();
         move |slot| {
-            let seat = if lives { spread.seat(me.node, slot) } else { Seat::Away };
+            let seat = seats[usize::from(spread.slots[slot])];
             (seat, Version::from(spread.since(slot)) << COUNTER_BITS | (slot as Version) << APART_BITS)
         }
     }
@@ -63,8 +65,7 @@ impl Map {
 
 impl Spread {
     /// A primary without other members is alone only where no copy but its own is needed: else it may not go on.
-    fn seat(&self, me: NodeId, slot: usize) -> Seat {
-        let group = self.group_of(slot);
+    fn seat(&self, me: NodeId, group: &Group) -> Seat {
         match group.primary == Some(me) {
             true if group.others.is_empty() && self.needed == 1 => Seat::Alone,
             true => Seat::Led,

@@ -68,7 +68,9 @@ impl Gates {
         for spread in &map.spreads {
             let slots =
                 self.slots[usize::from(spread.id)].get_or_init(|| (0..SLOTS).map(|_| AtomicU16::new(0)).collect());
-            slots.iter().zip(spread.slots.iter()).for_each(|(slot, number)| slot.store(*number, SeqCst));
+            // Most stay as they are, and a store that all threads see in one order is dear.
+            let changed = slots.iter().zip(spread.slots.iter()).filter(|(slot, number)| slot.load(Relaxed) != **number);
+            changed.for_each(|(slot, number)| slot.store(*number, SeqCst));
             for (number, group) in spread.groups.iter().enumerate() {
                 let id = GroupId { spread: spread.id, number: number as u16 };
                 let lives = map.node(me.node).is_some_and(|node| node.incarnation == me.incarnation);

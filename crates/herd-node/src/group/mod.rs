@@ -271,6 +271,8 @@ fn adopt(cx: &mut Context, me: Life, map: &Arc<Map>) {
         with(cx, Some(id), |share, cx| share.adopt(cx, Vec::new(), None));
     }
     for spread in map.spreads.iter().filter(|spread| lives && spread.kind == Kind::Kept) {
+        let mut slots_of = vec![Vec::new(); spread.groups.len()];
+        (0..).zip(spread.slots.iter()).for_each(|(slot, of)| slots_of[usize::from(*of)].push(slot));
         for (number, group) in spread.groups.iter().enumerate() {
             let id = GroupId { spread: spread.id, number: number as u16 };
             let is_here = loop_of(cx, id) == cx.number;
@@ -283,8 +285,7 @@ fn adopt(cx: &mut Context, me: Life, map: &Arc<Map>) {
                 let share = Box::new(Share::new(cx, me.node, id));
                 cx.parts.shares.insert(id, Some(share));
             }
-            let slots = (0..).zip(spread.slots.iter()).filter(|(_, of)| **of == id.number);
-            let slots: Vec<u16> = slots.map(|(slot, _)| slot).collect();
+            let slots: Vec<u16> = std::mem::take(&mut slots_of[number]);
             let links: Vec<LinkId> = match is_known {
                 true => Vec::new(),
                 false => {
