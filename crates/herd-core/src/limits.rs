@@ -305,8 +305,9 @@ pub const FLIGHT_KEYS_MAX: usize = 256;
 /// it: as many as one link takes of other requests.
 pub const PART_OPS_MAX: usize = LINK_OPS_MAX;
 
-/// Bytes of the changes that one part has under way, a single change aside; beyond it the answer is `busy`. What
-/// 10 Gbit/s carry in some 12 ms: several groups share the links of two nodes.
+/// Bytes of the changes that one part has under way; beyond it the answer is `busy`. What 10 Gbit/s carry in some
+/// 12 ms: several groups share the links of two nodes. A change counts for half of it at most, so that one of any size
+/// keeps no small ones out.
 pub const PART_BYTES_MAX: u64 = LINK_BYTES_MAX / 4;
 
 /// Bytes of a long value that a member of a replica group is sent before it has told what has come: what 10 Gbit/s
@@ -633,6 +634,10 @@ pub const JOIN_DIAL_MS: u64 = 3_500;
 /// How long the nodes that a control store knows are asked which map they have, before its warden comes into office:
 /// some round trips. One that is dead, or paused, costs its first node's start so much.
 pub const AHEAD_MS: u64 = 500;
+
+/// How long a node that was dialed for a join may take to say who it is, before the next one is asked: it takes no more
+/// than a round trip. One that is paused says nothing, and one that wants to join itself does not yet.
+pub const JOIN_ANSWER_MS: u64 = 500;
 
 /// How soon the addresses of a join are tried again.
 pub const JOIN_REDIAL_MS: u64 = 200;

@@ -84,7 +84,8 @@ Examples:
         after_help = "Objects stay readable and writable while they move. The command returns when the node is empty; \
 a node that is empty may be stopped, and the herd forgets it. It may be interrupted and given again.
 
-Exit status: 0 the node is empty, 1 there is no such node, 3 what it keeps has nowhere to go.
+Exit status: 0 the node is empty, 1 there is no such node, or the drain was called off meanwhile, 3 what it keeps has \
+nowhere to go.
 
 Examples:
   herd drain n3

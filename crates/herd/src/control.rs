@@ -37,7 +37,7 @@ fn migration(args: &MigrateArgs) -> Result<ControlAsk, Failure> {
 }
 
 /// What there is to know of the store.
-fn about(herd: &HerdArgs) -> Result<Value, Failure> {
+pub(crate) fn about(herd: &HerdArgs) -> Result<Value, Failure> {
     Ok(client(herd)?.control(&ControlAsk::Show)?)
 }
 

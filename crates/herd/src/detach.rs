@@ -3,6 +3,7 @@
 //! not said to be right.
 
 use crate::args::{DetachArgs, RecoverArgs};
+use crate::control::about;
 use crate::exit::{Failure, NOT_SO, Outcome, REFUSED};
 use crate::objects::client;
 use crate::view::{gather, node_of, status_of};
@@ -47,6 +48,9 @@ pub(crate) fn detach(args: &DetachArgs) -> Outcome {
         return Err(Failure::new(REFUSED, text));
     }
     if let Some(addr) = addr {
+        // Without a warden the node would end, and stay in the herd.
+        about(&args.herd)
+            .map_err(|why| Failure::new(why.code, format!("detach: {name}: nothing was done: {}", why.text)))?;
         Client::new(addr, Config { timeout: args.herd.timeout, ..Config::default() })?.end(name)?;
         out::tell(format!("herd: detach: {name} was told to end"));
     }
@@ -114,7 +118,9 @@ fn check_warden(status: &Value) -> Outcome {
 fn is_the_warden_s(name: &str, node: &Value) -> String {
     let next = match node["answers"] == true {
         true => format!("`herd control move` takes the map to another node, `herd drain {name}` empties this one"),
-        false => "start it again from its directory".into(),
+        false => "start it again from its directory, or, where the map is in etcd, start another node with the same \
+                  --control in its place, and then detach this one"
+            .into(),
     };
     format!("detach: {name} keeps the herd's map, and can't be detached: {next}")
 }

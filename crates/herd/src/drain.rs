@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 /// How often it is looked.
 pub(crate) const AGAIN: Duration = Duration::from_millis(200);
+/// How long the map in which it drains takes to come to the node that is asked, at most.
+const HEARD: Duration = Duration::from_secs(3);
 /// How long no node may answer meanwhile.
 pub(crate) const SILENT: Duration = Duration::from_secs(10);
 /// How long nothing may move before it is said so.
@@ -73,7 +75,7 @@ fn check_saved(name: &str, node: &Value) -> Result<(), Failure> {
     let (groups, their) = if groups == 1 { ("1 group".into(), "its") } else { (format!("{groups} groups"), "their") };
     let text = format!(
         "drain: {name} has ended, and {groups} had {their} only copy there, which can't be given away: start it again \
-         from its directory, or give them up: `herd detach --now {name}`"
+         from its directory, or give them up: `herd detach --now {name}` lists what that is"
     );
     Err(Failure::new(REFUSED, text))
 }
@@ -92,6 +94,8 @@ fn stuck(name: &str, left: u64, answers: bool) -> String {
 fn wait(args: &DrainArgs, all: u64) -> Result<Value, Failure> {
     let steps = Steps::new("groups given away");
     let (mut heard, mut moved, mut last, mut told) = (Instant::now(), Instant::now(), all, false);
+    // Since when it does not drain, as is said.
+    let mut stays: Option<Instant> = None;
     loop {
         let status = match gather(&args.herd) {
             Ok(status) => status,
@@ -107,8 +111,8 @@ fn wait(args: &DrainArgs, all: u64) -> Result<Value, Failure> {
         match node["state"].as_str() {
             Some("draining") if left == 0 => return Ok(status),
             // The map with it may not have come to the node that was asked.
-            Some("draining") | None => {}
-            Some(_) if heard.duration_since(moved) < SILENT => {}
+            Some("draining") | None => stays = None,
+            Some(_) if heard.duration_since(*stays.get_or_insert(heard)) < HEARD => {}
             Some(_) => {
                 let text = format!("drain: {} does not drain any more: it was called off", args.drained);
                 return Err(Failure::new(NOT_SO, text));

@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// How long a node is waited for that another one has named.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// The same of one that the herd goes on without: one that is back answers at once.
+const DOWN_PATIENCE: Duration = Duration::from_millis(300);
 /// How often it is looked whether groups have their copies.
 const AGAIN: Duration = Duration::from_millis(200);
 /// How long no node may answer meanwhile.
@@ -42,6 +44,7 @@ pub(crate) fn gather(herd: &HerdArgs) -> Result<Value, Failure> {
         let ask = |node: &Value| {
             let is_own = nodes.len() == 1 || node["id"].as_u64() == own;
             let (addr, known) = (node["addr"].as_str().map(str::to_owned), is_own.then(|| asked.clone()));
+            let patience = if node["state"] == "down" { patience.min(DOWN_PATIENCE) } else { patience };
             scope.spawn(move || known.or_else(|| status_of(&addr?, patience)))
         };
         let asking: Vec<_> = nodes.iter().map(ask).collect();

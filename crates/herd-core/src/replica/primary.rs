@@ -12,6 +12,11 @@ use super::{Standing, Verdict, View};
 use crate::entry::Version;
 use crate::limits::{PART_BYTES_MAX, PART_OPS_MAX};
 
+/// For how much a change of so many bytes counts beside others ([`PART_BYTES_MAX`]).
+fn counted(size_bytes: u64) -> u64 {
+    size_bytes.min(PART_BYTES_MAX / 2)
+}
+
 impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
     /// An operation that may change an entry. It is decided at once, or stands in line behind the write under way.
     pub fn ask(&mut self, key: K, op: O) {
@@ -69,7 +74,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             let link = self.links.get(&member.node);
             link.is_some_and(|link| link.unsettled() >= PART_OPS_MAX)
         };
-        self.bytes > 0 && self.bytes + size_bytes > PART_BYTES_MAX || self.view.members.iter().any(is_long)
+        self.bytes + counted(size_bytes) > PART_BYTES_MAX || self.view.members.iter().any(is_long)
     }
 
     fn write<S: Copies<K, C>>(&mut self, at: &mut S, key: K, ops: Vec<O>, change: C) {
@@ -79,7 +84,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             self.refuse(&key, ops, (self.me, refusal));
             return self.next(&key);
         }
-        self.bytes += change.size_bytes();
+        self.bytes += counted(change.size_bytes());
         self.writes.insert(key.clone(), Write::new(pending, Some(change.clone()), ops));
         self.note_unacked(&key, version, change.size_bytes());
         for member in 0..self.view.members.len() {
@@ -111,7 +116,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         mut send: impl FnMut(Departure),
     ) {
         self.ops += 1;
-        self.bytes += size_bytes;
+        self.bytes += counted(size_bytes);
         let mut write = Write::prepared(pending, size_bytes, op);
         for member in &self.view.members {
             let Some(link) = self.links.get_mut(&member.node) else { continue };
@@ -424,7 +429,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             return;
         }
         let Some(write) = self.writes.remove(key) else { return };
-        self.bytes -= write.size_bytes;
+        self.bytes -= counted(write.size_bytes);
         for (peer, serial) in write.serials() {
             self.links.entry(peer).and_modify(|link| link.done(serial));
         }

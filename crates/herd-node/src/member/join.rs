@@ -3,11 +3,13 @@
 //! It blocks, for [`JOIN_PATIENCE_MS`] in all at most: names are looked up by threads of their own, which nobody waits
 //! for any longer than that. The addresses are tried in turn, and again while nobody answers, or the herd can't say yet
 //! whether the node is in: nodes that are started together may come in any order, and a warden, or its store, may be
-//! about to come back. A refusal is final. Only of a refusal, and of no try before it that may have been done, is it
-//! sure that the node is not in ([`JoinError::Refused`]). Caller: the start of a node.
+//! about to come back. One that takes the connection and says nothing, as it is paused or wants in itself, is passed
+//! over after [`JOIN_ANSWER_MS`]. A refusal is final. Only of a refusal, and of no try before it that may have been
+//! done, is it sure that the node is not in ([`JoinError::Refused`]). Caller: the start of a node.
 
 use herd_core::limits::{
-    JOIN_DIAL_MS, JOIN_HOPS_MAX, JOIN_PATIENCE_MS, JOIN_REDIAL_MS, MAP_MAX_BYTES, WIRE_FRAME_BODY_MAX_BYTES,
+    JOIN_ANSWER_MS, JOIN_DIAL_MS, JOIN_HOPS_MAX, JOIN_PATIENCE_MS, JOIN_REDIAL_MS, MAP_MAX_BYTES,
+    WIRE_FRAME_BODY_MAX_BYTES,
 };
 use herd_core::place::{Map, NodeId};
 use herd_core::warden::{Join, Joined, MoveId};
@@ -68,6 +70,8 @@ pub(super) enum Tried {
     Elsewhere(String),
     /// Nobody is there yet; nothing was done.
     Nobody(String),
+    /// Nobody is there yet where a node says that the warden is; nothing was done.
+    NoWarden(String),
     /// It is not known whether it was done; it may be tried again.
     Unsure(String),
     /// It is of no use to try again.
@@ -120,26 +124,43 @@ pub(super) fn enter(
     until: Instant,
 ) -> Result<Entered, JoinError> {
     let nonces = Nonces::new(random);
-    let (mut last, mut is_unsure) = (JoinError::Unreachable("--join names no address".into()), false);
+    let mut is_unsure = false;
+    // What came of the turn before, and of this one, each with how much it tells.
+    let (mut before, mut told) = (None, None);
     loop {
         for address in addresses {
-            match follow(address, (join, coming), secret, &nonces, until) {
+            // A try for which no time is left tells nothing of a node.
+            if before.is_some() && Instant::now() + Duration::from_millis(JOIN_ANSWER_MS) >= until {
+                let least = before.as_ref().map_or(0, |(weight, _)| *weight);
+                return Err(given_up(told.filter(|(weight, _)| *weight > least).or(before)));
+            }
+            let (weight, text) = match follow(address, (join, coming), secret, &nonces, until) {
                 Ok(entered) => return Ok(entered),
-                Err(Tried::Nobody(text)) => last = JoinError::Unreachable(text),
-                Err(Tried::Elsewhere(to)) => last = JoinError::Unreachable(lost(&to)),
+                Err(Tried::Nobody(text)) => (0, text),
+                Err(Tried::NoWarden(text)) => (1, text),
+                Err(Tried::Elsewhere(to)) => (1, lost(&to)),
                 Err(Tried::Unsure(text)) => {
                     is_unsure = true;
-                    last = JoinError::Unreachable(format!("{text}; start this node again: it is the same one"));
+                    (2, format!("{text}; start this node again: it is the same one"))
                 }
                 Err(Tried::Final(JoinError::Refused(text))) if is_unsure => return Err(JoinError::Broken(text)),
                 Err(Tried::Final(error)) => return Err(error),
+            };
+            if told.as_ref().is_none_or(|(least, _)| *least < weight) {
+                told = Some((weight, text));
             }
         }
         if Instant::now() + Duration::from_millis(JOIN_REDIAL_MS) >= until {
-            return Err(last);
+            return Err(given_up(told));
         }
+        before = told.take();
         std::thread::sleep(Duration::from_millis(JOIN_REDIAL_MS));
     }
+}
+
+fn given_up(told: Option<(u8, String)>) -> JoinError {
+    let why = told.map_or_else(|| "--join names no address".into(), |(_, text)| text);
+    JoinError::Unreachable(format!("{why} (tried for {} s)", JOIN_PATIENCE_MS / 1000))
 }
 
 fn lost(to: &str) -> String {
@@ -166,7 +187,7 @@ fn follow(
             }
             Err(Tried::Nobody(text)) if at != address => {
                 let text = format!("{text}; {address} says that the herd's warden is there: start that node");
-                return Err(Tried::Nobody(text));
+                return Err(Tried::NoWarden(text));
             }
             done => return done,
         }
@@ -185,7 +206,7 @@ pub(super) fn named(text: &str) -> (&str, Option<MoveId>) {
 /// One exchange.
 fn ask(address: &str, join: &Join, joining: Joining, until: Instant) -> Result<Entered, Tried> {
     let socket = dial(address, until)?;
-    let mut talk = Talk::new(address, socket, until);
+    let mut talk = Talk::new(address, socket, until.min(Instant::now() + Duration::from_millis(JOIN_ANSWER_MS)));
     let mut out = Vec::new();
     joining.hello(&mut out);
     talk.say(&out)?;
@@ -206,7 +227,8 @@ fn ask(address: &str, join: &Join, joining: Joining, until: Instant) -> Result<E
         talk.say(&goodbye).ok();
     }
     let warden = warden?;
-    talk.proves = true;
+    // The warden may have to wait for its store.
+    (talk.proves, talk.until) = (true, until);
     talk.say(&out)?;
     let (joined, mut assembly) = talk.hear(|frame, fields| decode_joined(frame.header(), fields).map_err(strange))?;
     while !talk.hear(|frame, _| take(&mut assembly, frame))? {}
@@ -239,7 +261,7 @@ pub(super) fn unexpected() -> LinkError {
 pub(super) fn dial(address: &str, until: Instant) -> Result<TcpStream, Tried> {
     let nobody = |error: &dyn fmt::Display| Tried::Nobody(format!("no node answers at {address}: {error}"));
     let found = look_up(address, until).map_err(|error| nobody(&error))?;
-    let mut last = nobody(&"the name has no address");
+    let mut last = nobody(&if found.is_empty() { "the name has no address" } else { "there was no time left" });
     for to in found {
         let left = until.saturating_duration_since(Instant::now()).min(Duration::from_millis(JOIN_DIAL_MS));
         if left.is_zero() {
@@ -385,7 +407,7 @@ impl<'a> Talk<'a> {
         self.input.truncate(at + *read.as_ref().unwrap_or(&0));
         match read {
             Ok(0) if self.proves => Err(self.nobody("closed the connection before it said whether this node is in")),
-            Ok(0) => Err(self.broken("it closed the connection")),
+            Ok(0) => Err(self.nobody("closed the connection and said nothing: see what listens there")),
             Ok(_) => Ok(()),
             // A signal came. What is to be read is still there.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),

@@ -182,7 +182,13 @@ fn begins(entry: &Entry, options: Options, me: &Own<'_>) -> Result<InHerd, Start
         tell: Box::new(move |line| tells.tell(line.to_owned())),
         errands: entry.secret.map(|_| runner.clone() as Arc<dyn Errands>),
     };
+    let etcd = options.etcd.as_ref().map_or_else(String::new, |etcd| format!(", in {etcd}, where there was none"));
     let begun = begin(options, &drawn, outlets)?;
+    let herd = &String::from(Hex(begun.joined.herd.0))[..8];
+    match (begun.joined.node.0.get(), begun.joined.incarnation) {
+        (1, 1) => (entry.tell)(&format!("begins a new herd, {herd}{etcd}")),
+        _ => (entry.tell)(&format!("in herd {herd}, whose map it keeps")),
+    }
     let versions_ms = if begun.first_version == 0 { 0 } else { me.unix_ms };
     let (joined, map) = (&begun.joined, begun.map.clone());
     let known = Known { joined, map, versions_ms, mailbox, leases, runner, home: begun.warden.home() };
@@ -336,6 +342,10 @@ mod tests {
         /// One that gives no reason.
         Ends,
         Closes,
+        /// It takes the connection and says nothing, as one that is paused.
+        Nothing,
+        /// It hangs up at once.
+        HangsUp,
         /// What is no answer to a join.
         Nonsense,
         Welcome,
@@ -372,7 +382,7 @@ mod tests {
             Says::Ends => {
                 encode_frame(&mut out, Header::new(Kind::Goodbye), &Default::default(), b"").expect("it fits")
             }
-            Says::Closes => {}
+            Says::Closes | Says::Nothing | Says::HangsUp => {}
             Says::Nonsense => {
                 encode_frame(&mut out, Header::new(Kind::Hello), &Default::default(), b"").expect("it fits")
             }
@@ -389,8 +399,14 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
         let thread = std::thread::spawn(move || {
+            let mut silent = Vec::new();
             for says in &says {
-                hears(listener.accept().expect("it comes").0, says);
+                let (stream, _) = listener.accept().expect("it comes");
+                match says {
+                    Says::Nothing => silent.push(stream),
+                    Says::HangsUp => drop(stream),
+                    says => hears(stream, says),
+                }
             }
         });
         let options = Options {
@@ -436,7 +452,8 @@ mod tests {
 
     #[test]
     fn a_node_that_can_t_be_let_in_now_asks_again() {
-        for first in [Says::Goodbye(LinkErrorKind::NotNow), Says::Ends, Says::Closes] {
+        let firsts = [Says::Goodbye(LinkErrorKind::NotNow), Says::Ends, Says::Closes, Says::Nothing, Says::HangsUp];
+        for first in firsts {
             let place = TempDir::new().expect("a directory");
             let entered = joins(place.path(), vec![first, Says::Welcome]).expect("it is in");
             assert_eq!((entered.joined.node, entered.warden), (life(2).node, life(1).node));

@@ -9,6 +9,8 @@
 //! | nothing, and in that etcd is a copy that is not begun | joins, by the nodes that it knew | joins |
 //! | one that was moved to etcd | goes on in that, or where it went from there | joins, unless it was the last here |
 //!
+//! Where that etcd does not answer, and it was told to join, it joins: who is in the herd knows where the map is.
+//!
 //! Where another node's warden is in office in that etcd by now, the node joins that one (`start.rs`).
 
 use super::StartError;
@@ -65,6 +67,12 @@ fn of_moved(entry: &Entry, options: Options, home: &Home, mark: Mark) -> Result<
     let bad = |text| BeginError::Place(OpenError::Damaged(format!("{}: {text}", home.path().display())));
     let address = Address::parse(text).map_err(bad)?.forced(entry.forced);
     let mut etcd = Etcd::open(&address, Halt::default()).and_then(|mut etcd| etcd.wait().map(|()| etcd));
+    if let (Err(error), false) = (&etcd, entry.join.is_empty()) {
+        // Who is in that herd knows where the map is by now.
+        (entry.tell)(&format!("the herd's map went to {address}: {error}; asking the nodes of --join instead"));
+        keep_herd(home, mark.herd)?;
+        return Ok(Way::Join { nodes: joined(&entry.join, &home.known(mark.herd)), moved: None });
+    }
     let standing = etcd.as_mut().map_err(|error| BeginError::Etcd(error.clone())).and_then(|etcd| {
         // That may have been done, and the store may have gone on since.
         etcd.begin(mark.id).ok();

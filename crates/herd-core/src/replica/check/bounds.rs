@@ -140,9 +140,10 @@ fn operations_beyond_the_most_are_told_so_at_once() {
 }
 
 #[test]
-fn changes_under_way_have_so_many_bytes_together_or_are_one() {
+fn changes_under_way_have_so_many_bytes_together_and_a_large_one_keeps_no_small_ones_out() {
     let (mut part, mut at) = leading(view(1, 1, 1, &[(2, Backup, 1)], 2), true);
     assert_eq!(write(&mut part, &mut at, 1, PART_BYTES_MAX + 1), None, "one may be of any size");
+    assert_eq!(write(&mut part, &mut at, 5, PART_BYTES_MAX / 2), None, "others beside it");
     assert_eq!(write(&mut part, &mut at, 2, 1), Some(Outcome::Busy));
     assert_eq!(at.state(&2).pending, None, "nothing was begun");
     let pending = Pending { version: 1, base: 0, removes: false };
@@ -151,7 +152,6 @@ fn changes_under_way_have_so_many_bytes_together_or_are_one() {
     part.receive(&mut at, node(2), 1, Message::Answer { epoch: 1, key: 1, version: 1, verdict });
     assert!(matches!(&part.effects()[..], [Effect::Answer(_, Outcome::Done(1))]));
     assert_eq!(write(&mut part, &mut at, 2, PART_BYTES_MAX / 2), None);
-    assert_eq!(write(&mut part, &mut at, 3, PART_BYTES_MAX / 2), None);
     assert_eq!(write(&mut part, &mut at, 4, 1), Some(Outcome::Busy));
 }
 
