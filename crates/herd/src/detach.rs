@@ -49,8 +49,10 @@ pub(crate) fn detach(args: &DetachArgs) -> Outcome {
     }
     if let Some(addr) = addr {
         // Without a warden the node would end, and stay in the herd.
+        let unled = "the warden's node can't be reached, without which no node is taken out: `herd status` names it, \
+                     see that it runs";
         about(&args.herd)
-            .map_err(|why| Failure::new(why.code, format!("detach: {name}: nothing was done: {}", why.text)))?;
+            .map_err(|why| Failure::new(why.code, format!("detach: {name}: nothing was done: {unled}")))?;
         Client::new(addr, Config { timeout: args.herd.timeout, ..Config::default() })?.end(name)?;
         out::tell(format!("herd: detach: {name} was told to end"));
     }

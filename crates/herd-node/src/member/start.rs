@@ -182,12 +182,12 @@ fn begins(entry: &Entry, options: Options, me: &Own<'_>) -> Result<InHerd, Start
         tell: Box::new(move |line| tells.tell(line.to_owned())),
         errands: entry.secret.map(|_| runner.clone() as Arc<dyn Errands>),
     };
-    let etcd = options.etcd.as_ref().map_or_else(String::new, |etcd| format!(", in {etcd}, where there was none"));
+    let etcd = options.etcd.clone();
     let begun = begin(options, &drawn, outlets)?;
-    let herd = &String::from(Hex(begun.joined.herd.0))[..8];
-    match (begun.joined.node.0.get(), begun.joined.incarnation) {
-        (1, 1) => (entry.tell)(&format!("begins a new herd, {herd}{etcd}")),
-        _ => (entry.tell)(&format!("in herd {herd}, whose map it keeps")),
+    let is_new = (begun.joined.node.0.get(), begun.joined.incarnation) == (1, 1);
+    if let Some(etcd) = etcd.filter(|_| is_new) {
+        let herd = String::from(Hex(begun.joined.herd.0));
+        (entry.tell)(&format!("begins a new herd, {}: there was none in {etcd}", &herd[..8]));
     }
     let versions_ms = if begun.first_version == 0 { 0 } else { me.unix_ms };
     let (joined, map) = (&begun.joined, begun.map.clone());

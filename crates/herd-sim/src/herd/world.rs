@@ -343,6 +343,7 @@ impl<S: Service> World<S> {
             2..10 => self.plan.random.below(60_000),
             10..200 => self.plan.random.below(4_000),
             // Nothing moves: the next thing that happens is some way off.
+            _ if moved == 0 && self.quiet => 5_000 + self.plan.random.below(40_000),
             _ if moved == 0 => 2_000 + self.plan.random.below(20_000),
             _ => 50,
         };
@@ -467,7 +468,7 @@ impl<S: Service> World<S> {
             if waits || !self.plan.asks_now() {
                 return client.exchange(&mut self.plan, &mut self.history, now_ns);
             }
-            if self.plan.random.chance(4) {
+            if !self.quiet && self.plan.random.chance(4) {
                 self.alone.extend(client.lost(&mut self.history));
                 return Ok(0);
             }
