@@ -12,7 +12,9 @@ mod names;
 mod outcomes;
 mod pieces;
 pub mod random;
-pub mod reasons;
+mod reasons;
+#[cfg(test)]
+mod replay;
 mod session;
 pub mod targets;
 

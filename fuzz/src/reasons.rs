@@ -18,7 +18,8 @@ fn fits(pattern: &str, text: &str) -> bool {
 }
 
 /// The literals behind any of `markers` in the source of a module, its tests left out.
-pub fn literals(source: &str, markers: &[&str]) -> Vec<String> {
+#[cfg(test)]
+pub(crate) fn literals(source: &str, markers: &[&str]) -> Vec<String> {
     let source = source.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     // However the source is broken into lines, a literal stands right behind its comma.
     let close = |text: &str| text.replace(", \"", ",\"").replace(", or(", ",or(");

@@ -8,6 +8,7 @@
 //! checks no checksum, as no other arm does; the pass before it checks all of them (arm note in the JSON).
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::bench::gib;
 use crate::bench::{Arm, Bench};
 use crate::bulkrun::{BulkOutcome, BulkSpec};
 use crate::error::{Context, Error, Result};
-use crate::peers::server::Server;
+use crate::peers::server::{Server, free_port};
 use crate::peers::{Kind, Setup};
 use crate::processor::{CLIENT_CORE, SERVER_CORE};
 use crate::proto::{Op, Proto};
@@ -134,7 +135,7 @@ fn note(bench: &mut Bench, group: String, arm: &str, round: usize, outcome: Resu
 /// One stream of iperf3 with cubic; a put is client to server, a get the reverse. `None` without the program.
 fn iperf(bench: &Bench, op: Op) -> Result<Option<BulkOutcome>> {
     let Some(program) = &bench.iperf3 else { return Ok(None) };
-    let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let port = free_port(Ipv4Addr::LOCALHOST)?;
     let mut server = Command::new(program);
     server.args(["-s", "-1", "-B", "127.0.0.1", "-p", &port.to_string()]);
     server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{LazyLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -299,9 +299,17 @@ pub(crate) fn version(program: &Path) -> String {
     said("--version").or_else(|| said("-v")).unwrap_or_else(|| "unknown".into())
 }
 
-/// A port of this address that nobody listens on now.
+/// A port of this address that nobody listens on now. It is none of those that systems give to connections that go
+/// out, by their default: one of these could have it by the time the server is started, or while it is down.
 pub(crate) fn free_port(address: Ipv4Addr) -> Result<u16> {
-    Ok(TcpListener::bind((address, 0))?.local_addr()?.port())
+    const LOWEST: u32 = 10_000;
+    const COUNT: u32 = 20_000;
+    // The next one to try. Others that look begin elsewhere.
+    static NEXT: LazyLock<AtomicU32> = LazyLock::new(|| AtomicU32::new(std::process::id().wrapping_mul(97)));
+    let is_free = |port: &u16| TcpListener::bind((address, *port)).is_ok();
+    let mut tried = (0..COUNT).map(|_| LOWEST + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT);
+    let port = tried.find_map(|port| u16::try_from(port).ok().filter(is_free));
+    port.ok_or_else(|| Error::new(format!("{address}: no port of {LOWEST} to {} is free", LOWEST + COUNT - 1)))
 }
 
 impl Server {

@@ -4,7 +4,6 @@ mod blocking;
 mod bulk;
 mod locks;
 mod memory;
-#[cfg(feature = "async")]
 mod nonblocking;
 mod patience;
 mod routes;

@@ -263,7 +263,6 @@ fn where_the_node_that_was_given_goes_the_others_of_the_map_serve() {
     assert_eq!(client.status().expect_err("it is gone").kind(), ErrorKind::Unreachable);
 }
 
-#[cfg(feature = "async")]
 #[test]
 fn the_async_client_goes_to_the_owners_too() {
     let (servers, _) = herd();

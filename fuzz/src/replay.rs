@@ -1,12 +1,11 @@
 //! The corpus, replayed: no input fails, and together the files of a target reach each outcome it can have.
 
-use herd_fuzz::reasons::literals;
-use herd_fuzz::targets::{
-    attributes, collection, control_file, http_chunked, http_head, memcached_line, memcached_stream,
-};
-use herd_fuzz::{TARGETS, corpus};
 use std::collections::BTreeSet;
 use std::fs;
+
+use crate::reasons::literals;
+use crate::targets::{attributes, collection, control_file, http_chunked, http_head, memcached_line, memcached_stream};
+use crate::{TARGETS, corpus};
 
 /// No file of the corpus is larger: a recipe makes what must be.
 const FILE_MAX_BYTES: usize = 64 * 1024;
