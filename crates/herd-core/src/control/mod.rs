@@ -12,7 +12,6 @@
 
 mod error;
 pub mod file;
-#[cfg(any(test, feature = "suite"))]
 pub mod suite;
 pub mod table;
 #[cfg(test)]

@@ -4,7 +4,8 @@
 //! kept. It relies on nothing a store may do in its own way: revisions may rise by more than one, a page may end
 //! anywhere, the past may be forgotten.
 //!
-//! Callers: tests of stores.
+//! Callers: tests of stores, in this crate and others. It has no feature of its own, as that would have all crates
+//! built twice, for tests and for programs; in these nothing of it is left.
 
 use super::{Compare, Control, ControlError, Entry, Office, Outcome, Page, Range, Revision, Term, Txn, Write};
 use crate::limits::{
