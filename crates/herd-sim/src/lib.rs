@@ -9,6 +9,7 @@
 //!
 //! Development only; callers: its binary, its test.
 
+pub mod cli;
 pub mod herd;
 mod history;
 mod random;
