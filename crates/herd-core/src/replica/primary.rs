@@ -4,6 +4,7 @@
 use super::bugs::{self, Bug};
 use super::link::Link;
 use super::target::Target;
+use super::unacked::counted;
 use super::write::{Why, Write};
 use super::{
     Change, Copies, Departure, Effect, GroupEpoch, Member, Message, NodeId, Offer, Outcome, Part, Pending, Refusal,
@@ -11,11 +12,6 @@ use super::{
 use super::{Standing, Verdict, View};
 use crate::entry::Version;
 use crate::limits::{PART_BYTES_MAX, PART_OPS_MAX};
-
-/// For how much a change of so many bytes counts beside others ([`PART_BYTES_MAX`]).
-fn counted(size_bytes: u64) -> u64 {
-    size_bytes.min(PART_BYTES_MAX / 2)
-}
 
 impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
     /// An operation that may change an entry. It is decided at once, or stands in line behind the write under way.

@@ -4,10 +4,15 @@ use crate::entry::Version;
 use crate::limits::{PART_BYTES_MAX, PART_OPS_MAX};
 use std::collections::{BTreeMap, VecDeque};
 
+/// For how much a change of so many bytes counts beside others ([`PART_BYTES_MAX`]).
+pub(super) fn counted(size_bytes: u64) -> u64 {
+    size_bytes.min(PART_BYTES_MAX / 2)
+}
+
 /// Writes by key, and how much they are. Nobody waits for them, so they have a bound of their own.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Unacked<K> {
-    /// Versions of each key, rising, with their bytes; none is empty.
+    /// Versions of each key, rising, with what their bytes count for; none is empty.
     keys: BTreeMap<K, VecDeque<(Version, u64)>>,
     count: usize,
     bytes: u64,
@@ -25,8 +30,8 @@ impl<K: Ord + Clone> Unacked<K> {
         }
         let Some(versions) = self.keys.get_mut(key) else { return };
         if let Err(at) = versions.binary_search_by_key(&version, |(version, _)| *version) {
-            versions.insert(at, (version, size_bytes));
-            (self.count, self.bytes) = (self.count + 1, self.bytes + size_bytes);
+            versions.insert(at, (version, counted(size_bytes)));
+            (self.count, self.bytes) = (self.count + 1, self.bytes + counted(size_bytes));
         }
     }
 
@@ -46,8 +51,8 @@ impl<K: Ord + Clone> Unacked<K> {
     /// Whether `one` took a write out.
     fn take(&mut self, key: &K, one: impl FnOnce(&mut VecDeque<(Version, u64)>) -> Option<(Version, u64)>) -> bool {
         let Some(versions) = self.keys.get_mut(key) else { return false };
-        let Some((_, size_bytes)) = one(versions) else { return false };
-        (self.count, self.bytes) = (self.count - 1, self.bytes - size_bytes);
+        let Some((_, bytes)) = one(versions) else { return false };
+        (self.count, self.bytes) = (self.count - 1, self.bytes - bytes);
         if versions.is_empty() {
             self.keys.remove(key);
         }
@@ -64,7 +69,7 @@ impl<K: Ord + Clone> Unacked<K> {
 
     /// Whether it is too much: the member does not keep up.
     pub(super) fn is_over(&self) -> bool {
-        self.count > PART_OPS_MAX || self.bytes > PART_BYTES_MAX && self.count > 1
+        self.count > PART_OPS_MAX || self.bytes > PART_BYTES_MAX
     }
 
     /// The last version of each key that is meant.

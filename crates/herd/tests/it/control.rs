@@ -170,6 +170,15 @@ fn the_control_store_goes_to_etcd_and_back_and_no_client_notices() {
         nodes[0].0.ok(&["collection", "create", "back-again"]);
     });
     drop(etcd);
+    // Its directory says that the map went to that etcd: others know more.
+    nodes[0].0.signal("-TERM");
+    assert_eq!(nodes[0].0.wait(), Some(0));
+    let data = nodes[0].1.path().to_str().expect("text");
+    let words = ["--name", "n1", "--data", data, "--listen", &first, "--join", &nodes[1].0.addr];
+    let node = Node::with_env(&[&words[..], &ARGS].concat(), &[FORCE]);
+    nodes[0].0 = node;
+    nodes[0].0.ok(&["status", "--wait", "--timeout", "60s"]);
+    assert_eq!(names(&shown(&nodes[0].0)), (Some("embedded"), Some("n3")));
     restart(&mut nodes, 1);
     restart(&mut nodes, 2);
     assert_eq!(names(&shown(&nodes[1].0)), (Some("embedded"), Some("n3")));

@@ -1,8 +1,9 @@
 //! What is given up: nodes that are detached, and groups that begin anew.
 
 use crate::herds::{json, three_that_keep};
-use crate::node::{Node, within};
-use std::time::Duration;
+use crate::node::{Node, herd, within};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const ARGS: [&str; 4] = ["--memory", "64m", "--threads", "1"];
@@ -28,9 +29,13 @@ fn knows(at: &Node, name: &str) -> bool {
     json(at, &["nodes", "--json"]).as_array().expect("nodes").iter().any(|node| node["name"] == name)
 }
 
-fn is_down(at: &Node, name: &str) -> bool {
+fn is(at: &Node, name: &str, state: &str) -> bool {
     let all = json(at, &["nodes", "--json"]);
-    all.as_array().expect("nodes").iter().any(|node| node["name"] == name && node["state"] == "down")
+    all.as_array().expect("nodes").iter().any(|node| node["name"] == name && node["state"] == state)
+}
+
+fn is_down(at: &Node, name: &str) -> bool {
+    is(at, name, "down")
 }
 
 fn stops(at: &Node) -> u64 {
@@ -117,4 +122,33 @@ fn of_a_node_that_only_stands_still_it_is_said_that_it_may_serve_on() {
     assert!(!knows(first, "n3") && stops(first) == 0);
     third.signal("-CONT");
     assert_eq!(third.wait(), Some(3));
+}
+
+/// It would end, and stay in the herd.
+#[test]
+fn a_node_that_runs_is_not_told_to_end_where_no_warden_could_take_it_out() {
+    let mut nodes = three_that_keep(3, &ARGS, &[]);
+    nodes[0].0.signal("-KILL");
+    let (code, _, text) = said(&nodes[1].0, &["detach", "--now", "n3", "--yes"]);
+    assert!(code == 3 && text.contains("n3: nothing was done: the warden's node can't be reached"), "{text}");
+    assert!(knows(&nodes[1].0, "n3") && !nodes[2].0.has_ended());
+}
+
+#[test]
+fn who_waits_for_a_drain_hears_soon_that_it_was_called_off() {
+    let nodes = herd_with_one_copy();
+    let (first, third) = (&nodes[0].0, &nodes[2].0);
+    // Only it has what it has: who drains it waits for it.
+    third.signal("-STOP");
+    assert!(within(PATIENCE, || is_down(first, "n3")));
+    let mut drain = herd();
+    drain.args(["drain", "n3"]).env("HERD_NODE", &first.addr);
+    let drain = drain.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("herd runs");
+    assert!(within(PATIENCE, || is(first, "n3", "draining")));
+    first.ok(&["drain", "n3", "--cancel"]);
+    let start = Instant::now();
+    let output = drain.wait_with_output().expect("it ends");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && text.contains("it was called off"), "{text}");
+    assert!(start.elapsed() < Duration::from_secs(9), "{:?}", start.elapsed());
 }
