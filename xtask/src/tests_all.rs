@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything `make test` runs, with one line of counts at the end.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::ops::AddAssign;
 use std::process::{Command, Stdio};
 
 /// Tests passed, failed and skipped.
@@ -11,27 +12,71 @@ struct Counts {
     skipped: u64,
 }
 
+impl AddAssign for Counts {
+    fn add_assign(&mut self, more: Self) {
+        self.passed += more.passed;
+        self.failed += more.failed;
+        self.skipped += more.skipped;
+    }
+}
+
+/// The client's tests once more, as it is built for asynchronous programs.
+const CLIENT: [&str; 4] = ["--features", "herd-client/async", "--test", "client"];
+/// Herds that the lab strikes wait more than they compute: they run beside the tests that do so, too, two at a time.
+const STRUCK: [&str; 5] = ["--test", "lab", "--", "struck::", "--test-threads=2"];
+/// What measures, if only in short, runs alone.
+const MEASURED: [&str; 4] = ["--test", "lab", "--", "measured::"];
+const OTHERS: [&str; 5] = ["--", "--skip", "struck::", "--skip", "measured::"];
+
 pub(crate) fn run() -> Result<(), String> {
-    let mut counts = Counts::default();
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    const ALL: [&str; 5] = ["test", "--release", "--workspace", "--locked", "--no-fail-fast"];
-    // What is measured and installed, too: built as here, so it is built once.
-    let mut tests = Command::new(&cargo);
-    tests.args(ALL);
-    cargo_tests(tests, &mut counts)?;
-    let mut client = Command::new(&cargo);
-    client.args(ALL).args(["--features", "herd-client/async", "--test", "client"]);
-    cargo_tests(client, &mut counts)?;
+    // What is installed, too: built as here, so it is built once.
+    succeed(cargo_test(&["--no-run"]))?;
+    let (mut counts, mut shown) = (Counts::default(), std::io::stdout());
+    std::thread::scope(|scope| {
+        let beside = scope.spawn(beside);
+        run_tests(cargo_test(&OTHERS), &mut counts, &mut shown)?;
+        let (printed, more) = beside.join().map_err(|_| "the tests beside them panicked")??;
+        counts += more;
+        shown.write_all(&printed).map_err(|error| error.to_string())
+    })?;
+    run_tests(cargo_test(&MEASURED), &mut counts, &mut shown)?;
     step(&mut counts, "house rules", crate::tidy::run());
-    let mut build = Command::new(&cargo);
+    let mut build = Command::new(cargo());
     build.args(["build", "--release", "--locked"]);
     step(&mut counts, "build", succeed(build));
     step(&mut counts, "install", install());
     tour(&mut counts);
-    bench(&mut counts);
-    histories(&mut counts);
     println!("total: {} passed, {} failed, {} skipped", counts.passed, counts.failed, counts.skipped);
     if counts.failed == 0 { Ok(()) } else { Err(format!("{} failed", counts.failed)) }
+}
+
+/// What runs beside the others: what it printed, and its counts.
+fn beside() -> Result<(Vec<u8>, Counts), String> {
+    let (mut counts, mut printed) = (Counts::default(), Vec::new());
+    run_tests(cargo_test(&STRUCK), &mut counts, &mut printed)?;
+    let built = cargo_test(&[&CLIENT[..], &["--no-run"]].concat());
+    let mut yields = Command::new("nice");
+    yields.args(["-n", "19"]).arg(built.get_program()).args(built.get_args());
+    succeed(yields)?;
+    run_tests(cargo_test(&CLIENT), &mut counts, &mut printed)?;
+    Ok((printed, counts))
+}
+
+fn cargo() -> String {
+    std::env::var("CARGO").unwrap_or_else(|_| "cargo".into())
+}
+
+/// Tests of all crates, of these targets. They wait more than they compute: a fifth of the processor is used where as
+/// many run at once as there are cores.
+fn cargo_test(targets: &[&str]) -> Command {
+    const THREADS: &str = "RUST_TEST_THREADS";
+    let mut command = Command::new(cargo());
+    command.args(["test", "--release", "--workspace", "--locked", "--no-fail-fast"]).args(targets);
+    if std::env::var_os(THREADS).is_none() {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        command.env(THREADS, (3 * cores).to_string());
+    }
+    command
 }
 
 fn step(counts: &mut Counts, what: &str, result: Result<(), String>) {
@@ -44,19 +89,14 @@ fn step(counts: &mut Counts, what: &str, result: Result<(), String>) {
     }
 }
 
-/// Runs cargo's tests, shows what they print and sums their counts. They wait more than they compute: a fifth of the
-/// processor is used where as many run at once as there are cores.
-fn cargo_tests(mut command: Command, counts: &mut Counts) -> Result<(), String> {
-    const THREADS: &str = "RUST_TEST_THREADS";
-    if std::env::var_os(THREADS).is_none() {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        command.env(THREADS, (2 * cores).to_string());
-    }
+/// Runs cargo's tests, shows what they print and sums their counts.
+fn run_tests(mut command: Command, counts: &mut Counts, shown: &mut impl Write) -> Result<(), String> {
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(|error| format!("cargo: {error}"))?;
     let output = BufReader::new(child.stdout.take().ok_or("no output of cargo")?);
+    let failed_before = counts.failed;
     for line in output.lines() {
         let line = line.map_err(|error| format!("cargo's output: {error}"))?;
-        println!("{line}");
+        writeln!(shown, "{line}").map_err(|error| error.to_string())?;
         let number = |word: &str| -> u64 {
             let before = line.split(word).next().unwrap_or("");
             before.split_whitespace().next_back().and_then(|n| n.parse().ok()).unwrap_or(0)
@@ -70,8 +110,8 @@ fn cargo_tests(mut command: Command, counts: &mut Counts) -> Result<(), String> 
         }
     }
     let status = child.wait().map_err(|error| format!("cargo: {error}"))?;
-    if !status.success() && counts.failed == 0 {
-        println!("FAILED cargo test: {status}");
+    if !status.success() && counts.failed == failed_before {
+        writeln!(shown, "FAILED {command:?}: {status}").map_err(|error| error.to_string())?;
         counts.failed += 1;
     }
     Ok(())
@@ -104,42 +144,6 @@ fn tour(counts: &mut Counts) {
     let mut tour = Command::new("target/release/xtask");
     tour.arg("tour").env("ONCE", "1").env("DIR", "crates").env("PORT", "17700");
     step(counts, "tour", succeed(tour));
-}
-
-/// The one-minute form of the bench: every arm runs and answers rightly.
-fn bench(counts: &mut Counts) {
-    let mut bench = Command::new("target/release/herd-lab");
-    bench.args(["bench", "--short", "--herd", "target/release/herd", "--out", "target/bench-short"]);
-    step(counts, "bench, short form", succeed(bench));
-}
-
-/// The checker of histories passes its own tests, a few histories of real nodes pass the checker, and a few faults lose
-/// nothing.
-fn histories(counts: &mut Counts) {
-    const CHECKER: &str = "../../target/release/herd-histories";
-    if Command::new("go").arg("version").stdout(Stdio::null()).status().is_err() {
-        println!("SKIPPED histories: no go (Debian: golang-go)");
-        counts.skipped += 1;
-        return;
-    }
-    let go = |arguments: &[&str]| {
-        let mut go = Command::new("go");
-        go.args(arguments).current_dir("lab/histories");
-        succeed(go)
-    };
-    step(counts, "tests of the checker of histories", go(&["test", "-mod=readonly", "./..."]));
-    let built = go(&["build", "-mod=readonly", "-buildvcs=false", "-trimpath", "-o", CHECKER, "."]);
-    let is_built = built.is_ok();
-    step(counts, "the checker of histories", built);
-    if is_built {
-        let mut short = Command::new("target/release/herd-lab");
-        short.args(["histories", "--herd", "target/release/herd", "--out", "target/histories-short"]);
-        short.args(["--nodes", "3", "--histories", "6", "--operations", "1000"]);
-        step(counts, "histories, short form", succeed(short));
-        let mut short = Command::new("target/release/herd-lab");
-        short.args(["faults", "--short", "--herd", "target/release/herd", "--out", "target/faults-short"]);
-        step(counts, "faults, short form", succeed(short));
-    }
 }
 
 fn succeed(mut command: Command) -> Result<(), String> {

@@ -23,6 +23,8 @@ const READY_PATIENCE: Duration = Duration::from_secs(20);
 const ASK_PATIENCE: Duration = Duration::from_secs(1);
 /// How long nodes that were told to stop may take.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
+/// How often a node is started that was refused with a port of the system's choice.
+const TRIES_MAX: u32 = 4;
 /// How often it looks.
 const STEP: Duration = Duration::from_millis(20);
 /// How long it rests before it starts a node again that has just died, and at most.
@@ -104,11 +106,23 @@ impl Keeper<'_> {
     fn begin(&mut self, stop: &AtomicBool) -> Outcome {
         let until = Instant::now() + READY_PATIENCE;
         // One after the other, so that they are numbered as they are named.
-        (0..self.nodes.len()).try_for_each(|at| {
-            self.start(at)?;
-            self.wait(stop, until, |nodes| nodes[at].ready)
-        })?;
+        (0..self.nodes.len()).try_for_each(|at| self.begin_one(at, stop, until))?;
         self.wait(stop, until, |nodes| nodes.iter().all(|node| sees(node, nodes)))
+    }
+
+    /// Starts one and waits until it serves. A port that the system chose may be the one that the herd knows another of
+    /// its nodes by, from its last run: then it ends at once, and takes another.
+    fn begin_one(&mut self, at: usize, stop: &AtomicBool, until: Instant) -> Outcome {
+        let mut tries = if self.args.port == 0 { TRIES_MAX } else { 1 };
+        loop {
+            self.start(at)?;
+            let done = self.wait(stop, until, |nodes| nodes[at].ready);
+            tries -= 1;
+            let has_ended = done.is_err() && self.nodes[at].child.is_none();
+            if !has_ended || tries == 0 {
+                return done;
+            }
+        }
     }
 
     /// Waits until nodes are so; an error if one ends meanwhile.

@@ -32,6 +32,7 @@ const STAY: [usize; 2] = [0, 2];
 /// Copies begin to move within this, and have all moved when none has for so long.
 const BEGINS: Duration = Duration::from_secs(30);
 const STILL: Duration = Duration::from_secs(4);
+const STILL_SHORT: Duration = Duration::from_secs(1);
 /// All has moved within this.
 const MOVED: Duration = Duration::from_secs(600);
 const FORGOTTEN: Duration = Duration::from_secs(90);
@@ -41,6 +42,7 @@ const DEAD: Duration = Duration::from_secs(3);
 const IPERF_S: u64 = 4;
 /// The rate is set by what links carry in this time, and first guessed as if each request crossed one link once.
 const GAUGE: Duration = Duration::from_secs(4);
+const GAUGE_SHORT: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(100);
 
 /// What moved without a foreground.
@@ -145,7 +147,7 @@ fn moved(figure: &Figure, herd: &Herd, begin: impl FnOnce() -> Result<Option<std
         ends_well(command, MOVED)?;
     }
     let told = received(herd)?;
-    let (last_ns, bytes) = await_still(herd)?;
+    let (last_ns, bytes) = await_still(figure, herd)?;
     let idle = Processor::now(figure.awake.pid())?.since(before).idle;
     Ok(Moved {
         seconds: (last_ns - first_ns) as f64 / 1e9,
@@ -183,14 +185,15 @@ fn await_moves(herd: &Herd, patience: Duration) -> Result<()> {
 }
 
 /// Waits until no copy has moved for a while: when the last one did, and what had been received by then.
-fn await_still(herd: &Herd) -> Result<(u64, u64)> {
+fn await_still(figure: &Figure, herd: &Herd) -> Result<(u64, u64)> {
+    let still = if figure.options.short { STILL_SHORT } else { STILL };
     let begun = Instant::now();
     let mut last = (sys::monotonic_ns(), received(herd)?);
     loop {
         thread::sleep(LOOK);
         if moves(herd)? {
             last = (sys::monotonic_ns(), received(herd)?);
-        } else if u128::from(sys::monotonic_ns() - last.0) > STILL.as_nanos() {
+        } else if u128::from(sys::monotonic_ns() - last.0) > still.as_nanos() {
             return Ok(last);
         }
         if begun.elapsed() > MOVED {
@@ -201,7 +204,7 @@ fn await_still(herd: &Herd) -> Result<(u64, u64)> {
 
 /// All of it once more, while clients ask.
 fn under_load(figure: &mut Figure, herd: &Herd, foreground: &Foreground) -> Result<Story> {
-    gauge(herd, foreground)?;
+    gauge(figure, herd, foreground)?;
     let begun_ns = sys::monotonic_ns();
     let mut marks = Vec::new();
     let mut mark = |at_ns: u64, label: &str| marks.push((at_ns, label.to_owned()));
@@ -217,7 +220,7 @@ fn under_load(figure: &mut Figure, herd: &Herd, foreground: &Foreground) -> Resu
         herd.start_node(NEWCOMER)?;
         await_moves(herd, BEGINS)?;
         let from_ns = sys::monotonic_ns();
-        Ok(Some((from_ns, await_still(herd)?.0)))
+        Ok(Some((from_ns, await_still(figure, herd)?.0)))
     })?;
     keep(figure, foreground, (ARM, "join"), &join, &[])?;
     mark(join.to_ns, "has its share");
@@ -254,11 +257,12 @@ fn rest(time: Duration) -> Result<Option<(u64, u64)>> {
 }
 
 /// Sets the rate so that the links carry what they should in their busier direction.
-fn gauge(herd: &Herd, foreground: &Foreground) -> Result<()> {
+fn gauge(figure: &Figure, herd: &Herd, foreground: &Foreground) -> Result<()> {
+    let time = if figure.options.short { GAUGE_SHORT } else { GAUGE };
     for _ in 0..2 {
-        thread::sleep(GAUGE / 4);
+        thread::sleep(time / 4);
         let (before, begun) = ((sent(herd)?, received(herd)?), Instant::now());
-        thread::sleep(GAUGE);
+        thread::sleep(time);
         let most = (sent(herd)? - before.0).max(received(herd)? - before.1) as f64;
         let share = most * 8.0 / begun.elapsed().as_secs_f64() / NODES as f64 / LINK.0 as f64;
         foreground.set_rate(foreground.rate() * FOREGROUND / share.max(0.01));
