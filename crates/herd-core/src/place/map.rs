@@ -28,6 +28,13 @@ const CLASS_MAX_BYTES: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HerdId(pub [u8; 16]);
 
+impl HerdId {
+    /// As people tell it from others: the first bytes, in hexadecimal.
+    pub fn short(&self) -> String {
+        self.0[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
 /// A node of the herd: numbers rise with joins and are not given twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub NonZeroU32);

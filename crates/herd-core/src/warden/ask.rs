@@ -333,8 +333,8 @@ impl fmt::Display for Refusal {
             Refusal::OtherHerd { here, theirs } => write!(
                 f,
                 "this node belongs to herd {}, not to {}: join that one, or give the node an empty --data",
-                short(theirs),
-                short(here)
+                theirs.short(),
+                here.short()
             ),
             Refusal::OldProtocol { theirs, least } => {
                 write!(f, "this node speaks protocol {theirs} and the herd {least} or later: install a later version")
@@ -492,9 +492,4 @@ impl From<Refusal> for Error {
 
 pub(super) fn listed(names: &[String]) -> String {
     names.iter().map(|name| quote(name.as_bytes()).to_string()).collect::<Vec<_>>().join(", ")
-}
-
-/// A herd as people tell it from others: the first bytes of its id.
-fn short(herd: &HerdId) -> String {
-    herd.0[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -15,8 +15,8 @@ use crate::warden::{BeginError, Drawn, Errands, Newcomer, Options, Outlets, Runn
 use herd_core::collection::Spec;
 use herd_core::error::quote;
 use herd_core::key::HashKey;
-use herd_core::place::{HerdId, Life, Map, MapError, NodeId};
-use herd_core::warden::{Hex, Joined, MoveId, Refusal};
+use herd_core::place::{Life, Map, MapError, NodeId};
+use herd_core::warden::{Joined, MoveId, Refusal};
 use herd_core::wire::Secret;
 use std::fmt;
 use std::io;
@@ -186,7 +186,7 @@ fn begins(entry: &Entry, options: Options, me: &Own<'_>) -> Result<InHerd, Start
     let begun = begin(options, &drawn, outlets)?;
     let is_new = (begun.joined.node.0.get(), begun.joined.incarnation) == (1, 1);
     if let Some(etcd) = etcd.filter(|_| is_new) {
-        (entry.tell)(&format!("begins a new herd, {}: there was none in {etcd}", short(begun.joined.herd)));
+        (entry.tell)(&format!("begins a new herd, {}: there was none in {etcd}", begun.joined.herd.short()));
     }
     let versions_ms = if begun.first_version == 0 { 0 } else { me.unix_ms };
     let (joined, map) = (&begun.joined, begun.map.clone());
@@ -215,16 +215,9 @@ fn joins(
     let (runner, home) = (Arc::default(), newcomer.into_home());
     let known = Known { joined: &joined, map: map.clone(), versions_ms: 0, mailbox, leases, runner, home };
     let keeper = map.node(warden).map_or_else(|| warden.0.to_string(), |node| quote(node.name.as_bytes()));
-    (entry.tell)(&format!("in herd {}, whose map node {keeper} keeps", short(joined.herd)));
+    (entry.tell)(&format!("in herd {}, whose map node {keeper} keeps", joined.herd.short()));
     let (member, founded) = known.member(entry, nonces.process, None, warden)?;
     Ok(InHerd { member, founded, map, held: false })
-}
-
-/// As much of a herd's id as tells it from others in a log.
-fn short(herd: HerdId) -> String {
-    let mut digits = String::from(Hex(herd.0));
-    digits.truncate(8);
-    digits
 }
 
 /// Asks to be let in. Of a node that is surely refused nothing stays; one that may be in is the same the next time.

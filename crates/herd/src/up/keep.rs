@@ -23,8 +23,9 @@ const READY_PATIENCE: Duration = Duration::from_secs(20);
 const ASK_PATIENCE: Duration = Duration::from_secs(1);
 /// How long nodes that were told to stop may take.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
-/// How often a node is started that was refused with a port of the system's choice.
+/// How often a node is started that was refused with a port of the system's choice, which it tells in these words.
 const TRIES_MAX: u32 = 4;
+const ANOTHERS: &str = "is the address of node";
 /// How often it looks.
 const STEP: Duration = Duration::from_millis(20);
 /// How long it rests before it starts a node again that has just died, and at most.
@@ -111,15 +112,15 @@ impl Keeper<'_> {
     }
 
     /// Starts one and waits until it serves. A port that the system chose may be the one that the herd knows another of
-    /// its nodes by, from its last run: then it ends at once, and takes another.
+    /// its nodes by, from its last run: then it is refused, and takes another.
     fn begin_one(&mut self, at: usize, stop: &AtomicBool, until: Instant) -> Outcome {
         let mut tries = if self.args.port == 0 { TRIES_MAX } else { 1 };
         loop {
             self.start(at)?;
             let done = self.wait(stop, until, |nodes| nodes[at].ready);
             tries -= 1;
-            let has_ended = done.is_err() && self.nodes[at].child.is_none();
-            if !has_ended || tries == 0 {
+            let is_taken = done.as_ref().is_err_and(|failure| failure.text.contains(ANOTHERS));
+            if !is_taken || tries == 0 {
                 return done;
             }
         }

@@ -362,7 +362,7 @@ fn no_command_is_left_out() {
     let mut there: Vec<String> = fs::read_dir(root().join("docs/guide"))
         .expect("the guide is there")
         .map(|entry| format!("docs/guide/{}", entry.expect("readable").file_name().to_string_lossy()))
-        // The page on pretend clusters needs the lab, whose own test runs it: lab/tests/lab.rs.
+        // The page on pretend clusters needs the lab, whose own test runs it: lab/tests/lab/measured.rs.
         .filter(|name| name.ends_with(".md") && name != "docs/guide/lab.md")
         .collect();
     there.sort();

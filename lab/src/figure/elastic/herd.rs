@@ -32,7 +32,6 @@ const STAY: [usize; 2] = [0, 2];
 /// Copies begin to move within this, and have all moved when none has for so long.
 const BEGINS: Duration = Duration::from_secs(30);
 const STILL: Duration = Duration::from_secs(4);
-const STILL_SHORT: Duration = Duration::from_secs(1);
 /// All has moved within this.
 const MOVED: Duration = Duration::from_secs(600);
 const FORGOTTEN: Duration = Duration::from_secs(90);
@@ -42,7 +41,6 @@ const DEAD: Duration = Duration::from_secs(3);
 const IPERF_S: u64 = 4;
 /// The rate is set by what links carry in this time, and first guessed as if each request crossed one link once.
 const GAUGE: Duration = Duration::from_secs(4);
-const GAUGE_SHORT: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(100);
 
 /// What moved without a foreground.
@@ -184,9 +182,14 @@ fn await_moves(herd: &Herd, patience: Duration) -> Result<()> {
     Ok(())
 }
 
+/// How long something is looked at: the short form looks at it for a moment.
+fn watch(figure: &Figure, time: Duration) -> Duration {
+    if figure.options.short { time / 4 } else { time }
+}
+
 /// Waits until no copy has moved for a while: when the last one did, and what had been received by then.
 fn await_still(figure: &Figure, herd: &Herd) -> Result<(u64, u64)> {
-    let still = if figure.options.short { STILL_SHORT } else { STILL };
+    let still = watch(figure, STILL);
     let begun = Instant::now();
     let mut last = (sys::monotonic_ns(), received(herd)?);
     loop {
@@ -258,7 +261,7 @@ fn rest(time: Duration) -> Result<Option<(u64, u64)>> {
 
 /// Sets the rate so that the links carry what they should in their busier direction.
 fn gauge(figure: &Figure, herd: &Herd, foreground: &Foreground) -> Result<()> {
-    let time = if figure.options.short { GAUGE_SHORT } else { GAUGE };
+    let time = watch(figure, GAUGE);
     for _ in 0..2 {
         thread::sleep(time / 4);
         let (before, begun) = ((sent(herd)?, received(herd)?), Instant::now());
