@@ -1,7 +1,8 @@
 //! Line nodes: what nodes cost each other, server CPU of all nodes per small request: gets and puts that a node hands
 //! on because another has the object, and puts of which two nodes keep a copy, each beside one node alone.
 //!
-//! A node that joins a herd which holds objects gets none of them, so what is asked there is handed on, all of it.
+//! A node that joins gets its part of the objects. So a window begins when nothing moves any more, and what is asked is
+//! the objects that the first node decides on: at that node, or at the other one, which hands on all of it.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -11,6 +12,7 @@ use crate::ask::Asker;
 use crate::bench::c::values;
 use crate::bench::{Arm, Bench};
 use crate::error::{Error, Result};
+use crate::map::Map;
 use crate::peers::server::Server;
 use crate::peers::{Kind, Setup};
 use crate::proto::{Op, Proto};
@@ -23,8 +25,11 @@ use crate::wire::DEFAULT_COLLECTION;
 const LINE: &str = "nodes";
 const KEYS: u32 = 100_000;
 const VALUE_BYTES: usize = 256;
-/// How long the first node may take to hear of the second.
-const MAP_PATIENCE: Duration = Duration::from_secs(2);
+/// How long the second node may take to get its part.
+const PART_PATIENCE: Duration = Duration::from_secs(60);
+/// Nothing has moved for so long: nothing does any more.
+const STILL: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(10);
 /// Windows of each kind in a round; an odd one out is the machine's.
 const WINDOWS: usize = 3;
 
@@ -33,7 +38,7 @@ const WINDOWS: usize = 3;
 enum Case {
     /// One node alone.
     Alone,
-    /// Asked at a node that has none of the objects.
+    /// Asked at a node that has none of these objects.
     HandedOn,
     /// Two nodes keep a copy of each; asked at the primary.
     TwoCopies,
@@ -56,10 +61,8 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
     let arms: Vec<Arm> = doors.iter().filter_map(|(name, proto)| bench.arm(name, Kind::HerdMember, *proto)).collect();
     for round in 0..bench.options.rounds {
         for arm in alternated(&arms, round) {
-            for case in alternated(&CASES, round) {
-                if let Err(error) = scene(bench, arm, *case, round) {
-                    bench.report.failure(format!("[{LINE}] {}, {case:?}: {error}", arm.name))?;
-                }
+            if let Err(error) = windows(bench, arm, round) {
+                bench.report.failure(format!("[{LINE}] {}: {error}", arm.name))?;
             }
         }
         println!("[{LINE}] round {} of {}", round + 1, bench.options.rounds);
@@ -80,58 +83,91 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
     bench.chart(LINE, "nodes", "What nodes cost each other", unit, "cpu_us", |_| true)
 }
 
-fn scene(bench: &mut Bench, arm: &Arm, case: Case, round: usize) -> Result<()> {
-    let replicas = if case == Case::TwoCopies { 2 } else { 1 };
-    let setup = Setup { value_bytes: VALUE_BYTES, replicas, ..Setup::default() };
-    let first = arm.peer.start(&setup)?;
-    bench.started(&arm.name, &first)?;
-    let join = || arm.peer.start(&Setup { join: Some(first.addr), ..setup.clone() });
-    let (second, chosen) = match case {
-        Case::Alone => (None, Vec::new()),
-        Case::HandedOn => {
-            bench.preload(&first, arm.proto, KEYS, VALUE_BYTES)?;
-            (Some(join()?), Vec::new())
-        }
-        Case::TwoCopies => (Some(join()?), led_by(first.addr)?),
-    };
-    if case != Case::HandedOn {
-        bench.preload(&first, arm.proto, KEYS, VALUE_BYTES)?;
+/// Windows of all cases in turn: the machine is faster at one time than at another, and so a ratio is of two windows
+/// that are seconds apart.
+fn windows(bench: &mut Bench, arm: &Arm, round: usize) -> Result<()> {
+    let mut scenes = Vec::new();
+    for case in CASES {
+        let scene = Scene::begin(bench, arm, case).map_err(|error| Error::new(format!("{case:?}: {error}")))?;
+        scenes.push(scene);
     }
-    let asked = if case == Case::HandedOn { second.as_ref().unwrap_or(&first) } else { &first };
-    let server_pids = [Some(&first), second.as_ref()].into_iter().flatten().map(Server::pid).collect();
-    let usual = Spec { keys: KEYS, chosen, value_bytes: VALUE_BYTES, server_pids, ..asked.small(arm.proto, Op::Get) };
     for window in 0..WINDOWS {
+        let (run_ms, number) = (bench.options.window_ms, round * WINDOWS + window);
         for op in [Op::Get, Op::Set] {
-            let (run_ms, seed) = (bench.options.window_ms, (round * WINDOWS + window) as u64 + 1);
-            let outcome = bench.engine(&Spec { op, run_ms, seed, ..usual.clone() })?;
-            if outcome.unanswered > 0 {
-                return Err(Error::new(format!("{} requests unanswered", outcome.unanswered)));
+            for scene in alternated(&scenes, window) {
+                let spec = Spec { op, run_ms, seed: number as u64 + 1, ..scene.usual.clone() };
+                let outcome = bench.engine(&spec)?;
+                if outcome.unanswered > 0 {
+                    return Err(Error::new(format!("{:?}: {} requests unanswered", scene.case, outcome.unanswered)));
+                }
+                let (arm, group) = (arm.name.clone(), group(op, scene.case));
+                bench.report.sample(Sample { line: LINE, group, arm, round: number, values: values(&outcome)? })?;
             }
-            let (arm, round) = (arm.name.clone(), round * WINDOWS + window);
-            bench.report.sample(Sample {
-                line: LINE,
-                group: group(op, case),
-                arm,
-                round,
-                values: values(&outcome)?,
-            })?;
         }
     }
     Ok(())
 }
 
-/// The keys whose objects this node decides on.
-fn led_by(addr: SocketAddr) -> Result<Vec<u32>> {
-    // The node that joined is ready when it has the map; the others hear of it a moment later.
-    let until = Instant::now() + MAP_PATIENCE;
-    let map = loop {
-        match Asker::open(addr)?.map()? {
-            Some(map) => break map,
-            None if Instant::now() > until => return Err(Error::new("the second node is not in the map")),
-            None => thread::sleep(Duration::from_millis(10)),
+/// A case's nodes, full of objects, and what they are asked.
+struct Scene {
+    case: Case,
+    usual: Spec,
+    /// They end with this.
+    _nodes: Vec<Server>,
+}
+
+impl Scene {
+    fn begin(bench: &mut Bench, arm: &Arm, case: Case) -> Result<Self> {
+        let replicas = if case == Case::TwoCopies { 2 } else { 1 };
+        let setup = Setup { value_bytes: VALUE_BYTES, replicas, ..Setup::default() };
+        let mut nodes = vec![arm.peer.start(&setup)?];
+        let addr = nodes[0].addr;
+        bench.started(&arm.name, &nodes[0])?;
+        // A herd with objects gives each of two nodes a share of them; one without plans its groups anew.
+        if case != Case::TwoCopies {
+            bench.preload(&nodes[0], arm.proto, KEYS, VALUE_BYTES)?;
         }
-    };
+        let mut chosen = Vec::new();
+        if case != Case::Alone {
+            nodes.push(arm.peer.start(&Setup { join: Some(addr), ..setup.clone() })?);
+            chosen = led_by(addr, usize::from(replicas))?;
+        }
+        if case == Case::TwoCopies {
+            bench.preload(&nodes[0], arm.proto, KEYS, VALUE_BYTES)?;
+        }
+        let asked = if case == Case::HandedOn { &nodes[1] } else { &nodes[0] };
+        let server_pids = nodes.iter().map(Server::pid).collect();
+        let usual =
+            Spec { keys: KEYS, chosen, value_bytes: VALUE_BYTES, server_pids, ..asked.small(arm.proto, Op::Get) };
+        Ok(Self { case, usual, _nodes: nodes })
+    }
+}
+
+/// The keys whose objects this node decides on, once the other one has its part of the groups and nothing moves.
+fn led_by(addr: SocketAddr, copies: usize) -> Result<Vec<u32>> {
+    let map = parted(addr, copies)?;
     let led: Vec<u32> =
         (0..KEYS).filter(|number| map.owner_by_name(DEFAULT_COLLECTION, &key(*number)) == Some(addr)).collect();
     if led.is_empty() { Err(Error::new(format!("{addr} leads no group"))) } else { Ok(led) }
+}
+
+/// The map in which another node leads groups too, and which has no copy that moves.
+fn parted(addr: SocketAddr, copies: usize) -> Result<Map> {
+    let until = Instant::now() + PART_PATIENCE;
+    let mut still_since = Instant::now();
+    while Instant::now() < until {
+        thread::sleep(LOOK);
+        // The node that joined is ready when it has the map; the others hear of it a moment later.
+        let map = Asker::open(addr)?.map()?;
+        let is_led_elsewhere = |map: &Map| map.groups().any(|group| map.members(group).first() != Some(&addr));
+        match map {
+            Some(map) if is_led_elsewhere(&map) && !map.has_more_than(copies) => {
+                if still_since.elapsed() > STILL {
+                    return Ok(map);
+                }
+            }
+            _ => still_since = Instant::now(),
+        }
+    }
+    Err(Error::new(format!("the second node does not get its part of the groups within {PART_PATIENCE:?}")))
 }
