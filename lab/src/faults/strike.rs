@@ -369,7 +369,7 @@ impl Striker<'_> {
     fn kill_pending(&mut self, aim: &Aim, time: Duration) -> Result<u64> {
         let (herd, victim) = (self.herd, self.herd.place(aim.victim));
         let Some((holder, groups)) = self.holder(aim) else {
-            return Err(Error::new("the victim is in no group of three"));
+            return Err(self.not_held(aim));
         };
         let mut led = groups.clone();
         led.retain(|group| aim.map.members(*group).first() == Some(&victim));
@@ -426,6 +426,19 @@ impl Striker<'_> {
         };
         let led = |groups: &[Group]| groups.iter().filter(|group| aim.map.members(**group)[0] == victim).count();
         others.map(of).filter(|(_, groups)| !groups.is_empty()).max_by_key(|(_, groups)| led(groups))
+    }
+
+    /// Why no write at the victim can be held up.
+    fn not_held(&self, aim: &Aim) -> Error {
+        let victim = self.herd.place(aim.victim);
+        let groups = aim.map.groups().map(|group| aim.map.members(group)).filter(|members| members.contains(&victim));
+        let sizes: Vec<usize> = groups.map(|members| members.len()).collect();
+        let (node, witness, all) = (aim.victim + 1, aim.witness + 1, sizes.len());
+        let small = sizes.into_iter().filter(|size| *size < COPIES).count();
+        Error::new(format!(
+            "no write at node {node} can be held up: by node {witness}'s map it is in {all} groups, {small} with less \
+             than {COPIES} members"
+        ))
     }
 
     /// Those of the groups in which writes wait for members, and are prepared at the victim.
