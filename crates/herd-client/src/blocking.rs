@@ -258,12 +258,7 @@ impl Client {
             match connect(&self.common.pool.node(node), within) {
                 Ok(socket) => return Ok(Link::new(socket, node, self.common.now_ms(), dial.meant())),
                 Err(error) => {
-                    let now_ms = self.common.now_ms();
-                    self.common.pool.avoid(now_ms, node);
-                    if dial.is_of_owner && error.kind() == io::ErrorKind::TimedOut {
-                        self.common.pool.hangs(now_ms, node);
-                    }
-                    dial.last = Some(error);
+                    self.common.pool.not_connected(self.common.now_ms(), &mut dial, error);
                 }
             }
         }

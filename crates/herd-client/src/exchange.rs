@@ -307,13 +307,9 @@ impl<'a, S: Socket> Exchange<'a, S> {
                 self.open(now_ms, link, false);
             }
             Err(error) => {
-                self.pool.avoid(now_ms, dial.node);
-                match dial.is_of_owner {
-                    true if error.kind() == io::ErrorKind::TimedOut => self.pool.hangs(now_ms, dial.node),
-                    true => {}
-                    false => self.tries.missed(),
+                if self.pool.not_connected(now_ms, dial, error) && !dial.is_of_owner {
+                    self.tries.missed();
                 }
-                dial.last = Some(error);
             }
         }
     }

@@ -3,7 +3,9 @@
 use crate::address::Address;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Ids;
-use crate::limits::{ADDRESSES_MAX, AVOID_MS, IDLE_CONNECTIONS_MAX, IDLE_MAX_MS, OTHERS_MAX, OWNER_CONNECT_MS};
+use crate::limits::{
+    ADDRESSES_MAX, AVOID_MS, IDLE_CONNECTIONS_MAX, IDLE_MAX_MS, OTHERS_MAX, OWNER_CONNECT_MS, QUICK_CONNECT_MS,
+};
 use crate::link::{Link, Socket};
 use crate::reply::Reply;
 use crate::request::Request;
@@ -235,12 +237,27 @@ impl<S: Socket> Pool<S> {
             let working = order.partition_point(|stop| !is_avoided(stop));
             order.splice(working..working, others);
         }
-        self.dialing(order, u64::MAX, chart, false)
+        let several = Some(order.len()).filter(|&nodes| nodes > 1);
+        Dial { quick: several.unwrap_or(0), ..self.dialing(order, u64::MAX, chart, false) }
     }
 
     fn dialing(&self, order: Vec<Stop>, until_ms: u64, chart: Option<Arc<Chart>>, is_of_owner: bool) -> Dial {
         let most_ms = millis(self.config.connect_timeout).max(1);
-        Dial { order, tried: 0, node: 0, most_ms, until_ms, chart, is_of_owner, last: None }
+        Dial { order, tried: 0, quick: 0, node: 0, most_ms, until_ms, chart, is_of_owner, last: None }
+    }
+
+    /// Notes that the node that was told last could not be connected to; whether it is given up.
+    pub(crate) fn not_connected(&self, now_ms: u64, dial: &mut Dial, error: io::Error) -> bool {
+        let timed_out = error.kind() == io::ErrorKind::TimedOut;
+        dial.last = Some(error);
+        if timed_out && dial.put_off() {
+            return false;
+        }
+        self.avoid(now_ms, dial.node);
+        if timed_out && dial.is_of_owner {
+            self.hangs(now_ms, dial.node);
+        }
+        true
     }
 
     /// The epoch of the map at hand; 0: there is none.
@@ -324,7 +341,7 @@ impl<S: Socket> Pool<S> {
 
     /// Notes that an owner did not take a connection in time. Behind a firewall that holds for all, so others that have
     /// never answered are left alone too, instead of one wait for each.
-    pub(crate) fn hangs(&self, now_ms: u64, node: usize) {
+    fn hangs(&self, now_ms: u64, node: usize) {
         let mut state = self.state();
         if !state.works[node] {
             state.strange_until_ms = now_ms.saturating_add(AVOID_MS);
@@ -465,16 +482,20 @@ impl<S> State<S> {
 }
 
 /// An address to try.
+#[derive(Clone, Copy)]
 struct Stop {
     place: usize,
     /// The node that is meant, by its place in the map; `None`: whoever answers.
     node: Option<usize>,
 }
 
-/// The nodes in turn, each with its share of the time.
+/// The nodes in turn, each with its share of the time: quickly at first, so that one that hangs does not hold up those
+/// that answer.
 pub(crate) struct Dial {
     order: Vec<Stop>,
     tried: usize,
+    /// So many, from the first on, are tried quickly.
+    quick: usize,
     /// The node that was told last.
     pub(crate) node: usize,
     most_ms: u64,
@@ -493,9 +514,17 @@ impl Dial {
     pub(crate) fn next(&mut self, now_ms: u64, deadline_ms: u64) -> Option<(usize, Duration)> {
         let left_ms = deadline_ms.min(self.until_ms).saturating_sub(now_ms);
         let share_ms = left_ms.div_ceil((self.order.len() - self.tried).max(1) as u64).min(self.most_ms);
+        let share_ms = if self.tried < self.quick { share_ms.min(QUICK_CONNECT_MS) } else { share_ms };
         self.node = self.order.get(self.tried).filter(|_| left_ms > 0)?.place;
         self.tried += 1;
         Some((self.node, Duration::from_millis(share_ms)))
+    }
+
+    /// Has the node that was told last tried once more behind the others, if it was tried quickly; whether it was.
+    fn put_off(&mut self) -> bool {
+        let last = self.tried.checked_sub(1).filter(|&last| last < self.quick);
+        self.order.extend(last.map(|last| self.order[last]));
+        last.is_some()
     }
 
     /// What the hello says to the node that was told last: whom it means, if it was looked up in the map.
@@ -569,16 +598,36 @@ impl Progress {
 mod tests {
     use super::*;
 
-    #[test]
-    fn nodes_share_the_time_to_connect() {
+    /// Three nodes that are dialed.
+    fn dial(quick: usize) -> Dial {
         let order = [2, 0, 1].map(|place| Stop { place, node: None }).into();
         let (chart, is_of_owner, last) = (None, false, None);
-        let (most_ms, until_ms) = (2_000, u64::MAX);
-        let mut dial = Dial { order, tried: 0, node: 0, most_ms, until_ms, chart, is_of_owner, last };
+        Dial { order, tried: 0, quick, node: 0, most_ms: 2_000, until_ms: u64::MAX, chart, is_of_owner, last }
+    }
+
+    #[test]
+    fn nodes_share_the_time_to_connect() {
+        let mut dial = dial(0);
         assert_eq!(dial.next(100, 1_000), Some((2, Duration::from_millis(300))));
         assert_eq!(dial.next(150, 1_000), Some((0, Duration::from_millis(425))), "what one leaves is the others'");
         assert_eq!(dial.next(1_000, 1_000), None, "the time is over");
         assert_eq!(dial.next(150, 10_000), Some((1, Duration::from_millis(2_000))));
+        assert!(!dial.put_off());
         assert_eq!(dial.next(150, 10_000), None, "all were tried");
+    }
+
+    #[test]
+    fn a_node_that_hangs_is_tried_again_behind_the_others() {
+        let mut dial = dial(3);
+        let quick = Duration::from_millis(QUICK_CONNECT_MS);
+        assert_eq!(dial.next(0, 10_000), Some((2, quick)));
+        assert!(dial.put_off());
+        assert_eq!(dial.next(500, 10_000), Some((0, quick)), "this one refuses");
+        assert_eq!(dial.next(500, 10_000), Some((1, quick)));
+        assert!(dial.put_off());
+        assert_eq!(dial.next(1_000, 4_000), Some((2, Duration::from_millis(1_500))));
+        assert!(!dial.put_off(), "it had its time");
+        assert_eq!(dial.next(2_500, 10_000), Some((1, Duration::from_millis(2_000))));
+        assert_eq!(dial.next(4_500, 10_000), None);
     }
 }

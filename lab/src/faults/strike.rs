@@ -67,6 +67,8 @@ const SETTLED: Duration = Duration::from_secs(1);
 const COPIES: usize = 3;
 /// A node that falls while copies move, or while there is no etcd, does so for this part of its time.
 const PART: u32 = 3;
+/// Two nodes go by one map within this.
+const AGREED: Duration = Duration::from_secs(5);
 /// Writes that are made pending on purpose, beside those of the other clients.
 const DIRECTED: usize = 3;
 /// Names that are tried until one lies where it is wanted.
@@ -189,28 +191,49 @@ impl Striker<'_> {
         self.herd.wait_whole(0, WHOLE)
     }
 
-    /// The victim of a step, and the map by which it is hit. Only who keeps something can be hit: a node that has just
-    /// come does not, until others are gone for so long that their copies are made anew.
+    /// The victim of a step, and the map by which it is hit: both the first node and the witness go by it.
     fn aim_at(&self, step: &Step) -> Result<Aim> {
+        let begun = Instant::now();
+        loop {
+            let aim = self.choose(step, seen::map(self.herd, 0)?)?;
+            if *aim.map == seen::map(self.herd, aim.witness)? {
+                return Ok(aim);
+            }
+            if begun.elapsed() > AGREED {
+                let witness = aim.witness + 1;
+                return Err(Error::new(format!("nodes 1 and {witness} went by different maps for {AGREED:?}")));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The victim of a step by this map, and a witness. Only who keeps something can be hit: a node that has just come
+    /// does not, until others are gone for so long that their copies are made anew. A node with little memory may keep
+    /// so few copies that no write of theirs can be held up: then writes are made pending at another.
+    fn choose(&self, step: &Step, map: Map) -> Result<Aim> {
         let (numbers, draw) = (self.herd.numbers(), step.draw as usize);
-        let (warden, map) = (seen::warden(self.herd, 0)?, seen::map(self.herd, 0)?);
+        let warden = seen::warden(self.herd, 0)?;
         let keeps = |number: &usize| map.groups().any(|group| map.members(group).contains(&self.herd.place(*number)));
-        let keepers = numbers.iter().copied().filter(keeps);
         // While the warden's node is stopped no map changes: that is seen now and then.
         let spares_warden = step.kind == Kind::Outlast && !draw.is_multiple_of(8);
         let is_spared = |number: usize| match step.kind {
             Kind::Drain => [0, warden, self.small].contains(&number),
             _ => spares_warden && number == warden,
         };
-        let others: Vec<usize> = keepers.filter(|&number| !is_spared(number)).collect();
+        let witnesses = |victim: usize| {
+            let fits = |witness| step.kind != Kind::KillPending || self.holder(&map, victim, witness).is_some();
+            numbers.iter().copied().filter(|&number| number != victim && fits(number)).collect::<Vec<usize>>()
+        };
+        let is_fit = |number: &usize| keeps(number) && !is_spared(*number) && !witnesses(*number).is_empty();
+        let others: Vec<usize> = numbers.iter().copied().filter(is_fit).collect();
         let victim = match (step.kind, self.herd.vacancy()) {
             (Kind::Warden, _) => warden,
             (Kind::Join, Some(vacancy)) => vacancy,
-            _ => *others.get(draw % others.len().max(1)).ok_or_else(|| Error::new("no node keeps anything"))?,
+            _ => *others.get(draw % others.len().max(1)).ok_or_else(|| Error::new("no node can be hit"))?,
         };
-        let rest: Vec<usize> = numbers.into_iter().filter(|&number| number != victim).collect();
+        let rest = witnesses(victim);
         let witness = rest[draw / 7 % rest.len()];
-        Ok(Aim { map: Rc::new(seen::map(self.herd, witness)?), victim, witness })
+        Ok(Aim { map: Rc::new(map), victim, witness })
     }
 
     /// The fault itself, undone at its end, and others in the midst of it; all that struck.
@@ -368,9 +391,8 @@ impl Striker<'_> {
     /// Kills a node at which writes are pending.
     fn kill_pending(&mut self, aim: &Aim, time: Duration) -> Result<u64> {
         let (herd, victim) = (self.herd, self.herd.place(aim.victim));
-        let Some((holder, groups)) = self.holder(aim) else {
-            return Err(self.not_held(aim));
-        };
+        let held = self.holder(&aim.map, aim.victim, aim.witness);
+        let (holder, groups) = held.ok_or_else(|| Error::new("no other node holds up a write there"))?;
         let mut led = groups.clone();
         led.retain(|group| aim.map.members(*group).first() == Some(&victim));
         let wanted = if led.is_empty() { groups } else { led.clone() };
@@ -412,33 +434,20 @@ impl Striker<'_> {
 
     /// A node to hold writes up that is a backup of most groups that the victim leads, and these groups and those the
     /// victim is a backup of beside it.
-    fn holder(&self, aim: &Aim) -> Option<(usize, Vec<Group>)> {
-        let victim = self.herd.place(aim.victim);
+    fn holder(&self, map: &Map, victim: usize, witness: usize) -> Option<(usize, Vec<Group>)> {
         // The writes are asked of the witness.
-        let others = self.herd.numbers().into_iter().filter(|&number| ![aim.victim, aim.witness].contains(&number));
+        let others = self.herd.numbers().into_iter().filter(|&number| ![victim, witness].contains(&number));
+        let victim = self.herd.place(victim);
         let of = |number| {
             let holder = self.herd.place(number);
             let held = |group: &Group| {
-                let members = aim.map.members(*group);
+                let members = map.members(*group);
                 members.len() > 2 && members.contains(&victim) && members[1..].contains(&holder)
             };
-            (number, aim.map.groups().filter(held).collect::<Vec<_>>())
+            (number, map.groups().filter(held).collect::<Vec<_>>())
         };
-        let led = |groups: &[Group]| groups.iter().filter(|group| aim.map.members(**group)[0] == victim).count();
+        let led = |groups: &[Group]| groups.iter().filter(|group| map.members(**group)[0] == victim).count();
         others.map(of).filter(|(_, groups)| !groups.is_empty()).max_by_key(|(_, groups)| led(groups))
-    }
-
-    /// Why no write at the victim can be held up.
-    fn not_held(&self, aim: &Aim) -> Error {
-        let victim = self.herd.place(aim.victim);
-        let groups = aim.map.groups().map(|group| aim.map.members(group)).filter(|members| members.contains(&victim));
-        let sizes: Vec<usize> = groups.map(|members| members.len()).collect();
-        let (node, witness, all) = (aim.victim + 1, aim.witness + 1, sizes.len());
-        let small = sizes.into_iter().filter(|size| *size < COPIES).count();
-        Error::new(format!(
-            "no write at node {node} can be held up: by node {witness}'s map it is in {all} groups, {small} with less \
-             than {COPIES} members"
-        ))
     }
 
     /// Those of the groups in which writes wait for members, and are prepared at the victim.

@@ -3,7 +3,7 @@
 //! of it is true; a get gives out just the bytes of the object.
 
 use super::*;
-use crate::limits::AVOID_MS;
+use crate::limits::{AVOID_MS, QUICK_CONNECT_MS};
 use crate::route::tests::{KEY, herd};
 use crate::shell::Config;
 use crate::{ErrorKind, PutOptions};
@@ -638,6 +638,25 @@ fn where_no_given_node_answers_others_of_the_map_do() {
     listing.sort();
     assert_eq!(listing, ["d:1", "f:1"]);
     assert_eq!(all(Request::system("status")), ["a:7700"], "which tells of itself alone");
+}
+
+#[test]
+fn a_node_that_hangs_does_not_hold_up_what_the_next_one_can_do() {
+    let pool = Pool::new("a,b,c", Config::default(), 1).expect("addresses");
+    let request = Request::get("x").expect("valid");
+    let mut exchange = Exchange::new(&pool, (0, 9_000), request, Given::Nothing, (Sink::Memory(9), Vec::new()));
+    let quick = Duration::from_millis(QUICK_CONNECT_MS);
+    assert_eq!(dialed(&mut exchange, &pool, 0), ("a:7700".into(), quick));
+    exchange.connected(0, Ok(Silent::default()));
+    assert!(matches!(exchange.next(0), Need::Wait { most, .. } if most == Duration::from_secs(3)));
+    assert_eq!(dialed(&mut exchange, &pool, 3_000), ("b:7700".into(), quick));
+    exchange.connected(3_500, Err(io::ErrorKind::TimedOut.into()));
+    assert_eq!(dialed(&mut exchange, &pool, 3_500), ("c:7700".into(), quick));
+    exchange.connected(3_500, Err(io::ErrorKind::ConnectionRefused.into()));
+    assert_eq!(dialed(&mut exchange, &pool, 3_500).0, "a:7700", "which may have recovered");
+    exchange.connected(4_000, Err(io::ErrorKind::TimedOut.into()));
+    let share = Duration::from_millis(2_000);
+    assert_eq!(dialed(&mut exchange, &pool, 4_000), ("b:7700".into(), share), "with all the time that one node gets");
 }
 
 #[test]
