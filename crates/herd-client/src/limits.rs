@@ -52,8 +52,9 @@ pub const MAP_WAIT_MS: u64 = 1_000;
 /// after a second.
 pub const OWNER_CONNECT_MS: u64 = 1_500;
 
-/// How long each of several nodes has to take a connection before the next one is tried: longer than any round trip on
-/// earth takes. If none does, all are tried again, each with its share of the time.
+/// How long each of several nodes has to take a connection before the next one is tried: longer than a round
+/// trip to the other side of the earth. If none does, those that were silent are tried again, with their shares of the
+/// time.
 pub const QUICK_CONNECT_MS: u64 = 500;
 
 /// How long an address that does not serve is left alone where there is another way.

@@ -29,7 +29,8 @@ pub struct Config {
     /// How long to wait for a reply, or for progress: a call fails when nothing of it moves for so long, connecting,
     /// other nodes and repeats included. A transfer that moves may take longer.
     pub timeout: Duration,
-    /// Longest wait for a connection to one node, within `timeout`.
+    /// Longest wait for a connection to one node, within `timeout`. Of several nodes each has half a second at first,
+    /// and is tried again when no other has taken the connection.
     pub connect_timeout: Duration,
     /// Largest value read into memory; larger ones must be streamed.
     pub value_max_bytes: u64,
@@ -137,6 +138,8 @@ struct State<S> {
     indices: HashMap<Arc<Address>, usize>,
     /// Of each address: until when it is left alone where there is another way.
     avoid_until_ms: Vec<u64>,
+    /// Of each address: until when it is tried last where any node will do, as it did not take a connection at once.
+    last_until_ms: Vec<u64>,
     /// Of each address: whether a node has answered there.
     works: Vec<bool>,
     /// Until when no owner is dialed where none has answered yet: a firewall is in the way, it seems.
@@ -174,6 +177,7 @@ impl<S: Socket> Pool<S> {
             chance: seed,
             indices: addresses.iter().cloned().zip(0..).collect(),
             avoid_until_ms: vec![0; given],
+            last_until_ms: vec![0; given],
             works: vec![false; given],
             strange_until_ms: 0,
             addresses,
@@ -237,6 +241,7 @@ impl<S: Socket> Pool<S> {
             let working = order.partition_point(|stop| !is_avoided(stop));
             order.splice(working..working, others);
         }
+        order.sort_by_key(|stop| state.last_until_ms[stop.place] > now_ms);
         let several = Some(order.len()).filter(|&nodes| nodes > 1);
         Dial { quick: several.unwrap_or(0), ..self.dialing(order, u64::MAX, chart, false) }
     }
@@ -251,6 +256,7 @@ impl<S: Socket> Pool<S> {
         let timed_out = error.kind() == io::ErrorKind::TimedOut;
         dial.last = Some(error);
         if timed_out && dial.put_off() {
+            self.state().last_until_ms[dial.node] = now_ms.saturating_add(AVOID_MS);
             return false;
         }
         self.avoid(now_ms, dial.node);
@@ -314,6 +320,7 @@ impl<S: Socket> Pool<S> {
         let usable = link.is_usable(now_ms);
         let mut state = self.state();
         state.works[link.node] = true;
+        state.last_until_ms[link.node] = 0;
         if link.node < self.given {
             state.turns.serves(link.node);
         }
@@ -475,6 +482,7 @@ impl<S> State<S> {
         let address = Arc::new(address);
         self.addresses.push(address.clone());
         self.avoid_until_ms.push(0);
+        self.last_until_ms.push(0);
         self.works.push(false);
         self.indices.insert(address, index);
         Some(index)

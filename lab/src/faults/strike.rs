@@ -195,13 +195,13 @@ impl Striker<'_> {
     fn aim_at(&self, step: &Step) -> Result<Aim> {
         let begun = Instant::now();
         loop {
-            let aim = self.choose(step, seen::map(self.herd, 0)?)?;
-            if *aim.map == seen::map(self.herd, aim.witness)? {
-                return Ok(aim);
-            }
+            let why = match self.choose(step, seen::map(self.herd, 0)?) {
+                Ok(aim) if *aim.map == seen::map(self.herd, aim.witness)? => return Ok(aim),
+                Ok(aim) => Error::new(format!("nodes 1 and {} go by different maps", aim.witness + 1)),
+                Err(error) => error,
+            };
             if begun.elapsed() > AGREED {
-                let witness = aim.witness + 1;
-                return Err(Error::new(format!("nodes 1 and {witness} went by different maps for {AGREED:?}")));
+                return Err(why.within(&format!("for {AGREED:?}")));
             }
             thread::sleep(Duration::from_millis(20));
         }

@@ -657,6 +657,14 @@ fn a_node_that_hangs_does_not_hold_up_what_the_next_one_can_do() {
     exchange.connected(4_000, Err(io::ErrorKind::TimedOut.into()));
     let share = Duration::from_millis(2_000);
     assert_eq!(dialed(&mut exchange, &pool, 4_000), ("b:7700".into(), share), "with all the time that one node gets");
+    let next = |now_ms| dialed(&mut list(&pool, now_ms), &pool, now_ms).0;
+    assert_eq!(next(5_000), "c:7700", "which did not hang");
+    assert_eq!(next(4_000 + AVOID_MS), "b:7700", "whose turn it is");
+}
+
+fn list(pool: &Pool<Silent>, now_ms: u64) -> Exchange<'_, Silent> {
+    let request = Request::list(b"default", b"", None).expect("valid");
+    Exchange::new(pool, (now_ms, 9_000), request, Given::Nothing, (Sink::Memory(9), Vec::new()))
 }
 
 #[test]
