@@ -242,8 +242,8 @@ impl<S: Socket> Pool<S> {
             order.splice(working..working, others);
         }
         order.sort_by_key(|stop| state.last_until_ms[stop.place] > now_ms);
-        let several = Some(order.len()).filter(|&nodes| nodes > 1);
-        Dial { quick: several.unwrap_or(0), ..self.dialing(order, u64::MAX, chart, false) }
+        let quick = if order.len() > 1 { order.len() } else { 0 };
+        Dial { quick, ..self.dialing(order, u64::MAX, chart, false) }
     }
 
     fn dialing(&self, order: Vec<Stop>, until_ms: u64, chart: Option<Arc<Chart>>, is_of_owner: bool) -> Dial {
@@ -521,8 +521,11 @@ impl Dial {
     /// The next node and how long connecting to it may take, if all may take until `deadline_ms`.
     pub(crate) fn next(&mut self, now_ms: u64, deadline_ms: u64) -> Option<(usize, Duration)> {
         let left_ms = deadline_ms.min(self.until_ms).saturating_sub(now_ms);
-        let share_ms = left_ms.div_ceil((self.order.len() - self.tried).max(1) as u64).min(self.most_ms);
-        let share_ms = if self.tried < self.quick { share_ms.min(QUICK_CONNECT_MS) } else { share_ms };
+        let (stops, most_ms) = match self.tried < self.quick {
+            true => (self.quick, self.most_ms.min(QUICK_CONNECT_MS)),
+            false => (self.order.len(), self.most_ms),
+        };
+        let share_ms = left_ms.div_ceil((stops - self.tried).max(1) as u64).min(most_ms);
         self.node = self.order.get(self.tried).filter(|_| left_ms > 0)?.place;
         self.tried += 1;
         Some((self.node, Duration::from_millis(share_ms)))
@@ -637,5 +640,13 @@ mod tests {
         assert!(!dial.put_off(), "it had its time");
         assert_eq!(dial.next(2_500, 10_000), Some((1, Duration::from_millis(2_000))));
         assert_eq!(dial.next(4_500, 10_000), None);
+        let mut dial = self::dial(3);
+        assert_eq!(dial.next(0, 900), Some((2, Duration::from_millis(300))));
+        assert!(dial.put_off());
+        assert_eq!(
+            dial.next(300, 900),
+            Some((0, Duration::from_millis(300))),
+            "a second try takes nothing from a first"
+        );
     }
 }
