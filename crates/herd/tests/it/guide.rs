@@ -274,7 +274,22 @@ fn run_page(page: &str) {
             other => panic!("{page}:{}: a block of language '{other}'", block.line),
         }
     }
-    assert!(run.faults.is_empty(), "faults: {}\n\n{}", run.faults.len(), run.faults.join("\n"));
+    let Run { faults, dir, .. } = &run;
+    assert!(faults.is_empty(), "faults: {}\n\n{}\n{}", faults.len(), faults.join("\n"), logs(dir.path()));
+}
+
+/// What the nodes of a page have logged.
+fn logs(dir: &Path) -> String {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    let of = |path: PathBuf| match path.extension() {
+        _ if path.is_dir() => logs(&path),
+        Some(extension) if extension == "log" => {
+            let bytes = fs::read(&path).unwrap_or_default();
+            format!("--- {}\n{}", path.display(), String::from_utf8_lossy(&bytes))
+        }
+        _ => String::new(),
+    };
+    entries.map(of).collect()
 }
 
 /// The interpreter of an environment with docs/guide/requirements.txt; `None` where it can't be had, which is told
