@@ -6,7 +6,7 @@ use crate::args::{DetachArgs, RecoverArgs};
 use crate::control::about;
 use crate::exit::{Failure, NOT_SO, Outcome, REFUSED};
 use crate::objects::client;
-use crate::view::{gather, node_of, status_of};
+use crate::view::{gather, node_of, told_by};
 use crate::{machine, out};
 use herd_client::blocking::Client;
 use herd_client::{Config, ErrorKind};
@@ -36,7 +36,7 @@ pub(crate) fn detach(args: &DetachArgs) -> Outcome {
     let only = |group: &&Value| group["kind"] == "kept" && is_only(&group["eligible"], &node["id"]);
     let lost: Vec<&Value> = groups(&status).filter(only).collect();
     let addr = node["addr"].as_str().filter(|_| node["answers"] == true);
-    let own = addr.and_then(|addr| status_of(addr, args.herd.timeout));
+    let own = addr.and_then(|_| told_by(&status, &node, args.herd.timeout));
     let lines = lines(&status, &lost, own.as_ref());
     tell_lost(&lines, "would be lost, as only this node has it")?;
     if !lines.is_empty() && !args.yes {

@@ -41,16 +41,23 @@ pub(crate) fn gather(herd: &HerdArgs) -> Result<Value, Failure> {
     let own = asked["node_id"].as_u64();
     let patience = herd.timeout.min(PATIENCE);
     let told: Vec<Option<Value>> = std::thread::scope(|scope| {
-        let ask = |node: &Value| {
-            let is_own = nodes.len() == 1 || node["id"].as_u64() == own;
-            let (addr, known) = (node["addr"].as_str().map(str::to_owned), is_own.then(|| asked.clone()));
+        let (asked, is_alone) = (&asked, nodes.len() == 1);
+        let asking = nodes.iter().map(|node| {
+            let is_own = is_alone || node["id"].as_u64() == own;
             let patience = if node["state"] == "down" { patience.min(DOWN_PATIENCE) } else { patience };
-            scope.spawn(move || known.or_else(|| status_of(&addr?, patience)))
-        };
-        let asking: Vec<_> = nodes.iter().map(ask).collect();
+            scope.spawn(move || if is_own { Some(asked.clone()) } else { told_by(asked, node, patience) })
+        });
+        let asking: Vec<_> = asking.collect();
         asking.into_iter().map(|thread| thread.join().ok().flatten()).collect()
     });
     Ok(merged(asked, nodes, &told))
+}
+
+/// What a node of the herd tells that `asked` tells of. Of one that is gone another process may have the address, which
+/// may be of another herd, and have the same name there.
+pub(crate) fn told_by(asked: &Value, node: &Value, patience: Duration) -> Option<Value> {
+    let is_it = |told: &Value| told["herd_id"] == asked["herd_id"] && told["node_id"] == node["id"];
+    status_of(node["addr"].as_str()?, patience).filter(is_it)
 }
 
 pub(crate) fn status_of(addr: &str, patience: Duration) -> Option<Value> {

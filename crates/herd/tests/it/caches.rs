@@ -101,7 +101,9 @@ fn what_a_killed_node_had_is_served_by_others_at_once_and_by_itself_when_it_is_b
         "--join",
         &first.addr,
     ]);
-    assert!(within(PATIENCE, || groups(first, "n3") == Some(8)), "{:?}", groups(first, "n3"));
+    // By what each of them has heard: who has not reads what the one before it keeps.
+    let has_share = |at: &Node| groups(at, "n3") == Some(8);
+    assert!(within(PATIENCE, || [first, second, &third].into_iter().all(has_share)), "{:?}", groups(&third, "n3"));
     let of_all: Vec<String> = names.iter().map(|name| get(&third, name)).collect();
     assert!(of_all.iter().all(|value| value == "new" || value == "END"), "{of_all:?}");
     let kept = of_all.iter().filter(|value| *value == "new").count();

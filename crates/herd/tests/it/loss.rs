@@ -69,6 +69,28 @@ fn a_node_that_lives_is_told_to_end_and_what_it_alone_had_is_lost_where_that_was
     assert!((20..60).contains(&left), "{left}");
 }
 
+/// Of a herd that died, another one may have an address, and name its nodes alike.
+#[test]
+fn who_has_the_address_of_a_dead_node_is_not_taken_for_it() {
+    let mut nodes = herd_with_one_copy();
+    let (third, _dir) = nodes.pop().expect("three");
+    let (first, addr) = (&nodes[0].0, third.addr.clone());
+    third.signal("-KILL");
+    drop(third);
+    assert!(within(PATIENCE, || is_down(first, "n3")));
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().to_str().expect("text");
+    let stranger = Node::at(&addr, &[&["--name", "n3", "--data", data][..], &ARGS].concat());
+    let all = json(first, &["nodes", "--json"]);
+    let third = all.as_array().expect("nodes").iter().find(|node| node["name"] == "n3").expect("it is of the herd");
+    assert!(third["answers"] == false && third["state"] == "down" && third["objects"].is_null(), "{third}");
+    let (code, _, text) = said(first, &["detach", "--now", "n3", "--yes"]);
+    assert!(code == 0 && !text.contains("was told to end") && !knows(first, "n3"), "{text}");
+    std::thread::sleep(Duration::from_millis(300));
+    let own = json(&stranger, &["nodes", "--json"]);
+    assert_eq!(own.as_array().map(Vec::len), Some(1), "it is of another herd, and serves on: {own}");
+}
+
 #[test]
 fn groups_that_wait_for_a_dead_node_begin_anew_where_that_was_said() {
     let mut nodes = herd_with_one_copy();
