@@ -37,6 +37,9 @@ pub struct Config {
     /// Whether requests go straight to the owners of objects, where a node tells who they are; else only nodes that
     /// were given are asked.
     pub routed: bool,
+    /// The one node that may be asked; another one that answers at its address, as this one is gone, is told nothing.
+    /// `None`: whoever answers. Requests are not routed where there is one.
+    pub meant: Option<Meant>,
 }
 
 impl Default for Config {
@@ -46,6 +49,7 @@ impl Default for Config {
             connect_timeout: Duration::from_secs(2),
             value_max_bytes: OBJECT_MAX_BYTES,
             routed: true,
+            meant: None,
         }
     }
 }
@@ -138,7 +142,8 @@ struct State<S> {
     indices: HashMap<Arc<Address>, usize>,
     /// Of each address: until when it is left alone where there is another way.
     avoid_until_ms: Vec<u64>,
-    /// Of each address: until when it is tried last where any node will do, as it did not take a connection at once.
+    /// Of each address: until when it is tried behind those of whom nothing bad is known, where any node will do, as it
+    /// did not take a connection at once.
     last_until_ms: Vec<u64>,
     /// Of each address: whether a node has answered there.
     works: Vec<bool>,
@@ -169,6 +174,7 @@ pub(crate) struct Course {
 impl<S: Socket> Pool<S> {
     /// For the nodes at such addresses, see [`Address::parse_list`]; `seed` is a number nobody else has.
     pub(crate) fn new(nodes: &str, config: Config, seed: u64) -> Result<Self> {
+        let config = Config { routed: config.routed && config.meant.is_none(), ..config };
         let addresses: Vec<_> = Address::parse_list(nodes)?.into_iter().map(Arc::new).collect();
         let given = addresses.len();
         let state = State {
@@ -227,6 +233,11 @@ impl<S: Socket> Pool<S> {
         let state = self.state();
         let mut order: Vec<Stop> = state.turns.order().map(|place| Stop { place, node: None }).collect();
         let chart = state.chart.clone().filter(|_| !about_node);
+        let rank = |stop: &Stop| match () {
+            () if state.avoid_until_ms[stop.place] > now_ms => 2,
+            () if state.last_until_ms[stop.place] > now_ms => 1,
+            () => 0,
+        };
         if let Some(chart) = &chart {
             let from = state.chance as usize % chart.nodes().max(1);
             let nodes = (0..chart.nodes()).map(|at| (from + at) % chart.nodes());
@@ -235,20 +246,19 @@ impl<S: Socket> Pool<S> {
                 let place = state.usable(chart.places(node), now_ms).find(|place| !is_given(place))?;
                 Some(Stop { place, node: Some(node) })
             });
-            let others: Vec<Stop> = others.take(OTHERS_MAX).collect();
-            let is_avoided = |stop: &Stop| state.avoid_until_ms[stop.place] > now_ms;
-            order.sort_by_key(is_avoided);
-            let working = order.partition_point(|stop| !is_avoided(stop));
-            order.splice(working..working, others);
+            let mut others: Vec<Stop> = others.collect();
+            others.sort_by_key(rank);
+            order.extend(others.into_iter().take(OTHERS_MAX));
         }
-        order.sort_by_key(|stop| state.last_until_ms[stop.place] > now_ms);
+        order.sort_by_key(rank);
         let quick = if order.len() > 1 { order.len() } else { 0 };
         Dial { quick, ..self.dialing(order, u64::MAX, chart, false) }
     }
 
     fn dialing(&self, order: Vec<Stop>, until_ms: u64, chart: Option<Arc<Chart>>, is_of_owner: bool) -> Dial {
         let most_ms = millis(self.config.connect_timeout).max(1);
-        Dial { order, tried: 0, quick: 0, node: 0, most_ms, until_ms, chart, is_of_owner, last: None }
+        let only = self.config.meant;
+        Dial { order, tried: 0, quick: 0, node: 0, most_ms, until_ms, chart, only, is_of_owner, last: None }
     }
 
     /// Notes that the node that was told last could not be connected to; whether it is given up.
@@ -511,6 +521,8 @@ pub(crate) struct Dial {
     until_ms: u64,
     /// The map that nodes were looked up in.
     chart: Option<Arc<Chart>>,
+    /// The one node that may be asked, if there is one.
+    only: Option<Meant>,
     /// Whether it is one node that is dialed, for what it has.
     pub(crate) is_of_owner: bool,
     /// Why it could not be connected to.
@@ -538,10 +550,12 @@ impl Dial {
         last.is_some()
     }
 
-    /// What the hello says to the node that was told last: whom it means, if it was looked up in the map.
+    /// What the hello says to the node that was told last: whom it means, if it was looked up in the map, or is the
+    /// only one.
     pub(crate) fn meant(&self) -> Option<Meant> {
         let stop = self.order.get(self.tried.checked_sub(1)?)?;
-        stop.node.zip(self.chart.as_ref()).map(|(node, chart)| chart.meant(node))
+        let looked_up = stop.node.zip(self.chart.as_ref()).map(|(node, chart)| chart.meant(node));
+        looked_up.or(self.only)
     }
 }
 
@@ -612,8 +626,8 @@ mod tests {
     /// Three nodes that are dialed.
     fn dial(quick: usize) -> Dial {
         let order = [2, 0, 1].map(|place| Stop { place, node: None }).into();
-        let (chart, is_of_owner, last) = (None, false, None);
-        Dial { order, tried: 0, quick, node: 0, most_ms: 2_000, until_ms: u64::MAX, chart, is_of_owner, last }
+        let (chart, only, is_of_owner, last) = (None, None, false, None);
+        Dial { order, tried: 0, quick, node: 0, most_ms: 2_000, until_ms: u64::MAX, chart, only, is_of_owner, last }
     }
 
     #[test]
@@ -648,5 +662,34 @@ mod tests {
             Some((0, Duration::from_millis(300))),
             "a second try takes nothing from a first"
         );
+    }
+
+    fn pool(nodes: &str, config: Config) -> Pool<std::net::TcpStream> {
+        Pool::new(nodes, config, 1).expect("addresses")
+    }
+
+    #[test]
+    fn who_was_late_once_comes_behind_those_that_serve_and_before_those_that_fail() {
+        let pool = pool("a,b,c", Config::default());
+        let order = |now_ms| pool.dial(now_ms, false).order.iter().map(|stop| stop.place).collect::<Vec<_>>();
+        let mut dial = pool.dial(0, false);
+        assert_eq!(dial.next(0, 10_000), Some((0, Duration::from_millis(QUICK_CONNECT_MS))));
+        assert!(!pool.not_connected(500, &mut dial, io::ErrorKind::TimedOut.into()), "it is tried again");
+        assert_eq!(order(500), [1, 2, 0]);
+        pool.avoid(1_000, 1);
+        assert_eq!(order(1_000), [2, 0, 1]);
+        pool.avoid(1_000, 2);
+        assert_eq!(order(1_000), [0, 1, 2], "all others fail");
+        assert_eq!(order(2_000 + AVOID_MS), [0, 1, 2], "nothing is held against anybody");
+    }
+
+    #[test]
+    fn where_one_node_is_meant_no_other_is_asked() {
+        let node = herd_core::place::NodeId(std::num::NonZeroU32::new(3).expect("not 0"));
+        let meant = Meant { herd: herd_core::place::HerdId([7; 16]), node };
+        let pool = pool("a", Config { meant: Some(meant), ..Config::default() });
+        let mut dial = pool.dial(0, false);
+        assert_eq!((dial.next(0, 1_000).map(|next| next.0), dial.meant()), (Some(0), Some(meant)));
+        assert!(!pool.knows_nothing(), "it looks for no map");
     }
 }

@@ -6,10 +6,9 @@ use crate::args::{DetachArgs, RecoverArgs};
 use crate::control::about;
 use crate::exit::{Failure, NOT_SO, Outcome, REFUSED};
 use crate::objects::client;
-use crate::view::{gather, node_of, told_by};
+use crate::view::{client_of, gather, node_of};
 use crate::{machine, out};
-use herd_client::blocking::Client;
-use herd_client::{Config, ErrorKind};
+use herd_client::ErrorKind;
 use herd_core::ErrorKind as Core;
 use herd_core::key::CollectionId;
 use herd_core::limits::SLOTS;
@@ -35,35 +34,35 @@ pub(crate) fn detach(args: &DetachArgs) -> Outcome {
     }
     let only = |group: &&Value| group["kind"] == "kept" && is_only(&group["eligible"], &node["id"]);
     let lost: Vec<&Value> = groups(&status).filter(only).collect();
-    let addr = node["addr"].as_str().filter(|_| node["answers"] == true);
-    let own = addr.and_then(|_| told_by(&status, &node, args.herd.timeout));
+    let its = (node["answers"] == true).then(|| client_of(&status, &node, args.herd.timeout)).transpose()?;
+    let own = its.as_ref().and_then(|its| its.status().ok());
     let lines = lines(&status, &lost, own.as_ref());
     tell_lost(&lines, "would be lost, as only this node has it")?;
     if !lines.is_empty() && !args.yes {
-        let instead = match addr {
+        let instead = match its {
             Some(_) => format!("`herd drain {name}` moves it to the others"),
             None => format!("if {name} is only cut off, or stands still, it still has that when it is back"),
         };
         let text = format!("detach: {name}: nothing was done: --yes gives that up; {instead}");
         return Err(Failure::new(REFUSED, text));
     }
-    if let Some(addr) = addr {
+    if let Some(its) = &its {
         // Without a warden the node would end, and stay in the herd.
         let unled = "the warden's node can't be reached, without which no node is taken out: `herd status` names it, \
                      see that it runs";
         about(&args.herd)
             .map_err(|why| Failure::new(why.code, format!("detach: {name}: nothing was done: {unled}")))?;
-        Client::new(addr, Config { timeout: args.herd.timeout, ..Config::default() })?.end(name)?;
+        its.end(name)?;
         out::tell(format!("herd: detach: {name} was told to end"));
     }
     // What waits, led by nobody, was a process that is known to have ended.
-    if addr.is_none() && !lines.is_empty() && node["waiting_groups"] == 0 {
+    if its.is_none() && !lines.is_empty() && node["waiting_groups"] == 0 {
         out::tell(format!(
             "herd: detach: {name} can't be told to end: if it runs, it serves what only it has to those who reach it, \
              until it hears of this: see that it has ended"
         ));
     }
-    let is_there = addr.is_none() || wait_for_end(args, &node)?;
+    let is_there = its.is_none() || wait_for_end(args, &node)?;
     let groups = if is_there { ask(args, &give_up(Some(name), args.yes))? } else { 0 };
     wait_for_map(args);
     out::tell(format!("herd: detach: {name} is no longer in the herd, {}", lost_groups(groups)));

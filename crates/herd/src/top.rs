@@ -3,8 +3,8 @@
 use crate::args::TopArgs;
 use crate::exit::{Failure, Outcome};
 use crate::objects::client;
+use crate::view::client_of;
 use crate::{out, target};
-use herd_client::Config;
 use herd_client::blocking::Client;
 use herd_core::size;
 use serde_json::{Value, json};
@@ -96,9 +96,9 @@ impl Top {
         for node in nodes.iter().filter(|node| node["state"] != "down") {
             let field = |field: &str| node[field].as_str().unwrap_or_default().to_owned();
             let (name, addr) = (field("name"), field("addr"));
-            let config = Config { timeout: PATIENCE, ..Config::default() };
             let known = self.clients.remove(&name).filter(|(known, _)| *known == addr).map(|(_, client)| client);
-            let made = known.or_else(|| if is_alone { Some(asked.clone()) } else { Client::new(&addr, config).ok() });
+            let made =
+                known.or_else(|| if is_alone { Some(asked.clone()) } else { client_of(status, node, PATIENCE).ok() });
             made.into_iter().for_each(|client| drop(clients.insert(name.clone(), (addr.clone(), client))));
         }
         self.clients = clients;

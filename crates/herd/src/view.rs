@@ -9,10 +9,14 @@ use crate::out;
 use crate::progress::Steps;
 use herd_client::Config;
 use herd_client::blocking::Client;
+use herd_core::place::{HerdId, NodeId};
 use herd_core::size;
+use herd_core::warden::Hex;
+use herd_core::wire::Meant;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 /// How long a node is waited for that another one has named.
@@ -45,7 +49,9 @@ pub(crate) fn gather(herd: &HerdArgs) -> Result<Value, Failure> {
         let asking = nodes.iter().map(|node| {
             let is_own = is_alone || node["id"].as_u64() == own;
             let patience = if node["state"] == "down" { patience.min(DOWN_PATIENCE) } else { patience };
-            scope.spawn(move || if is_own { Some(asked.clone()) } else { told_by(asked, node, patience) })
+            scope.spawn(
+                move || if is_own { Some(asked.clone()) } else { client_of(asked, node, patience).ok()?.status().ok() },
+            )
         });
         let asking: Vec<_> = asking.collect();
         asking.into_iter().map(|thread| thread.join().ok().flatten()).collect()
@@ -53,11 +59,15 @@ pub(crate) fn gather(herd: &HerdArgs) -> Result<Value, Failure> {
     Ok(merged(asked, nodes, &told))
 }
 
-/// What a node of the herd tells that `asked` tells of. Of one that is gone another process may have the address, which
-/// may be of another herd, and have the same name there.
-pub(crate) fn told_by(asked: &Value, node: &Value, patience: Duration) -> Option<Value> {
-    let is_it = |told: &Value| told["herd_id"] == asked["herd_id"] && told["node_id"] == node["id"];
-    status_of(node["addr"].as_str()?, patience).filter(is_it)
+/// A client of a node of the herd that `asked` tells of, and of no other. Where a node is gone, another process may
+/// have its address, and may be of another herd and have the same name there. Of a node that is alone, of whoever
+/// answers.
+pub(crate) fn client_of(asked: &Value, node: &Value, patience: Duration) -> herd_client::Result<Client> {
+    let herd = asked["herd_id"].as_str().and_then(|hex| Hex::try_from(hex.to_owned()).ok());
+    let number = node["id"].as_u64().and_then(|id| NonZeroU32::new(u32::try_from(id).ok()?));
+    let meant = herd.zip(number).map(|(herd, node)| Meant { herd: HerdId(herd.0), node: NodeId(node) });
+    let addr = node["addr"].as_str().unwrap_or_default();
+    Client::new(addr, Config { timeout: patience, meant, ..Config::default() })
 }
 
 pub(crate) fn status_of(addr: &str, patience: Duration) -> Option<Value> {

@@ -9,9 +9,8 @@ use crate::args::ShowArgs;
 use crate::exit::{Failure, Outcome, REFUSED};
 use crate::objects::client;
 use crate::out;
-use crate::view::{is_drained, losses};
+use crate::view::{client_of, is_drained, losses};
 use ask::{Groups, Sum, Sums};
-use herd_client::Config;
 use herd_client::blocking::Client;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::Value;
@@ -129,13 +128,12 @@ impl Herd {
         let all = list("nodes");
         let node = |node: &Value| {
             let name = out::shown(node["name"].as_str().unwrap_or("?").as_bytes()).into_owned();
-            let config = Config { timeout: patience, ..Config::default() };
             let is_down = node["state"] == "down";
             let client = match node["addr"].as_str() {
                 _ if all.len() == 1 => Ok(asked.clone()),
                 // One that is in groups may keep what fewer others have than a write needs.
                 _ if is_down && node["groups"].as_u64().unwrap_or(0) == 0 => Err(DOWN.to_owned()),
-                Some(addr) => Client::new(addr, config).map_err(|error| error.to_string()),
+                Some(_) => client_of(status, node, patience).map_err(|error| error.to_string()),
                 None => Err("the map has no address of it".to_owned()),
             };
             Node { id: node["id"].as_u64().unwrap_or(0), name, is_down, is_drained: is_drained(node), client }

@@ -71,6 +71,8 @@ pub(crate) fn run(args: &KeepArgs) -> Outcome {
         out::print(format!("failed {USAGE} another herd has just been started here\n"))?;
         return Err(Failure::new(USAGE, format!("{}: it is locked", args.dir.join(LOCK).display())));
     };
+    // Of a keeper that was killed.
+    std::fs::remove_file(args.dir.join(STATE)).ok();
     let (tell, told) = sync_channel(2 * usize::from(args.nodes));
     let mut keeper =
         Keeper { args, nodes: (1..=args.nodes).map(|number| Kept::new(number, args.port)).collect(), tell, told };

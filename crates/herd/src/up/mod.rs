@@ -1,6 +1,7 @@
 //! `herd up` and `herd down`: a herd on this machine, in the background. A keeper (`keep.rs`), which is this program
 //! again in a session of its own, starts the nodes and starts again what dies. It has the directory's lock as long as
-//! it lives, so nobody takes a number of a process that is gone for it.
+//! it lives. What it has written may be left of one that was killed: it says when that process began, so that nobody
+//! takes another one of the same number for it.
 
 mod keep;
 
@@ -48,10 +49,19 @@ fn hint(command: &str, data: Option<&Path>) -> String {
 
 /// The lock of a directory, if nobody has it.
 fn lock(dir: &Path) -> Result<Option<File>, Failure> {
+    lock_as(dir, File::try_lock)
+}
+
+/// Whether no keeper has the directory's lock. Who looks keeps no other one out that does.
+fn is_free(dir: &Path) -> Result<bool, Failure> {
+    Ok(lock_as(dir, File::try_lock_shared)?.is_some())
+}
+
+fn lock_as(dir: &Path, take: impl FnOnce(&File) -> Result<(), TryLockError>) -> Result<Option<File>, Failure> {
     let path = dir.join(LOCK);
-    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+    let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&path);
     let file = file.map_err(Failure::local(path.display()))?;
-    match file.try_lock() {
+    match take(&file) {
         Ok(()) => Ok(Some(file)),
         Err(TryLockError::WouldBlock) => Ok(None),
         Err(TryLockError::Error(error)) => Err(Failure::local(path.display())(error)),
@@ -167,29 +177,64 @@ pub(crate) fn down(args: &DownArgs) -> Outcome {
     let dir = place(args.data.as_deref())?;
     let up = hint("up", args.data.as_deref());
     let none = || Failure::new(NOT_SO, format!("no herd runs in {}: {up} starts one", dir.display()));
-    if !dir.join(LOCK).exists() || lock(&dir)?.is_some() {
+    if !dir.join(LOCK).exists() || is_free(&dir)? {
         return Err(none());
     }
-    let state = read(&dir).ok_or_else(|| Failure::new(REFUSED, "the herd is only starting: try again in a moment"))?;
-    let pid = |value: &Value| Pid::from_raw(i32::try_from(value.as_i64()?).ok()?);
-    let keeper = pid(&state["pid"]).ok_or_else(none)?;
-    // What is gone already needs no signal.
-    kill_process(keeper, Signal::TERM).ok();
+    let starting = || Failure::new(REFUSED, "the herd is only starting: try again in a moment");
+    let keeper = read(&dir).as_ref().and_then(Process::of).ok_or_else(starting)?;
+    if !keeper.runs() {
+        return Err(starting());
+    }
+    keeper.signal(Signal::TERM);
     if is_over(&dir, DOWN_PATIENCE)? {
         return Ok(());
     }
     // Its nodes are told by the kernel that it is gone.
-    kill_process(keeper, Signal::KILL).ok();
-    let text =
-        || Failure::new(REFUSED, format!("the herd's keeper, process {}, does not end", keeper.as_raw_nonzero()));
+    keeper.signal(Signal::KILL);
+    let text = || Failure::new(REFUSED, format!("the herd's keeper, process {}, does not end", keeper.pid));
     if is_over(&dir, KILL_PATIENCE)? { Ok(()) } else { Err(text()) }
+}
+
+/// A process, as it was noted.
+struct Process {
+    pid: i32,
+    /// See [`began`].
+    began: Option<u64>,
+}
+
+impl Process {
+    /// The keeper that has written this.
+    fn of(state: &Value) -> Option<Self> {
+        let pid = i32::try_from(state["pid"].as_i64()?).ok().filter(|pid| *pid > 0)?;
+        Some(Self { pid, began: state["began"].as_u64() })
+    }
+
+    /// Whether it is the one that has this number now, as far as it can be told.
+    fn runs(&self) -> bool {
+        self.began.is_none() || began(self.pid) == self.began
+    }
+
+    /// What is gone already needs no signal.
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = Pid::from_raw(self.pid).filter(|_| self.runs()) {
+            kill_process(pid, signal).ok();
+        }
+    }
+}
+
+/// When the process that has this number now began, as the kernel counts: field 22 of `/proc/PID/stat`. `None`: there
+/// is none, or the system does not tell.
+fn began(pid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Its name, field 2, may have blanks and brackets in it.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
 /// Whether the keeper ends in time.
 fn is_over(dir: &Path, patience: Duration) -> Result<bool, Failure> {
     let until = Instant::now() + patience;
     while Instant::now() < until {
-        if lock(dir)?.is_some() {
+        if is_free(dir)? {
             return Ok(true);
         }
         std::thread::sleep(Duration::from_millis(10));
@@ -207,6 +252,8 @@ fn write(dir: &Path, addrs: &[String]) -> std::io::Result<()> {
     let node = |(number, addr): (u16, &String)| json!({"name": format!("n{number}"), "addr": addr, "log": log(number)});
     let nodes: Vec<Value> = (1..).zip(addrs).map(node).collect();
     let new = dir.join("up.json.new");
-    fs::write(&new, json!({"pid": std::process::id(), "nodes": nodes}).to_string() + "\n")?;
+    let pid = std::process::id();
+    let began = i32::try_from(pid).ok().and_then(began);
+    fs::write(&new, json!({"pid": pid, "began": began, "nodes": nodes}).to_string() + "\n")?;
     fs::rename(new, dir.join(STATE))
 }

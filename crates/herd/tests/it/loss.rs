@@ -84,6 +84,9 @@ fn who_has_the_address_of_a_dead_node_is_not_taken_for_it() {
     let all = json(first, &["nodes", "--json"]);
     let third = all.as_array().expect("nodes").iter().find(|node| node["name"] == "n3").expect("it is of the herd");
     assert!(third["answers"] == false && third["state"] == "down" && third["objects"].is_null(), "{third}");
+    let (code, told, text) = said(first, &["fsck"]);
+    let told = told + &text;
+    assert!(code == 3 && told.contains("n3") && told.contains("2 of 3 nodes asked"), "{told}");
     let (code, _, text) = said(first, &["detach", "--now", "n3", "--yes"]);
     assert!(code == 0 && !text.contains("was told to end") && !knows(first, "n3"), "{text}");
     std::thread::sleep(Duration::from_millis(300));

@@ -120,6 +120,21 @@ fn a_herd_comes_up_lives_on_and_goes_without_a_trace() {
     assert_eq!(run(state.path(), &["down"]).status.code(), Some(1), "there is none any more");
 }
 
+/// What a keeper has written is still there, and another one has just been started, which has written nothing yet.
+fn who_has_the_number_of_a_keeper_that_was_killed_is_left_alone(state: &Path, dir: &Path) {
+    let mut other = Command::new("sleep").arg("60").spawn().expect("sleep runs");
+    let mut left: Value = serde_json::from_slice(&fs::read(dir.join("up.json")).expect("left")).expect("JSON");
+    left["pid"] = other.id().into();
+    fs::write(dir.join("up.json"), left.to_string()).expect("written");
+    let lock = fs::File::open(dir.join("up.lock")).expect("left");
+    lock.lock().expect("nobody has it");
+    let down = run(state, &["down", "--data", dir.to_str().expect("text")]);
+    let told = text(&down.stderr);
+    assert!(down.status.code() == Some(3) && told.contains("only starting"), "{told}");
+    assert!(is_there(other.id().into()));
+    other.kill().and_then(|()| other.wait()).expect("it is ours");
+}
+
 #[test]
 fn a_keeper_that_is_killed_takes_its_nodes_along() {
     let state = tempfile::tempdir().expect("a directory");
@@ -140,6 +155,7 @@ fn a_keeper_that_is_killed_takes_its_nodes_along() {
     let down = run(state.path(), &["down", "--data", data]);
     let told = text(&down.stderr);
     assert!(down.status.code() == Some(1) && told.contains(&format!("`herd up --data {data}` starts one")), "{told}");
+    who_has_the_number_of_a_keeper_that_was_killed_is_left_alone(state.path(), &dir);
     // With a directory of its own the herd goes on.
     let fewer = run(state.path(), &["up", "--nodes", "1", "--port", "0", "--data", data]);
     assert!(fewer.status.code() == Some(2) && text(&fewer.stderr).contains("--nodes 2"), "{}", text(&fewer.stderr));
