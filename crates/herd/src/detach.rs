@@ -6,7 +6,7 @@ use crate::args::{DetachArgs, RecoverArgs};
 use crate::control::about;
 use crate::exit::{Failure, NOT_SO, Outcome, REFUSED};
 use crate::objects::client;
-use crate::view::{client_of, gather, node_of};
+use crate::view::{client_of_node, gather, node_of};
 use crate::{machine, out};
 use herd_client::ErrorKind;
 use herd_core::ErrorKind as Core;
@@ -34,7 +34,7 @@ pub(crate) fn detach(args: &DetachArgs) -> Outcome {
     }
     let only = |group: &&Value| group["kind"] == "kept" && is_only(&group["eligible"], &node["id"]);
     let lost: Vec<&Value> = groups(&status).filter(only).collect();
-    let its = (node["answers"] == true).then(|| client_of(&status, &node, args.herd.timeout)).transpose()?;
+    let its = (node["answers"] == true).then(|| client_of_node(&status, &node, args.herd.timeout)).transpose()?;
     let own = its.as_ref().and_then(|its| its.status().ok());
     let lines = lines(&status, &lost, own.as_ref());
     tell_lost(&lines, "would be lost, as only this node has it")?;

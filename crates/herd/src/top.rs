@@ -3,7 +3,7 @@
 use crate::args::TopArgs;
 use crate::exit::{Failure, Outcome};
 use crate::objects::client;
-use crate::view::client_of;
+use crate::view::client_of_node;
 use crate::{out, target};
 use herd_client::blocking::Client;
 use herd_core::size;
@@ -59,7 +59,7 @@ struct Shown {
 /// The nodes, by name, with what they told the last time.
 #[derive(Default)]
 struct Top {
-    clients: BTreeMap<String, (String, Client)>,
+    clients: BTreeMap<String, ((Value, String), Client)>,
     last: BTreeMap<String, Reading>,
 }
 
@@ -95,11 +95,12 @@ impl Top {
         let mut clients = BTreeMap::new();
         for node in nodes.iter().filter(|node| node["state"] != "down") {
             let field = |field: &str| node[field].as_str().unwrap_or_default().to_owned();
-            let (name, addr) = (field("name"), field("addr"));
-            let known = self.clients.remove(&name).filter(|(known, _)| *known == addr).map(|(_, client)| client);
-            let made =
-                known.or_else(|| if is_alone { Some(asked.clone()) } else { client_of(status, node, PATIENCE).ok() });
-            made.into_iter().for_each(|client| drop(clients.insert(name.clone(), (addr.clone(), client))));
+            // One that was detached and came again has the name and the address, and another number.
+            let (name, which) = (field("name"), (node["id"].clone(), field("addr")));
+            let known = self.clients.remove(&name).filter(|(known, _)| *known == which).map(|(_, client)| client);
+            let made = known
+                .or_else(|| if is_alone { Some(asked.clone()) } else { client_of_node(status, node, PATIENCE).ok() });
+            made.into_iter().for_each(|client| drop(clients.insert(name.clone(), (which.clone(), client))));
         }
         self.clients = clients;
     }
@@ -107,7 +108,7 @@ impl Top {
     /// Asks all nodes at once: what each has done since it was asked the last time, and the sum.
     fn read(&mut self) -> Vec<Line> {
         let readings: Vec<(String, Option<Reading>)> = std::thread::scope(|scope| {
-            let ask = |(name, (_, client)): (&String, &(String, Client))| {
+            let ask = |(name, (_, client)): (&String, &((Value, String), Client))| {
                 let (name, client) = (name.clone(), client.clone());
                 scope.spawn(move || (name, client.metrics().ok().map(|text| Reading::of(&text, Instant::now()))))
             };

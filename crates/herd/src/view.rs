@@ -49,9 +49,9 @@ pub(crate) fn gather(herd: &HerdArgs) -> Result<Value, Failure> {
         let asking = nodes.iter().map(|node| {
             let is_own = is_alone || node["id"].as_u64() == own;
             let patience = if node["state"] == "down" { patience.min(DOWN_PATIENCE) } else { patience };
-            scope.spawn(
-                move || if is_own { Some(asked.clone()) } else { client_of(asked, node, patience).ok()?.status().ok() },
-            )
+            scope.spawn(move || {
+                if is_own { Some(asked.clone()) } else { client_of_node(asked, node, patience).ok()?.status().ok() }
+            })
         });
         let asking: Vec<_> = asking.collect();
         asking.into_iter().map(|thread| thread.join().ok().flatten()).collect()
@@ -62,7 +62,7 @@ pub(crate) fn gather(herd: &HerdArgs) -> Result<Value, Failure> {
 /// A client of a node of the herd that `asked` tells of, and of no other. Where a node is gone, another process may
 /// have its address, and may be of another herd and have the same name there. Of a node that is alone, of whoever
 /// answers.
-pub(crate) fn client_of(asked: &Value, node: &Value, patience: Duration) -> herd_client::Result<Client> {
+pub(crate) fn client_of_node(asked: &Value, node: &Value, patience: Duration) -> herd_client::Result<Client> {
     let herd = asked["herd_id"].as_str().and_then(|hex| Hex::try_from(hex.to_owned()).ok());
     let number = node["id"].as_u64().and_then(|id| NonZeroU32::new(u32::try_from(id).ok()?));
     let meant = herd.zip(number).map(|(herd, node)| Meant { herd: HerdId(herd.0), node: NodeId(node) });

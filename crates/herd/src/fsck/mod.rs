@@ -9,7 +9,7 @@ use crate::args::ShowArgs;
 use crate::exit::{Failure, Outcome, REFUSED};
 use crate::objects::client;
 use crate::out;
-use crate::view::{client_of, is_drained, losses};
+use crate::view::{client_of_node, is_drained, losses};
 use ask::{Groups, Sum, Sums};
 use herd_client::blocking::Client;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -133,7 +133,7 @@ impl Herd {
                 _ if all.len() == 1 => Ok(asked.clone()),
                 // One that is in groups may keep what fewer others have than a write needs.
                 _ if is_down && node["groups"].as_u64().unwrap_or(0) == 0 => Err(DOWN.to_owned()),
-                Some(_) => client_of(status, node, patience).map_err(|error| error.to_string()),
+                Some(_) => client_of_node(status, node, patience).map_err(|error| error.to_string()),
                 None => Err("the map has no address of it".to_owned()),
             };
             Node { id: node["id"].as_u64().unwrap_or(0), name, is_down, is_drained: is_drained(node), client }
