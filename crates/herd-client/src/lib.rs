@@ -38,3 +38,5 @@ pub use shell::Config;
 pub use herd_core::attributes::Attributes;
 pub use herd_core::collection::{Class, Spec, Wanted};
 pub use herd_core::entry::{Condition, Range, Token, Version};
+pub use herd_core::place::{HerdId, NodeId};
+pub use herd_core::wire::Meant;

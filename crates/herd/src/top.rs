@@ -56,10 +56,19 @@ struct Shown {
     longest_ms: f64,
 }
 
+/// Who is asked under a name. Another one has it where a node was detached and came again, or a new herd was started.
+#[derive(PartialEq)]
+struct Asked {
+    herd: Value,
+    id: Value,
+    addr: String,
+    is_alone: bool,
+}
+
 /// The nodes, by name, with what they told the last time.
 #[derive(Default)]
 struct Top {
-    clients: BTreeMap<String, ((Value, String), Client)>,
+    clients: BTreeMap<String, (Asked, Client)>,
     last: BTreeMap<String, Reading>,
 }
 
@@ -95,12 +104,12 @@ impl Top {
         let mut clients = BTreeMap::new();
         for node in nodes.iter().filter(|node| node["state"] != "down") {
             let field = |field: &str| node[field].as_str().unwrap_or_default().to_owned();
-            // One that was detached and came again has the name and the address, and another number.
-            let (name, which) = (field("name"), (node["id"].clone(), field("addr")));
-            let known = self.clients.remove(&name).filter(|(known, _)| *known == which).map(|(_, client)| client);
+            let who = Asked { herd: status["herd_id"].clone(), id: node["id"].clone(), addr: field("addr"), is_alone };
+            let known =
+                self.clients.remove(&field("name")).filter(|(known, _)| *known == who).map(|(_, client)| client);
             let made = known
                 .or_else(|| if is_alone { Some(asked.clone()) } else { client_of_node(status, node, PATIENCE).ok() });
-            made.into_iter().for_each(|client| drop(clients.insert(name.clone(), (which.clone(), client))));
+            clients.extend(made.map(|client| (field("name"), (who, client))));
         }
         self.clients = clients;
     }
@@ -108,7 +117,7 @@ impl Top {
     /// Asks all nodes at once: what each has done since it was asked the last time, and the sum.
     fn read(&mut self) -> Vec<Line> {
         let readings: Vec<(String, Option<Reading>)> = std::thread::scope(|scope| {
-            let ask = |(name, (_, client)): (&String, &((Value, String), Client))| {
+            let ask = |(name, (_, client)): (&String, &(Asked, Client))| {
                 let (name, client) = (name.clone(), client.clone());
                 scope.spawn(move || (name, client.metrics().ok().map(|text| Reading::of(&text, Instant::now()))))
             };

@@ -155,6 +155,8 @@ fn started(nodes: u16, memory: u64, dir: &Path) -> String {
 
 /// Makes the directory ready. Without `--data` each herd is a new one; with it, it goes on.
 fn begin(dir: &Path, args: &UpArgs) -> Outcome {
+    // Of a keeper that was killed: nobody is to take it for the one that comes.
+    fs::remove_file(dir.join(STATE)).ok();
     let number = |entry: fs::DirEntry| entry.file_name().to_str()?.strip_prefix('n')?.parse::<u16>().ok();
     let there = fs::read_dir(dir).map_err(Failure::local(dir.display()))?;
     let known: Vec<u16> = there.filter_map(|entry| number(entry.ok()?)).collect();
@@ -183,7 +185,8 @@ pub(crate) fn down(args: &DownArgs) -> Outcome {
     let starting = || Failure::new(REFUSED, "the herd is only starting: try again in a moment");
     let keeper = read(&dir).as_ref().and_then(Process::of).ok_or_else(starting)?;
     if !keeper.runs() {
-        return Err(starting());
+        let text = format!("the herd's keeper, process {}, can't be seen from here", keeper.pid);
+        return Err(Failure::new(REFUSED, text + ": run `herd down` where `herd up` was run, with /proc there"));
     }
     keeper.signal(Signal::TERM);
     if is_over(&dir, DOWN_PATIENCE)? {

@@ -4,6 +4,7 @@ use crate::herds::{all_serve, three};
 use crate::node::{Node, herd, text, within};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -99,4 +100,40 @@ fn top_goes_on_until_ctrl_c() {
     }
     Command::new("kill").args(["-INT", &top.id().to_string()]).status().expect("kill runs");
     assert_eq!(top.wait().expect("it ends").code(), Some(130));
+}
+
+/// The nodes of a herd that ended, and of another one that was begun at the same addresses under the same names.
+#[test]
+fn top_goes_over_to_a_new_herd_at_the_addresses_of_the_one_before() {
+    let both = |addrs: [&str; 2], dir: &Path| {
+        let data = ["n1", "n2"].map(|name| dir.join(name).display().to_string());
+        let own = |at: usize, name| ["--memory", "64m", "--threads", "1", "--name", name, "--data", data[at].as_str()];
+        let first = Node::at(addrs[0], &own(0, "n1"));
+        let second = Node::at(addrs[1], &[&own(1, "n2")[..], &["--join", &first.addr]].concat());
+        [first, second]
+    };
+    let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+    let nodes = both(["127.0.0.1:0"; 2], dirs[0].path());
+    let addrs = nodes.each_ref().map(|node| node.addr.clone());
+    let mut top = herd().args(["top", "--json", "--node", &addrs[0]]).stdout(Stdio::piped()).spawn().expect("starts");
+    let mut lines = BufReader::new(top.stdout.take().expect("a pipe")).lines();
+    let mut waits_until_all = |answer: bool| {
+        let mut answers = Vec::new();
+        for _ in 0..100 {
+            let line: Value = serde_json::from_str(&lines.next()?.ok()?).ok()?;
+            match line["herd"] == true {
+                false => answers.push(line["answers"] == true),
+                true if answers == [answer; 2] => return Some(()),
+                true => answers.clear(),
+            }
+        }
+        None
+    };
+    assert!(waits_until_all(true).is_some());
+    drop(nodes);
+    assert!(waits_until_all(false).is_some());
+    let _nodes = both(addrs.each_ref().map(String::as_str), dirs[1].path());
+    let goes_over = waits_until_all(true);
+    top.kill().and_then(|()| top.wait()).expect("it is ours");
+    assert!(goes_over.is_some());
 }

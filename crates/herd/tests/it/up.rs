@@ -130,7 +130,7 @@ fn who_has_the_number_of_a_keeper_that_was_killed_is_left_alone(state: &Path, di
     lock.lock().expect("nobody has it");
     let down = run(state, &["down", "--data", dir.to_str().expect("text")]);
     let told = text(&down.stderr);
-    assert!(down.status.code() == Some(3) && told.contains("only starting"), "{told}");
+    assert!(down.status.code() == Some(3) && told.contains("can't be seen from here"), "{told}");
     assert!(is_there(other.id().into()));
     other.kill().and_then(|()| other.wait()).expect("it is ours");
 }
