@@ -180,18 +180,28 @@ impl Herd {
 
     /// Has a node give all away that it keeps, or no more of it: the command, which ends with this thread.
     pub(crate) fn drain(&self, number: usize, by: usize, cancels: bool) -> Result<Child> {
-        let path = self.shape.dir.join("drain.log");
-        let log = File::options().create(true).append(true).open(&path);
-        let mut command = self.command(by);
-        command.args(["drain", &name_of(number), "--node", &self.places[by].to_string()]);
-        command.args(cancels.then_some("--cancel"));
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        command.stderr(log.during(|| format!("create {}", path.display()))?);
-        command.spawn().during(|| "start herd drain".into())
+        let more: &[&str] = if cancels { &["--cancel"] } else { &[] };
+        self.order("drain", number, by, more)
     }
 
-    /// Ends a node that was drained, and waits until node `by` says that the herd has forgotten it: then there is a
-    /// place for another one.
+    /// Has the herd go on without a node from now on, whatever that alone has: the command, as with `drain`.
+    pub(crate) fn detach(&self, number: usize, by: usize) -> Result<Child> {
+        self.order("detach", number, by, &["--now", "--yes"])
+    }
+
+    /// A subcommand that is about a node, asked of node `by`.
+    fn order(&self, subcommand: &str, number: usize, by: usize, more: &[&str]) -> Result<Child> {
+        let path = self.shape.dir.join(format!("{subcommand}.log"));
+        let log = File::options().create(true).append(true).open(&path);
+        let mut command = self.command(by);
+        command.args([subcommand, &name_of(number), "--node", &self.places[by].to_string()]).args(more);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(log.during(|| format!("create {}", path.display()))?);
+        command.spawn().during(|| format!("start herd {subcommand}"))
+    }
+
+    /// Ends a node that has nothing to do any more, and waits until node `by` says that the herd has forgotten it: then
+    /// there is a place for another one.
     pub(crate) fn let_go(&self, number: usize, by: usize, patience: Duration) -> Result<()> {
         *lock(&self.nodes[number]) = None;
         let (begun, name) = (Instant::now(), name_of(number));
@@ -203,7 +213,7 @@ impl Herd {
                 break;
             }
             if begun.elapsed() > patience {
-                return Err(Error::new(format!("{name} was drained and has ended, and is not forgotten")));
+                return Err(Error::new(format!("{name} has ended for good, and is not forgotten")));
             }
             thread::sleep(LOOK);
         }
@@ -282,13 +292,18 @@ impl Herd {
 
     /// Has a node end in good order, and waits until it has.
     pub(crate) fn end_node(&self, number: usize) -> Result<()> {
-        let mut node = lock(&self.nodes[number]);
-        let Some(node) = node.as_mut() else { return Ok(()) };
-        sys::signal(node.pid(), libc::SIGTERM)?;
+        if let Some(node) = lock(&self.nodes[number]).as_ref() {
+            sys::signal(node.pid(), libc::SIGTERM)?;
+        }
+        self.await_end(number)
+    }
+
+    /// Waits until a node has ended that was told to.
+    pub(crate) fn await_end(&self, number: usize) -> Result<()> {
         let begun = Instant::now();
-        while node.alive() {
+        while lock(&self.nodes[number]).as_mut().is_some_and(Server::alive) {
             if begun.elapsed() > ENDED {
-                return Err(Error::new(format!("{} has not ended {ENDED:?} after SIGTERM", name_of(number))));
+                return Err(Error::new(format!("{} has not ended {ENDED:?} after it was told to", name_of(number))));
             }
             thread::sleep(Duration::from_millis(1));
         }

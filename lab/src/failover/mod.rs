@@ -1,6 +1,6 @@
 //! `herd-lab failover`: five real nodes with three copies of each object, two needed for a write, on a pretend network
-//! where one can be made. Nodes are killed, stopped and cut off while each group is written to all the time, and what
-//! is measured is how long writes stay away, what fails that should not, and what is served that must not be.
+//! where one can be made. Nodes are killed, stopped, cut off and detached while each group is written to all the time,
+//! and what is measured is how long writes stay away, what fails that should not, and what is served that must not be.
 //!
 //! Each line is a row or two of a table (`table`) with its bar. Who writes is in `probe`: for each group that is hit
 //! one of Herd's own clients and one of memcached's protocol at another node.
@@ -37,6 +37,8 @@ pub(crate) enum Line {
     Stop,
     /// The cable of a node is pulled: the same.
     Cut,
+    /// `herd detach --now` of a node: the same.
+    Detach,
     /// kill -9 of the warden's node: what has no member there, and what has, after its restart.
     Warden,
     /// A node that is stopped beyond its lease, with requests in its sockets.
@@ -179,6 +181,7 @@ impl Run<'_> {
             Line::Kill => self.strike(Way::Kill, self.options.rounds),
             Line::Stop => self.strike(Way::Stop, self.options.long_rounds()),
             Line::Cut => self.strike(Way::Cut, self.options.long_rounds()),
+            Line::Detach => self.strike(Way::Detach, self.options.long_rounds()),
             Line::Warden => self.without_warden(),
             Line::Paused => self.paused(),
             Line::Map => self.reach(),

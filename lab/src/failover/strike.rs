@@ -1,11 +1,11 @@
-//! Lines kill, stop and cut: one node after the other, but the warden's, is struck; each group that it leads or has a
-//! copy of is written to meanwhile (`probe`), at 250 ms before the blow and until all are back.
+//! Lines kill, stop, cut and detach: one node after the other, but the warden's, is struck; each group that it leads or
+//! has a copy of is written to meanwhile (`probe`), at 250 ms before the blow and until all are back.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::ask::Asker;
-use crate::error::{Error, Result};
+use crate::error::{Context, Error, Result};
 use crate::failover::paused::await_lead;
 use crate::failover::probe::{CACHE, PATIENCE, Probes};
 use crate::failover::table::{NEVER_MS, Of, Row};
@@ -21,6 +21,8 @@ pub(super) enum Way {
     Kill,
     Stop,
     Cut,
+    /// `herd detach --now`: it ends, and the herd goes on without it; then an empty one takes its place.
+    Detach,
 }
 
 /// Writes go on so long before the blow.
@@ -42,6 +44,7 @@ impl Way {
             Self::Kill => "kill",
             Self::Stop => "stop",
             Self::Cut => "cut",
+            Self::Detach => "detach",
         }
     }
 
@@ -49,8 +52,8 @@ impl Way {
     fn bars(self, role: Role) -> Vec<(Of, f64)> {
         let lease_ms = LEASE.as_secs_f64() * 1e3;
         match (self, role) {
-            (Self::Kill, Role::Leads) => vec![(Of::P50, KILL_P50), (Of::P99, KILL_P99)],
-            (Self::Kill, Role::Backs) => vec![(Of::P99, KILL_P99)],
+            (Self::Kill | Self::Detach, Role::Leads) => vec![(Of::P50, KILL_P50), (Of::P99, KILL_P99)],
+            (Self::Kill | Self::Detach, Role::Backs) => vec![(Of::P99, KILL_P99)],
             (_, Role::Caches) => vec![(Of::Max, lease_ms + CACHE_SLACK_MS)],
             (Self::Stop | Self::Cut, _) => vec![(Of::Max, lease_ms + SLACK_MS)],
         }
@@ -171,20 +174,34 @@ fn strike_once(herd: &Herd, way: Way, victim: usize, waits: &mut [Waits]) -> Res
 fn blow(herd: &Herd, way: Way, victim: usize, probes: &Probes) -> Result<(u64, u64, bool)> {
     let begun = Instant::now();
     let struck_ns = sys::monotonic_ns();
+    let mut detaching = None;
     match way {
         Way::Kill => herd.kill(victim)?,
         Way::Stop => seen::stop(herd.pid(victim))?,
         Way::Cut => plug(herd, victim, false)?,
+        // Time counts from the command's start, and so has all that it asks before it acts.
+        Way::Detach => {
+            detaching = Some(herd.detach(victim, 0)?);
+            herd.await_end(victim)?;
+        }
     }
     let felt_ns = sys::monotonic_ns();
     let all_back = probes.await_back(felt_ns, PATIENCE + LEASE);
-    if way != Way::Kill {
+    if matches!(way, Way::Stop | Way::Cut) {
         thread::sleep(AWAY.saturating_sub(begun.elapsed()));
     }
     match way {
         Way::Kill => herd.start_node(victim)?,
         Way::Stop => sys::signal(herd.pid(victim), libc::SIGCONT)?,
         Way::Cut => plug(herd, victim, true)?,
+        Way::Detach => {
+            let ended = detaching.map(|mut command| command.wait()).transpose();
+            if !ended.during(|| "wait for herd detach".into())?.is_some_and(|status| status.success()) {
+                return Err(Error::new("herd detach failed (see detach.log)"));
+            }
+            herd.let_go(victim, 0, WHOLE)?;
+            herd.start_node(victim)?;
+        }
     }
     Ok((struck_ns, felt_ns, all_back))
 }

@@ -23,7 +23,7 @@ fn nothing_is_wrong_when_nodes_fall() {
     let _beside = beside();
     let arguments = ["failover", "--short", "--herd", &path("herd"), "--out", &path("failover-short")];
     let Some(printed) = runs("nodes that fall", &arguments) else { return };
-    for line in ["kill", "stop", "warden", "paused", "map", "idle", "rolling"] {
+    for line in ["kill", "stop", "detach", "warden", "paused", "map", "idle", "rolling"] {
         let is_row = |row: &str| row.split_whitespace().nth(1) == Some(line);
         assert!(printed.lines().any(is_row), "no row of {line}:\n{printed}");
     }
