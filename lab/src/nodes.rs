@@ -292,18 +292,13 @@ impl Herd {
 
     /// Has a node end in good order, and waits until it has.
     pub(crate) fn end_node(&self, number: usize) -> Result<()> {
-        if let Some(node) = lock(&self.nodes[number]).as_ref() {
-            sys::signal(node.pid(), libc::SIGTERM)?;
-        }
-        self.await_end(number)
-    }
-
-    /// Waits until a node has ended that was told to.
-    pub(crate) fn await_end(&self, number: usize) -> Result<()> {
+        let mut node = lock(&self.nodes[number]);
+        let Some(node) = node.as_mut() else { return Ok(()) };
+        sys::signal(node.pid(), libc::SIGTERM)?;
         let begun = Instant::now();
-        while lock(&self.nodes[number]).as_mut().is_some_and(Server::alive) {
+        while node.alive() {
             if begun.elapsed() > ENDED {
-                return Err(Error::new(format!("{} has not ended {ENDED:?} after it was told to", name_of(number))));
+                return Err(Error::new(format!("{} has not ended {ENDED:?} after SIGTERM", name_of(number))));
             }
             thread::sleep(Duration::from_millis(1));
         }

@@ -448,7 +448,6 @@ impl<'a, S: Socket> Exchange<'a, S> {
         let State::Asking(link, _) = self.leave() else { unreachable!("checked above") };
         match step {
             // A map that comes later is taken then.
-            Ok(Step::Wait { .. }) => self.pool.keep(now_ms, link),
             Ok(_) => self.pool.give_back(now_ms, link),
             Err(_) => self.pool.failed(link.node),
         }

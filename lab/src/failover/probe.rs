@@ -94,6 +94,20 @@ impl Probe {
         back.map(|told| told.ended_ns).min()
     }
 
+    /// The longest time without an acknowledged write, from one moment until the first one that was begun after
+    /// another moment is acknowledged.
+    pub(super) fn pause_ns(&self, from_ns: u64, until_ns: u64) -> Option<u64> {
+        let (mut longest, mut last_ns) = (0, from_ns);
+        for told in self.told_since(from_ns).iter().filter(|told| told.why.is_none()) {
+            longest = longest.max(told.ended_ns - last_ns);
+            last_ns = told.ended_ns;
+            if told.begun_ns > until_ns {
+                return Some(longest);
+            }
+        }
+        None
+    }
+
     /// All requests that ended after that moment.
     pub(super) fn told_since(&self, after_ns: u64) -> Vec<Told> {
         self.known().told.iter().filter(|told| told.ended_ns > after_ns).cloned().collect()

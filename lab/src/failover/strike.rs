@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::ask::Asker;
 use crate::error::{Context, Error, Result};
 use crate::failover::paused::await_lead;
-use crate::failover::probe::{CACHE, PATIENCE, Probes};
+use crate::failover::probe::{CACHE, PATIENCE, Probe, Probes};
 use crate::failover::table::{NEVER_MS, Of, Row};
 use crate::failover::{LEASE, Run, WHOLE};
 use crate::faults::seen;
@@ -72,11 +72,13 @@ enum Role {
 impl Role {
     const ALL: [Self; 3] = [Self::Leads, Self::Backs, Self::Caches];
 
-    fn word(self) -> &'static str {
-        match self {
-            Self::Leads => "writes of what it led are back",
-            Self::Backs => "writes of what it had a copy of are back",
-            Self::Caches => "its caches are back, empty",
+    fn word(self, way: Way) -> &'static str {
+        match (self, way) {
+            (Self::Leads, Way::Detach) => "longest pause of writes of what it led",
+            (Self::Backs, Way::Detach) => "longest pause of writes of what it had a copy of",
+            (Self::Leads, _) => "writes of what it led are back",
+            (Self::Backs, _) => "writes of what it had a copy of are back",
+            (Self::Caches, _) => "its caches are back, empty",
         }
     }
 }
@@ -86,6 +88,7 @@ struct Waits {
     role: Role,
     is_own: bool,
     times_ms: Vec<f64>,
+    asked: usize,
     failed: u64,
 }
 
@@ -104,7 +107,7 @@ impl Run<'_> {
             .filter(|role| way == Way::Kill || **role != Role::Caches)
             .flat_map(|role| [true, false].map(|is_own| (*role, is_own)))
             .filter(|(role, is_own)| *is_own || *role != Role::Caches)
-            .map(|(role, is_own)| Waits { role, is_own, times_ms: Vec::new(), failed: 0 })
+            .map(|(role, is_own)| Waits { role, is_own, times_ms: Vec::new(), asked: 0, failed: 0 })
             .collect();
         let mut lost = 0;
         for round in 0..rounds as usize {
@@ -113,6 +116,11 @@ impl Run<'_> {
         }
         let mut rows: Vec<Row> = waits.iter().map(|waits| waits.row(way)).collect();
         let writers = waits.iter().map(|waits| waits.times_ms.len()).sum();
+        if way == Way::Detach {
+            let asked = waits.iter().map(|waits| waits.asked).sum();
+            let failed = waits.iter().map(|waits| waits.failed).sum();
+            rows.push(Row::failures(way.word(), "requests from the command's start on", asked, failed));
+        }
         rows.push(Row::wrongs(way.word(), "acknowledged writes are there in the end", writers, lost));
         self.rows.extend(rows);
         Ok(())
@@ -122,7 +130,7 @@ impl Run<'_> {
 impl Waits {
     fn row(&self, way: Way) -> Row {
         let who = if self.is_own { "Herd's client" } else { "memcached client of another node" };
-        let what = format!("{}, {who}", self.role.word());
+        let what = format!("{}, {who}", self.role.word(way));
         Row { failed: self.failed, ..Row::times(way.word(), what, &self.times_ms, &way.bars(self.role)) }
     }
 }
@@ -154,18 +162,23 @@ fn strike_once(herd: &Herd, way: Way, victim: usize, waits: &mut [Waits]) -> Res
         () if backs.contains(group) => Role::Backs,
         () => Role::Caches,
     };
+    // Others write on while one is detached: there what counts is how long they had to wait, all in all.
+    let waited_ns = |probe: &Probe| match way {
+        Way::Detach => probe.pause_ns(struck_ns, felt_ns),
+        _ => probe.back_ns(felt_ns).map(|back_ns| back_ns - struck_ns),
+    };
     for waits in waits.iter_mut() {
         for probe in probes.all.iter().filter(|it| it.is_own == waits.is_own && role(&it.group) == waits.role) {
-            let back_ms = probe.back_ns(felt_ns).map_or(NEVER_MS, |back_ns| (back_ns - struck_ns) as f64 / 1e6);
-            waits.times_ms.push(back_ms);
-            waits.failed += probe.told_since(struck_ns).iter().filter(|told| told.why.is_some()).count() as u64;
+            waits.times_ms.push(waited_ns(probe).map_or(NEVER_MS, |waited_ns| waited_ns as f64 / 1e6));
+            let told = probe.told_since(struck_ns);
+            waits.asked += told.len();
+            waits.failed += told.iter().filter(|told| told.why.is_some()).count() as u64;
         }
     }
     let (_, failed) = probes.count(struck_ns, |_| true);
-    let slowest = probes.all.iter().filter_map(|probe| probe.back_ns(felt_ns)).max().unwrap_or(struck_ns);
-    let slowest_ms = (slowest - struck_ns) / 1_000_000;
+    let slowest_ms = probes.all.iter().filter_map(waited_ns).max().unwrap_or(0) / 1_000_000;
     let all = if all_back { "all back" } else { "NOT all back" };
-    println!("  {} of node {}: {all} after {slowest_ms} ms, {failed} requests failed", way.word(), victim + 1);
+    println!("  {} of node {}: {all}, {slowest_ms} ms at most, {failed} requests failed", way.word(), victim + 1);
     herd.wait_whole(0, WHOLE)?;
     herd.on_clients(|| Ok(probes.look()))
 }
@@ -174,15 +187,15 @@ fn strike_once(herd: &Herd, way: Way, victim: usize, waits: &mut [Waits]) -> Res
 fn blow(herd: &Herd, way: Way, victim: usize, probes: &Probes) -> Result<(u64, u64, bool)> {
     let begun = Instant::now();
     let struck_ns = sys::monotonic_ns();
-    let mut detaching = None;
     match way {
         Way::Kill => herd.kill(victim)?,
         Way::Stop => seen::stop(herd.pid(victim))?,
         Way::Cut => plug(herd, victim, false)?,
-        // Time counts from the command's start, and so has all that it asks before it acts.
         Way::Detach => {
-            detaching = Some(herd.detach(victim, 0)?);
-            herd.await_end(victim)?;
+            let ended = herd.detach(victim, 0)?.wait().during(|| "wait for herd detach".into())?;
+            if !ended.success() {
+                return Err(Error::new("herd detach failed (see detach.log)"));
+            }
         }
     }
     let felt_ns = sys::monotonic_ns();
@@ -195,10 +208,6 @@ fn blow(herd: &Herd, way: Way, victim: usize, probes: &Probes) -> Result<(u64, u
         Way::Stop => sys::signal(herd.pid(victim), libc::SIGCONT)?,
         Way::Cut => plug(herd, victim, true)?,
         Way::Detach => {
-            let ended = detaching.map(|mut command| command.wait()).transpose();
-            if !ended.during(|| "wait for herd detach".into())?.is_some_and(|status| status.success()) {
-                return Err(Error::new("herd detach failed (see detach.log)"));
-            }
             herd.let_go(victim, 0, WHOLE)?;
             herd.start_node(victim)?;
         }

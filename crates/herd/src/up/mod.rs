@@ -185,6 +185,9 @@ pub(crate) fn down(args: &DownArgs) -> Outcome {
     let starting = || Failure::new(REFUSED, "the herd is only starting: try again in a moment");
     let keeper = read(&dir).as_ref().and_then(Process::of).ok_or_else(starting)?;
     if !keeper.runs() {
+        if is_free(&dir)? {
+            return Err(none());
+        }
         let text = format!("the herd's keeper, process {}, can't be seen from here", keeper.pid);
         return Err(Failure::new(REFUSED, text + ": run `herd down` where `herd up` was run, with /proc there"));
     }
