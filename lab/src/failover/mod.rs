@@ -37,8 +37,6 @@ pub(crate) enum Line {
     Stop,
     /// The cable of a node is pulled: the same.
     Cut,
-    /// `herd detach --now` of a node: the same.
-    Detach,
     /// kill -9 of the warden's node: what has no member there, and what has, after its restart.
     Warden,
     /// A node that is stopped beyond its lease, with requests in its sockets.
@@ -49,6 +47,8 @@ pub(crate) enum Line {
     Idle,
     /// All nodes are restarted, one after the other, under load.
     Rolling,
+    /// `herd detach --now` of a node: what it led, and what it had a copy of.
+    Detach,
 }
 
 /// Options of `failover`.

@@ -66,7 +66,7 @@ fn wrong(field: &Field) -> (u64, u64) {
 
 /// Whether a get lay in the socket while its object was written elsewhere; what it told is judged on the board.
 fn gets_in_socket(herd: &Herd, field: &Field, victim: usize, witness: usize) -> Result<bool> {
-    let map = seen::map(herd, witness)?;
+    let map = await_lead(herd, victim, witness)?;
     let registers: Vec<usize> = (0..REGISTERS).map(|_| field.own()).collect();
     let stopped = Stopped { herd, field, map: &map, victim, witness, time: LEASE + BEYOND };
     Ok(stopped.run(&registers, sys::monotonic_ns)?.was_written)
