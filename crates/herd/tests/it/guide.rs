@@ -149,15 +149,16 @@ struct Run<'a> {
 impl Run<'_> {
     /// `text` with the node's port. A page that starts a herd has the ports behind it too.
     fn here(&self, text: &str) -> String {
+        // By way of marks, as the digits of one port may be part of another one: 7700 is in 27700.
+        let mark = |n: u8| char::from(1 + n).to_string();
         // Other machines, where a page has some, are ports of this one.
-        let text = (1..4_u16).fold(text.to_owned(), |text, n| {
-            text.replace(&format!("10.0.0.{n}:{PORT}"), &format!("127.0.0.1:{}", self.port + n - 1))
+        let text = (1..4).fold(text.to_owned(), |text, n| {
+            text.replace(&format!("10.0.0.{n}:{PORT}"), &format!("127.0.0.1:{}", mark(n - 1)))
         });
-        let text = text.replace(PORT, &self.port.to_string());
-        if self.node.is_some() {
-            return text;
-        }
-        (1..4).fold(text, |text, n| text.replace(&format!("770{n}"), &(self.port + n).to_string()))
+        let text = text.replace(PORT, &mark(0));
+        let behind = if self.node.is_some() { 0..0 } else { 1..4 };
+        let text = behind.fold(text, |text, n| text.replace(&format!("770{n}"), &mark(n)));
+        (0..4).fold(text, |text, n| text.replace(&mark(n), &(self.port + u16::from(n)).to_string()))
     }
 
     /// Runs `program` in the page's directory and compares.
@@ -183,8 +184,8 @@ impl Run<'_> {
     fn console(&mut self, block: &Block) {
         for step in steps(self.page, block) {
             let mut program = Command::new("sh");
-            let command = step.command.replace("herd up", &format!("herd up --port {}", self.port));
-            program.args(["-c", &self.here(&command)]);
+            let up = format!("herd up --port {}", self.port);
+            program.args(["-c", &self.here(&step.command).replace("herd up", &up)]);
             self.check(step.line, &step.command, program, &step.want, step.exit);
         }
     }
@@ -354,6 +355,14 @@ fn the_page_on_curl_is_true() {
 #[test]
 fn the_page_on_errors_is_true() {
     run_page("docs/guide/errors.md");
+}
+
+#[test]
+fn a_port_with_the_digits_of_the_pages_is_put_in_once() {
+    let (dir, faults) = (tempfile::tempdir().expect("temporary directory"), Vec::new());
+    let run = Run { page: HERD, port: 27_700, node: None, dir, faults };
+    let text = "7700 7701 7703 10.0.0.1:7700 10.0.0.2:7700";
+    assert_eq!(run.here(text), "27700 27701 27703 127.0.0.1:27700 127.0.0.1:27701");
 }
 
 #[test]
