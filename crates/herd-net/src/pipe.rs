@@ -90,13 +90,32 @@ impl Way {
     }
 
     fn take(&mut self, buf: &mut [u8]) -> usize {
-        let n = buf.len().min(self.bytes.len());
-        let (first, second) = self.bytes.as_slices();
-        let cut = n.min(first.len());
-        buf[..cut].copy_from_slice(&first[..cut]);
-        buf[cut..n].copy_from_slice(&second[..n - cut]);
+        let (first, second) = self.first(buf.len());
+        let (cut, n) = (first.len(), first.len() + second.len());
+        buf[..cut].copy_from_slice(first);
+        buf[cut..n].copy_from_slice(second);
         self.bytes.drain(..n);
         n
+    }
+
+    fn take_to(&mut self, max: usize, into: &mut Vec<u8>) -> usize {
+        let (first, second) = self.first(max);
+        let n = first.len() + second.len();
+        if n > 0 {
+            into.reserve(n);
+            into.extend_from_slice(first);
+            into.extend_from_slice(second);
+            self.bytes.drain(..n);
+        }
+        n
+    }
+
+    /// The bytes that come first, at most so many.
+    fn first(&self, max: usize) -> (&[u8], &[u8]) {
+        let n = max.min(self.bytes.len());
+        let (first, second) = self.bytes.as_slices();
+        let cut = n.min(first.len());
+        (&first[..cut], &second[..n - cut])
     }
 }
 
@@ -194,7 +213,8 @@ impl Line {
 
 /// What a clock shows that goes slower by so many thousandths.
 fn lagging(ns: u64, thousandths: u64) -> u64 {
-    (u128::from(ns) * u128::from(1000 - thousandths) / 1000) as u64
+    let goes = 1000 - thousandths;
+    ns / 1000 * goes + ns % 1000 * goes / 1000
 }
 
 impl System for Pipes {
@@ -308,13 +328,24 @@ impl Peer {
 
     /// Takes up to `max` bytes of what came.
     pub fn read(&self, max: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.read_to(max, &mut bytes);
+        bytes
+    }
+
+    /// The same, behind what is there.
+    fn read_to(&self, max: usize, into: &mut Vec<u8>) {
         let mut line = self.0.borrow_mut();
-        let mut bytes = vec![0; max.min(line.to_client.bytes.len())];
-        let n = line.to_client.take(&mut bytes);
+        let n = line.to_client.take_to(max, into);
         if n > 0 && std::mem::take(&mut line.wants_room) {
             line.edge = true;
         }
-        bytes
+    }
+
+    /// Whether something came that is not read yet, or nothing more will come.
+    pub fn has_news(&self) -> bool {
+        let line = self.0.borrow();
+        line.reset || line.to_client.ended || !line.to_client.bytes.is_empty()
     }
 
     /// Whether nothing more will come.
@@ -403,7 +434,7 @@ impl Cable {
             return source.read(most).len();
         }
         if held.is_empty() {
-            *held = source.read(most);
+            source.read_to(most, held);
         }
         let carried = target.write(&held[..held.len().min(most)]);
         held.drain(..carried);

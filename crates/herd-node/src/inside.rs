@@ -2,7 +2,6 @@
 
 use crate::context::Shared;
 use crate::link::Hub;
-use crate::place::Place;
 use crate::service::NodeService;
 use crate::{Config, Environment, shared};
 use herd_core::Error;
@@ -21,6 +20,8 @@ pub struct Inside {
     shared: Arc<Shared>,
     /// What keeps memory from its clients.
     taken: Mutex<Vec<Upload>>,
+    /// Which of the slots that were asked for last it has by its lease, and how many maps it had taken then.
+    leased: Mutex<(u64, Vec<usize>)>,
 }
 
 /// What a node has of an object, whether it decides on it or not.
@@ -67,7 +68,7 @@ impl Inside {
         hub.into_iter().for_each(|hub| shared.link_by(hub));
         shared.gates.note_acts();
         let service = NodeService::new(shared.clone(), 0);
-        Ok((Self { shared, taken: Mutex::default() }, service))
+        Ok((Self { shared, taken: Mutex::default(), leased: Mutex::default() }, service))
     }
 
     /// The slot of a name in collection `default`.
@@ -75,15 +76,20 @@ impl Inside {
         self.shared.store.key(&self.shared.default, name).slot()
     }
 
-    /// Of these slots of collection `default`, if that is of class `cache`, those for whose objects it answers now.
+    /// Of these slots of collection `default`, which are the same each time, if that is of class `cache`, those for
+    /// whose objects it answers now.
     pub fn answers_for(&self, slots: &[usize]) -> Vec<usize> {
         // While the herd holds nothing there is nothing to answer, and nothing is put.
-        let holds = self.shared.place.get().and_then(Place::map).is_some_and(|(_, held)| held);
-        if !holds || !self.shared.gates.has_cache_lease() {
-            return Vec::new();
+        let place = self.shared.place.get().filter(|place| place.map().is_some_and(|(_, held)| held));
+        let Some(place) = place.filter(|_| self.shared.gates.has_cache_lease()) else { return Vec::new() };
+        let mut leased = self.leased.lock().unwrap_or_else(PoisonError::into_inner);
+        // Seats are set when a map is taken, and then only.
+        if leased.0 != place.maps() {
+            let (store, spread) = (&self.shared.store, self.shared.default.id().spread_group());
+            let is_leased = |slot: &usize| store.slot(spread, *slot).seat == Seat::Leased;
+            *leased = (place.maps(), slots.iter().copied().filter(is_leased).collect());
         }
-        let (store, spread) = (&self.shared.store, self.shared.default.id().spread_group());
-        slots.iter().copied().filter(|slot| store.slot(spread, *slot).seat == Seat::Leased).collect()
+        leased.1.clone()
     }
 
     /// Bytes of the budget, and of it in use.

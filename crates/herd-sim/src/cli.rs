@@ -132,6 +132,7 @@ fn parse(words: &[String]) -> Option<Args> {
 fn run(args: &Args) -> (u64, Vec<(u64, String)>, Counts) {
     let (next, stop, done) = (AtomicU64::new(args.seeds.start), AtomicBool::new(false), AtomicU64::new(0));
     let (failed, counts, start) = (Mutex::new(Vec::new()), Mutex::new(Counts::new()), Instant::now());
+    let minutes_told = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for _ in 0..args.jobs {
             scope.spawn(|| {
@@ -144,7 +145,11 @@ fn run(args: &Args) -> (u64, Vec<(u64, String)>, Counts) {
                         None => crate::run(seed).map(|()| Counts::new()),
                         Some(cut) => herd::run(seed, cut),
                     };
-                    done.fetch_add(1, Relaxed);
+                    let done = done.fetch_add(1, Relaxed) + 1;
+                    let seconds = start.elapsed().as_secs();
+                    if minutes_told.fetch_max(seconds / 60, Relaxed) < seconds / 60 {
+                        eprintln!("{done} seeds in {} min, {} a second", seconds / 60, done / seconds);
+                    }
                     match result {
                         Ok(more) => add(&mut counts.lock().expect("nobody panics with it"), more),
                         Err(error) => {

@@ -29,7 +29,7 @@ use herd_node::Leases;
 use maps::Task;
 use readers::Readers;
 use reign::Reign;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -154,7 +154,8 @@ pub(super) struct World<S: Service> {
     alone: Vec<(At, Peer)>,
     /// Connections whose clients are gone, of which their nodes hear nothing before all is calm.
     unheard: Vec<(At, Peer)>,
-    paths: BTreeMap<(usize, usize), Path>,
+    /// By machine, and by the other one, of a higher number.
+    paths: Vec<Vec<Path>>,
     /// Until when a machine hears of no map from the test, or from a warden elsewhere, ns.
     deaf: Vec<u64>,
     /// The readers come after the others.
@@ -176,6 +177,8 @@ pub(super) struct World<S: Service> {
     begun: usize,
     /// Slots of the objects' names.
     slots: BTreeMap<usize, usize>,
+    /// Those of names of class `cache`, in order.
+    soft_slots: Vec<usize>,
     /// Faults that wait for their moment.
     traps: Vec<Trap>,
     /// Until when clients keep back what is left to be asked; `None`: they have not begun to.
@@ -216,7 +219,7 @@ impl<S: Service> World<S> {
             cables: Vec::new(),
             alone: Vec::new(),
             unheard: Vec::new(),
-            paths: BTreeMap::new(),
+            paths: vec![vec![Path::default(); all]; all],
             deaf: vec![0; all],
             clients,
             readers,
@@ -229,6 +232,7 @@ impl<S: Service> World<S> {
             reign,
             begun: 0,
             slots: BTreeMap::new(),
+            soft_slots: Vec::new(),
             traps: Vec::new(),
             waits_until_ns: None,
             had: BTreeMap::new(),
@@ -252,6 +256,8 @@ impl<S: Service> World<S> {
         }
         let inside = &self.machines[0].as_ref().expect("it has begun").inside;
         self.slots = (0..128).map(|key| (key, inside.slot(name(key).as_bytes()))).collect();
+        let soft: BTreeSet<usize> = self.plan.soft_keys().map(|key| self.slots[&key]).collect();
+        self.soft_slots = soft.into_iter().collect();
         let mut steps = 0;
         while !self.is_over && (self.history.asked < self.plan.ops || !self.clients.iter().all(Client::is_idle)) {
             steps += 1;
@@ -345,11 +351,13 @@ impl<S: Service> World<S> {
             // Nothing moves: the next thing that happens is some way off.
             _ if moved == 0 && self.quiet => 5_000 + self.plan.random.below(40_000),
             _ if moved == 0 => 2_000 + self.plan.random.below(20_000),
+            // Nothing races any more: bytes on their way take as long as on a real network.
+            _ if self.quiet => 1_000,
             _ => 50,
         };
         self.clock.pass(us * 1_000);
         let (now_ns, history, paused) = (self.now_ns(), &self.history, &self.paused);
-        for client in &self.clients {
+        for client in self.clients.iter().filter(|client| !client.is_idle()) {
             let Some((at, ..)) = &client.link else { continue };
             let most_ms = ANSWER_MAX_MS * 1000 / (1000 - self.plan.lags[*at]) + self.plan.value_bytes / BYTES_A_MS;
             let most_ns = most_ms * 1_000_000;
@@ -368,14 +376,20 @@ impl<S: Service> World<S> {
         if !machine.began {
             machine.begin();
         }
-        let joined = self.cables.iter().flat_map(|it| [(it.ends[0], it.cable.end(0)), (it.ends[1], it.cable.end(1))]);
-        let clients = self.clients.iter().filter_map(|client| client.link.as_ref());
-        let clients = clients.map(|(at, number, peer)| ((*at, *number), peer));
-        let alone = self.alone.iter().map(|(end, peer)| (*end, peer));
-        for ((_, number), peer) in joined.chain(alone).chain(clients).filter(|((its, _), _)| *its == at) {
-            if let Some(ready) = peer.news() {
+        let mut tell = |(its, number): At, peer: &Peer| {
+            if its == at
+                && let Some(ready) = peer.news()
+            {
                 machine.engine.note(number, ready);
             }
+        };
+        for Laid { ends: [one, other], cable, .. } in &self.cables {
+            tell(*one, cable.end(0));
+            tell(*other, cable.end(1));
+        }
+        self.alone.iter().for_each(|(end, peer)| tell(*end, peer));
+        for (its, number, peer) in self.clients.iter().filter_map(|client| client.link.as_ref()) {
+            tell((*its, *number), peer);
         }
         machine.work();
         self.see_acts(at);
@@ -400,7 +414,7 @@ impl<S: Service> World<S> {
     }
 
     fn path(&mut self, a: usize, b: usize) -> &mut Path {
-        self.paths.entry((a.min(b), a.max(b))).or_default()
+        &mut self.paths[a.min(b)][a.max(b)]
     }
 
     /// Answers what nodes dialed.

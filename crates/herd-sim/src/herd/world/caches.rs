@@ -10,14 +10,14 @@ impl<S: Service> World<S> {
     /// No two nodes answer for an object of class `cache`.
     pub(super) fn see_caches(&mut self) {
         let now_ns = self.now_ns();
-        let mut slots: Vec<usize> = self.plan.soft_keys().filter_map(|key| self.slots.get(&key).copied()).collect();
-        slots.sort_unstable();
-        slots.dedup();
+        if self.soft_slots.is_empty() {
+            return;
+        }
         let mut answers: BTreeMap<usize, usize> = BTreeMap::new();
         let awake = |at: &usize| self.paused[*at].0 <= now_ns;
-        for at in (0..self.machines.len()).filter(awake).filter(|_| !slots.is_empty()) {
+        for at in (0..self.machines.len()).filter(awake) {
             let Some(machine) = &self.machines[at] else { continue };
-            for slot in machine.inside.answers_for(&slots) {
+            for slot in machine.inside.answers_for(&self.soft_slots) {
                 if let Some(other) = answers.insert(slot, at) {
                     let (one, other, group) = (at + 1, other + 1, self.map.spreads[0].group_of(slot));
                     self.wrong = Some(format!("n{other} and n{one} both answer for slot {slot}: {group:?}"));

@@ -19,7 +19,7 @@ impl<S: Service> World<S> {
     /// Nothing goes wrong any more: what is under way ends, and each object is looked at by each node.
     pub(super) fn calm(&mut self) -> Result<(), String> {
         self.quiet = true;
-        self.paths.clear();
+        self.paths.iter_mut().for_each(|of_one| of_one.fill(Path::default()));
         self.traps.clear();
         self.alone.append(&mut self.unheard);
         self.deaf.fill(0);

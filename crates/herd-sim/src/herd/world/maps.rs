@@ -54,9 +54,12 @@ impl<S: Service> World<S> {
     /// Groups that hold nothing any more, as those that had what they held were started anew, are opened anew once
     /// enough nodes are there.
     fn open_lost(&mut self) {
+        if !self.map.has_lost_groups() {
+            return;
+        }
         let living = self.living();
         let there: Vec<Node> = self.map.nodes.iter().filter(|node| living(node.id)).cloned().collect();
-        if self.map.has_lost_groups() && self.map.may_reopen(&there) {
+        if self.map.may_reopen(&there) {
             self.next_map(|draft| draft.reopen(&there));
             self.count("groups opened anew");
         }
