@@ -9,6 +9,9 @@ use herd_core::limits::{
 /// moved, and the whole stays in a core's cache.
 pub const INPUT_BYTES: usize = 4 * BLOCK_BYTES + INPUT_ROOM_BYTES;
 
+/// The same as long as no read has filled it: answers of small objects take no more.
+pub const INPUT_FIRST_BYTES: usize = 2 * INPUT_ROOM_BYTES;
+
 /// Room behind what is unread in the input buffer, below which it is moved to the front: the head of any frame fits.
 pub const INPUT_ROOM_BYTES: usize = 16 * 1024;
 

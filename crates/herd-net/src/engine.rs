@@ -54,8 +54,9 @@ pub struct Engine<S: Service, M: System> {
     /// Connections in line for a turn.
     pub(crate) line: VecDeque<usize>,
     pub(crate) desks: Box<[Desk]>,
-    /// What arrived for a round, side by side, so that it stays in the core's cache; or for a turn.
-    pub(crate) input: Box<[u8]>,
+    /// What arrived for a round, side by side, so that it stays in the core's cache; or for a turn. Room for as many
+    /// connections as a round ever had.
+    pub(crate) input: Vec<u8>,
     pub(crate) now_ms: u64,
     /// When the last small request was served, and to whom.
     pub(crate) last_small: (u64, usize),
@@ -95,7 +96,7 @@ impl<S: Service, M: System> Engine<S, M> {
             fresh: Vec::new(),
             line: VecDeque::new(),
             desks: (0..ROUND).map(|_| Desk::default()).collect(),
-            input: vec![0; ROUND * DESK_BYTES].into(),
+            input: vec![0; DESK_BYTES],
             now_ms: 0,
             last_small: (0, usize::MAX),
             stopping_ms: None,
@@ -255,6 +256,9 @@ impl<S: Service, M: System> Engine<S, M> {
     #[inline]
     fn round(&mut self, round: &[usize]) -> usize {
         let (mut read, mut written, mut from, mut count) = (0, 0, 0, 0);
+        if self.input.len() < round.len() * DESK_BYTES {
+            self.widen(round.len());
+        }
         for (desk, &at) in self.desks.iter_mut().zip(round) {
             let conn = self.conns[at].as_mut().expect("it stays open until its round");
             let received = conn.receive(&self.system, &mut self.input[from..from + DESK_BYTES]);
@@ -298,6 +302,12 @@ impl<S: Service, M: System> Engine<S, M> {
         add(&self.stats.written_bytes, written as u64);
         self.last_small = (self.now_ms, if round.len() == 1 { round[0] } else { usize::MAX });
         count
+    }
+
+    /// Makes room for so many connections in a round.
+    #[cold]
+    fn widen(&mut self, connections: usize) {
+        self.input.resize(connections * DESK_BYTES, 0);
     }
 
     /// Tells the service what time it is after what it did.

@@ -53,10 +53,14 @@ impl Kept {
         let slots = self.slots.get_or_init(|| (0..SLOTS).map(|_| AtomicU8::new(0)).collect());
         let of_group: Vec<u8> =
             spread.groups.iter().map(|group| u8::try_from(group.copies()).unwrap_or(u8::MAX)).collect();
-        let copies = |slot: usize| of_group[usize::from(spread.slots[slot])];
-        slots.iter().enumerate().for_each(|(slot, there)| there.store(copies(slot), Relaxed));
-        let same = (1..SLOTS).all(|slot| copies(slot) == copies(0));
-        self.copies.store(if same { copies(0) } else { 0 }, Relaxed);
+        let first = of_group[usize::from(spread.slots[0])];
+        let mut same = true;
+        for (there, number) in slots.iter().zip(spread.slots.iter()) {
+            let copies = of_group[usize::from(*number)];
+            there.store(copies, Relaxed);
+            same &= copies == first;
+        }
+        self.copies.store(if same { first } else { 0 }, Relaxed);
         self.needed.store(spread.needed, Relaxed);
     }
 }
@@ -104,11 +108,7 @@ impl Place {
         let (before, is_leased) = (self.map(), gates.is_leased(map));
         for spread in &map.spreads {
             self.kept[usize::from(spread.id)].adopt(spread);
-            let seats = map.seats(self.me, spread);
-            let seat_of = |slot| {
-                let (seat, floor) = seats(slot);
-                (gates.seat(spread, slot, seat, is_leased), floor)
-            };
+            let seat_of = map.seats(self.me, spread, |number, seat| gates.seat(spread, number, seat, is_leased));
             let lost = before.as_ref().map_or_else(Vec::new, |(before, _)| self.lost(before, spread));
             if !lost.is_empty() {
                 let is_lost = |slot| lost.binary_search(&slot).is_ok();
@@ -146,11 +146,8 @@ impl Place {
         let Some((map, _)) = self.map() else { return };
         let is_leased = gates.is_leased(&map);
         for spread in &map.spreads {
-            let seats = map.seats(self.me, spread);
-            store.set_seats(spread.id, |slot| {
-                let (seat, floor) = seats(slot);
-                (gates.seat(spread, slot, seat, is_leased), floor)
-            });
+            let seats = map.seats(self.me, spread, |number, seat| gates.seat(spread, number, seat, is_leased));
+            store.set_seats(spread.id, seats);
         }
         self.maps.fetch_add(1, Release);
     }
@@ -262,7 +259,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let (goes, came) = (goes, Cell::new(Some(came)));
-                let seats = first.seats(life(1), &first.spreads[0]);
+                let seats = first.seats(life(1), &first.spreads[0], |_, seat| seat);
                 // The first shard is busy.
                 shared.store.set_seats(0, |slot| {
                     came.take().into_iter().for_each(|came| came.send(()).expect("somebody waits"));

@@ -202,6 +202,9 @@ impl Store {
         let mut all = Vec::new();
         for at in 0..self.shards.len() {
             let shard = self.lock(at);
+            if shard.pending.is_empty() {
+                continue;
+            }
             let of_spread = shard.of_spread(spread);
             let meant = shard.pending.iter().filter(|((tag, ..), _)| is_meant(self.layout.slot(at, *tag)));
             all.extend(meant.filter_map(|((_, generation, name), prepared)| {

@@ -502,26 +502,26 @@ impl Lane {
 
     #[inline]
     pub(crate) fn lock(&self) -> Locked<'_> {
-        Locked { shard: self.0.lock(), trash: Vec::new() }
+        Locked { shard: self.0.lock(), trash: None }
     }
 
     /// The shard, if nobody has it: another one's lock is only tried by who has one.
     pub(crate) fn try_lock(&self) -> Option<Locked<'_>> {
-        self.0.try_lock().map(|shard| Locked { shard, trash: Vec::new() })
+        self.0.try_lock().map(|shard| Locked { shard, trash: None })
     }
 }
 
-/// A locked shard. What it threw away is dropped after the lock, since fields are dropped in their order.
+/// A locked shard. What it threw away, if anything, is dropped after the lock, since fields are dropped in their order.
 pub(crate) struct Locked<'s> {
     shard: MutexGuard<'s, Shard>,
-    trash: Vec<Arc<Body>>,
+    trash: Option<Vec<Arc<Body>>>,
 }
 
 impl Drop for Locked<'_> {
     #[inline]
     fn drop(&mut self) {
         if !self.shard.trash.is_empty() {
-            self.trash = self.shard.take_trash();
+            self.trash = Some(self.shard.take_trash());
         }
     }
 }

@@ -62,15 +62,21 @@ impl Store {
     pub fn set_seats(&self, spread: u16, seat: impl Fn(usize) -> (Seat, Version)) {
         for at in 0..self.shards.len() {
             let shard = &mut *self.lock(at);
-            let before = shard.shared_slots;
             shard.meet(spread);
-            for number in 0..self.layout.slots() {
-                let (seat, floor) = seat(self.layout.slot_at(at, number));
-                shard.set_seat(self.layout.of_spread(spread, number), seat, floor);
+            let (first, from) = (self.layout.slot_at(at, 0), self.layout.of_spread(spread, 0));
+            let (mut before, mut after) = (0, 0);
+            for (known, slot) in shard.slots[from..from + self.layout.slots()].iter_mut().zip(first..) {
+                let (seat, floor) = seat(slot);
+                before += usize::from(known.seat != Seat::Alone);
+                after += usize::from(seat != Seat::Alone);
+                known.seat = seat;
+                if !has(Bug::LowVersion) {
+                    known.version = known.version.max(floor);
+                }
             }
+            shard.shared_slots = shard.shared_slots + after - before;
             shard.logs.iter_mut().flatten().for_each(|logs| logs.kept_pages = 0);
-            let more = shard.shared_slots.wrapping_sub(before);
-            self.shared_slots[usize::from(spread)].fetch_add(more, Relaxed);
+            self.shared_slots[usize::from(spread)].fetch_add(after.wrapping_sub(before), Relaxed);
         }
     }
 
@@ -122,15 +128,6 @@ impl Shard {
     /// Whether nothing is in the slot of that number of a spread group.
     pub(crate) fn is_empty_slot(&self, spread: u16, number: usize) -> bool {
         self.slots.get(self.layout.of_spread(spread, number)).is_none_or(|slot| slot.entries == 0)
-    }
-
-    fn set_seat(&mut self, at: usize, seat: Seat, floor: Version) {
-        self.shared_slots -= usize::from(self.slots[at].seat != Seat::Alone);
-        self.shared_slots += usize::from(seat != Seat::Alone);
-        self.slots[at].seat = seat;
-        if !has(Bug::LowVersion) {
-            self.raise_version(at, floor);
-        }
     }
 
     /// The next version of the slot at this place of the table.

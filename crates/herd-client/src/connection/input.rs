@@ -1,10 +1,11 @@
-//! The input buffer of a connection: one allocation, reused; what is unread is moved only when room runs short.
+//! The input buffer of a connection: small until more arrives than it takes, then one that is reused; what is unread is
+//! moved only when room runs short.
 
-use crate::limits::{INPUT_BYTES, INPUT_ROOM_BYTES};
+use crate::limits::{INPUT_BYTES, INPUT_FIRST_BYTES, INPUT_ROOM_BYTES};
 use std::ops::Range;
 
 pub(super) struct Input {
-    buffer: Box<[u8]>,
+    buffer: Vec<u8>,
     /// First unread byte.
     start: usize,
     /// Behind the last byte that has arrived.
@@ -13,7 +14,7 @@ pub(super) struct Input {
 
 impl Input {
     pub(super) fn new() -> Self {
-        Self { buffer: vec![0; INPUT_BYTES].into_boxed_slice(), start: 0, end: 0 }
+        Self { buffer: vec![0; INPUT_FIRST_BYTES], start: 0, end: 0 }
     }
 
     pub(super) fn unread(&self) -> &[u8] {
@@ -26,6 +27,9 @@ impl Input {
 
     /// Room for bytes to arrive in; never empty, as less than a block and a head stay unread.
     pub(super) fn space(&mut self) -> &mut [u8] {
+        if self.end == self.buffer.len() && self.end < INPUT_BYTES {
+            self.buffer.resize(INPUT_BYTES, 0);
+        }
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.buffer.len() - self.end < INPUT_ROOM_BYTES {
@@ -45,5 +49,44 @@ impl Input {
         assert!(bytes <= self.end - self.start, "only what is there");
         self.start += bytes;
         self.start - bytes..self.start
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_grows_once_when_a_read_has_filled_it_and_keeps_what_is_unread() {
+        let mut input = Input::new();
+        let arrive = |input: &mut Input, byte: u8| {
+            let room = input.space();
+            room.fill(byte);
+            let n = room.len();
+            input.filled(n);
+            n
+        };
+        assert_eq!(arrive(&mut input, 1), INPUT_FIRST_BYTES);
+        input.consume(10);
+        assert_eq!(arrive(&mut input, 2), INPUT_BYTES - INPUT_FIRST_BYTES);
+        let unread = [vec![1; INPUT_FIRST_BYTES - 10], vec![2; INPUT_BYTES - INPUT_FIRST_BYTES]].concat();
+        assert!(input.unread() == unread);
+        input.consume(unread.len() - 3);
+        assert_eq!(arrive(&mut input, 3), INPUT_BYTES - 3, "it grows no more");
+        assert_eq!(input.unread()[..4], [2, 2, 2, 3]);
+    }
+
+    #[test]
+    fn small_answers_leave_it_small() {
+        let mut input = Input::new();
+        input.space()[..10].fill(1);
+        input.filled(10);
+        for _ in 0..1_000 {
+            assert!(input.space().len() >= INPUT_ROOM_BYTES);
+            input.filled(100);
+            input.consume(100);
+            assert_eq!(input.unread().len(), 10);
+        }
+        assert_eq!(input.buffer.len(), INPUT_FIRST_BYTES);
     }
 }

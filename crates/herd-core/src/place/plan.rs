@@ -319,16 +319,19 @@ fn best_layout(nodes: &[&Node], copies: usize) -> Option<Layout> {
 fn layout(nodes: &[&Node], holdings: &[usize], copies: usize, layers: usize) -> Layout {
     let lines: Vec<Vec<usize>> = (0..layers).map(|layer| line(nodes, holdings, layers, layer)).collect();
     let mut layout = Layout { groups: Vec::new(), columns: Vec::new() };
-    let mut numbers = BTreeMap::new();
+    let mut numbers: Vec<BTreeMap<Vec<usize>, u16>> = vec![BTreeMap::new(); layers];
     if copies == 0 {
         return layout;
     }
+    let mut members = Vec::new();
     for at in 0..SLOTS / layers {
-        for (layer, line) in lines.iter().enumerate() {
-            let members = column(line, at, copies);
-            let number = *numbers.entry((layer, members)).or_insert_with_key(|(_, members)| {
+        for (line, numbers) in lines.iter().zip(&mut numbers) {
+            column(line, at, copies, &mut members);
+            let number = numbers.get(&members[..]).copied().unwrap_or_else(|| {
+                let number = layout.groups.len() as u16;
                 layout.groups.push(members.clone());
-                layout.groups.len() as u16 - 1
+                numbers.insert(members.clone(), number);
+                number
             });
             layout.columns.push(number);
         }
@@ -360,13 +363,13 @@ fn line(nodes: &[&Node], holdings: &[usize], layers: usize, layer: usize) -> Vec
 
 /// The members at one column of a line, the primary first. Each K-th point of the line leads; where that would make one
 /// point of a column as good as another, the count begins one later each time round.
-fn column(line: &[usize], at: usize, copies: usize) -> Vec<usize> {
+fn column(line: &[usize], at: usize, copies: usize, members: &mut Vec<usize>) {
     let width = line.len() / copies;
     let step = if common_divisor(width, copies) == 1 { width } else { 1 };
-    let mut members: Vec<usize> = (0..copies).map(|copy| line[at + copy * width]).collect();
+    members.clear();
+    members.extend((0..copies).map(|copy| line[at + copy * width]));
     let first = (0..copies).find(|copy| (at + copy * step).is_multiple_of(copies));
     members.rotate_left(first.expect("steps without a common divisor meet each remainder"));
-    members
 }
 
 fn common_divisor(a: usize, b: usize) -> usize {

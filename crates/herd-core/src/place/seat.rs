@@ -52,13 +52,21 @@ impl Map {
 
     /// What the node `me` is to each slot (below [`crate::limits::SLOTS`]) of one of the map's spread groups, and the
     /// version that all later ones of the slot are above. A node of which the map knows another life has nothing.
-    pub fn seats<'m>(&self, me: Life, spread: &'m Spread) -> impl Fn(usize) -> (Seat, Version) + use<'m> {
+    /// `taken` says what the node makes of the seat that the map gives it in the group of a number.
+    pub fn seats<'m, T: Fn(u16, Seat) -> Seat>(
+        &self,
+        me: Life,
+        spread: &'m Spread,
+        taken: T,
+    ) -> impl Fn(usize) -> (Seat, Version) + use<'m, T> {
         let lives = self.node(me.node).is_some_and(|node| node.incarnation == me.incarnation);
         let seat_of = |group| if lives { spread.seat(me.node, group) } else { Seat::Away };
-        let seats: Vec<Seat> = spread.groups.iter().map(seat_of).collect();
+        let of_groups: Vec<(Seat, u32)> =
+            (0..).zip(&spread.groups).map(|(number, it)| (taken(number, seat_of(it)), it.primary_since)).collect();
         move |slot| {
-            let seat = seats[usize::from(spread.slots[slot])];
-            (seat, Version::from(spread.since(slot)) << COUNTER_BITS | (slot as Version) << APART_BITS)
+            let (seat, led_since) = of_groups[usize::from(spread.slots[slot])];
+            let since = spread.moved[slot].max(led_since);
+            (seat, Version::from(since) << COUNTER_BITS | (slot as Version) << APART_BITS)
         }
     }
 }

@@ -290,11 +290,11 @@ impl Gates {
         slots.get(slot).map(|number| GroupId { spread, number: number.load(SeqCst) })
     }
 
-    /// What the node is to a slot: where a part of its group is, or was, it goes on to decide, also alone, as writes
-    /// may be under way there.
+    /// What the node is to the slots of a group: where a part of it is, or was, it goes on to decide, also alone, as
+    /// writes may be under way there.
     /// Its own of class `cache` it has by its lease, if others may get that.
-    pub(crate) fn seat(&self, spread: &Spread, slot: usize, seat: Seat, is_leased: bool) -> Seat {
-        let id = GroupId { spread: spread.id, number: spread.slots[slot] };
+    pub(crate) fn seat(&self, spread: &Spread, number: u16, seat: Seat, is_leased: bool) -> Seat {
+        let id = GroupId { spread: spread.id, number };
         match seat {
             Seat::Alone if spread.kind == Kind::Cache && is_leased => Seat::Leased,
             Seat::Alone if spread.kind == Kind::Kept && self.is_shared(id) => Seat::Led,

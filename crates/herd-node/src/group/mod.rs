@@ -271,7 +271,9 @@ fn adopt(cx: &mut Context, me: Life, map: &Arc<Map>) {
         with(cx, Some(id), |share, cx| share.adopt(cx, Vec::new(), None));
     }
     for spread in map.spreads.iter().filter(|spread| lives && spread.kind == Kind::Kept) {
-        let mut slots_of = vec![Vec::new(); spread.groups.len()];
+        // Groups have nearly as many slots each.
+        let each = spread.slots.len().div_ceil(spread.groups.len());
+        let mut slots_of: Vec<Vec<u16>> = spread.groups.iter().map(|_| Vec::with_capacity(each)).collect();
         (0..).zip(spread.slots.iter()).for_each(|(slot, of)| slots_of[usize::from(*of)].push(slot));
         for (number, group) in spread.groups.iter().enumerate() {
             let id = GroupId { spread: spread.id, number: number as u16 };

@@ -10,7 +10,7 @@ fn life(number: u32, incarnation: u64) -> Life {
 
 /// How many slots of the default spread group a life has as what: alone, led, held, away.
 fn counted(map: &Map, me: Life) -> [usize; 4] {
-    let (mut counts, seats) = ([0; 4], map.seats(me, &map.spreads[0]));
+    let (mut counts, seats) = ([0; 4], map.seats(me, &map.spreads[0], |_, seat| seat));
     (0..SLOTS).for_each(|slot| counts[seats(slot).0 as usize] += 1);
     counts
 }
@@ -57,7 +57,7 @@ fn a_primary_whose_members_left_is_not_alone_where_two_copies_are_needed() {
 fn versions_of_a_slot_begin_where_its_primary_last_changed() {
     let map = herd(nodes(1));
     let again = map.next(|draft| draft.nodes[0].incarnation = 2).expect("a valid map");
-    let floor = |map: &Map, me, slot| map.seats(me, &map.spreads[0])(slot).1;
+    let floor = |map: &Map, me, slot| map.seats(me, &map.spreads[0], |_, seat| seat)(slot).1;
     assert_eq!(floor(&map, life(1, 1), 7) >> COUNTER_BITS, 1);
     assert_eq!(floor(&again, life(1, 2), 7) >> COUNTER_BITS, 2);
     assert!(floor(&map, life(1, 1), 4_095) < 2 << COUNTER_BITS);
