@@ -83,7 +83,7 @@ impl Inside {
         let place = self.shared.place.get().filter(|place| place.map().is_some_and(|(_, held)| held));
         let Some(place) = place.filter(|_| self.shared.gates.has_cache_lease()) else { return Vec::new() };
         let mut leased = self.leased.lock().unwrap_or_else(PoisonError::into_inner);
-        // Seats are set when a map is taken, and then only.
+        // Seats are set where that number rises, and nowhere else; no map fails in a simulation.
         if leased.0 != place.maps() {
             let (store, spread) = (&self.shared.store, self.shared.default.id().spread_group());
             let is_leased = |slot: &usize| store.slot(spread, *slot).seat == Seat::Leased;

@@ -27,14 +27,16 @@ impl Input {
 
     /// Room for bytes to arrive in; never empty, as less than a block and a head stay unread.
     pub(super) fn space(&mut self) -> &mut [u8] {
-        if self.end == self.buffer.len() && self.end < INPUT_BYTES {
-            self.buffer.resize(INPUT_BYTES, 0);
-        }
+        let was_filled = self.end == self.buffer.len();
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.buffer.len() - self.end < INPUT_ROOM_BYTES {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
+        }
+        let is_short = self.buffer.len() - self.end < INPUT_ROOM_BYTES;
+        if self.buffer.len() < INPUT_BYTES && (was_filled || is_short) {
+            self.buffer.resize(INPUT_BYTES, 0);
         }
         &mut self.buffer[self.end..]
     }
@@ -68,12 +70,22 @@ mod tests {
         };
         assert_eq!(arrive(&mut input, 1), INPUT_FIRST_BYTES);
         input.consume(10);
-        assert_eq!(arrive(&mut input, 2), INPUT_BYTES - INPUT_FIRST_BYTES);
-        let unread = [vec![1; INPUT_FIRST_BYTES - 10], vec![2; INPUT_BYTES - INPUT_FIRST_BYTES]].concat();
+        assert_eq!(arrive(&mut input, 2), INPUT_BYTES - (INPUT_FIRST_BYTES - 10));
+        let unread = [vec![1; INPUT_FIRST_BYTES - 10], vec![2; INPUT_BYTES - (INPUT_FIRST_BYTES - 10)]].concat();
         assert!(input.unread() == unread);
         input.consume(unread.len() - 3);
         assert_eq!(arrive(&mut input, 3), INPUT_BYTES - 3, "it grows no more");
         assert_eq!(input.unread()[..4], [2, 2, 2, 3]);
+    }
+
+    #[test]
+    fn there_is_room_for_the_head_of_any_frame() {
+        for unread in 1..INPUT_FIRST_BYTES {
+            let mut input = Input::new();
+            input.space();
+            input.filled(unread);
+            assert!(input.space().len() >= INPUT_ROOM_BYTES, "behind {unread} bytes");
+        }
     }
 
     #[test]

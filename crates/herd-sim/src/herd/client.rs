@@ -273,7 +273,7 @@ impl Client {
     /// Sends, and reads what came; how many bytes moved.
     pub(super) fn exchange(&mut self, plan: &mut Plan, history: &mut History, now_ns: u64) -> Result<usize, String> {
         let Some((_, _, peer)) = &self.link else { return Ok(0) };
-        if self.is_idle() && !peer.has_news() {
+        if self.is_idle() && self.door.output().is_empty() && !peer.has_news() {
             return Ok(0);
         }
         let most = if plan.random.chance(20) { 1 + plan.random.size(3_000) as usize } else { usize::MAX };
