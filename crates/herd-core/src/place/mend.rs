@@ -122,6 +122,12 @@ impl Draft {
         !self.has_sealed(node) && !self.clone().retire(node, |_| true, is_heard)
     }
 
+    /// Whether a node is about to leave some group that is kept.
+    pub(crate) fn is_sealed(&self, node: NodeId) -> bool {
+        let mut groups = self.spreads.iter().filter(|spread| spread.kind == Kind::Kept).flat_map(|it| &it.groups);
+        groups.any(|group| group.sealed().any(|id| id == node))
+    }
+
     /// Whether a node is up and keeps nothing.
     fn idles(&self, node: NodeId) -> bool {
         self.nodes.iter().any(|it| it.id == node && it.state == NodeState::Up) && !self.keeps(node)

@@ -304,14 +304,18 @@ impl State {
 
 impl Draft {
     /// Takes out who has died, and who is silent; whether anything changed: who drains stays where fewer copies than a
-    /// write needs would be left.
-    fn lose(&mut self, dead: &[NodeId], silent: &[NodeId], hears: impl Fn(NodeId) -> bool) -> bool {
+    /// write needs would be left. Of those who are silent who is about to leave goes first: it has probably ended, and
+    /// what it had is gone, where another one that lives has all.
+    pub(super) fn lose(&mut self, dead: &[NodeId], silent: &[NodeId], hears: impl Fn(NodeId) -> bool) -> bool {
         if dead.is_empty() && silent.is_empty() {
             return false;
         }
         let before = self.clone();
         dead.iter().for_each(|node| self.bury(*node, &hears));
-        silent.iter().for_each(|node| self.take_out(*node, |other| hears(other) && !silent.contains(&other)));
+        let (leave, others): (Vec<NodeId>, Vec<NodeId>) = silent.iter().partition(|node| self.is_sealed(**node));
+        for node in leave.into_iter().chain(others) {
+            self.take_out(node, |other| hears(other) && !silent.contains(&other));
+        }
         before != *self
     }
 

@@ -73,6 +73,21 @@ fn others_lead_first_and_then_it_is_taken_out_and_when_they_know_it_may_go() {
     assert_eq!((state_of(&bench, 2), led(&bench)), (NodeState::Dead, [12, 0, 12]));
 }
 
+/// It has ended, probably, and another one that lives has all.
+#[test]
+fn of_two_that_are_silent_who_was_about_to_leave_goes_first() {
+    for leaves in [2, 3] {
+        let mut bench = herd(3, 3);
+        have(&mut bench, &[1, 2, 3]);
+        leave(&mut bench, leaves, 1);
+        assert!(groups(&bench).iter().all(|group| group.sealed().eq([node(leaves)])), "{:?}", groups(&bench));
+        bench.warden.beats(vec![(node(2), 1), (node(3), 1)], vec![(node(1), 1)]);
+        bench.tick(WARDEN_TICK_MS);
+        assert_eq!((kept(&bench, leaves), kept(&bench, 5 - leaves)), (0, groups(&bench).len()));
+        assert!(groups(&bench).iter().all(|group| group.eligible.contains(&node(5 - leaves))));
+    }
+}
+
 #[test]
 fn who_is_started_anew_gets_its_groups_back() {
     let mut bench = herd(3, 2);

@@ -375,11 +375,11 @@ impl<S: Service> World<S> {
         }
     }
 
-    /// A node dies that had all of some groups.
+    /// A node dies that had all of some groups; who is about to leave one has all of it, too.
     pub(super) fn note_death(&mut self, at: usize) {
         let Some(reign) = &mut self.reign else { return };
         for (number, group) in self.map.spreads[0].groups.iter().enumerate() {
-            if group.eligible.contains(&node(at)) {
+            if group.eligible.contains(&node(at)) || group.sealed().any(|id| id == node(at)) {
                 *reign.deaths.entry(GroupId { spread: 0, number: number as u16 }).or_default() += 1;
             }
         }
