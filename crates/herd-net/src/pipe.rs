@@ -429,6 +429,9 @@ impl Cable {
     /// Carries up to so many bytes from the node at the end `from` to the other one; how many arrived.
     pub fn carry(&mut self, from: usize, most: usize) -> usize {
         let (source, target, held) = (&self.ends[from], &self.ends[1 - from], &mut self.held[from]);
+        if held.is_empty() && !source.has_news() {
+            return 0;
+        }
         if self.lost == Some(1 - from) {
             held.clear();
             return source.read(most).len();

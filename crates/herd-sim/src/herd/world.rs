@@ -172,7 +172,7 @@ pub(super) struct World<S: Service> {
     /// When a machine hears of the map, ns.
     news: Vec<u64>,
     /// The herd's own warden; `None`: the test is it.
-    reign: Option<Reign>,
+    reign: Option<Box<Reign>>,
     /// Machines that were ever started.
     begun: usize,
     /// Slots of the objects' names.
@@ -207,7 +207,7 @@ impl<S: Service> World<S> {
         let clients = (0..plan.clients + if plan.readers { all } else { 0 }).map(Client::new).collect();
         // Nothing is known of a herd that has not begun.
         let map = Arc::new(first_map(if plan.reigns { 0 } else { nodes }, plan.copies));
-        let reign = plan.reigns.then(|| Reign::new(seed, plan.is_embedded));
+        let reign = plan.reigns.then(|| Box::new(Reign::new(seed, plan.is_embedded)));
         let mut world = Self {
             make,
             clock,

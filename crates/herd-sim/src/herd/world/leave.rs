@@ -56,7 +56,7 @@ impl<S: Service> World<S> {
 
     /// Those that are about to end go on with it.
     pub(super) fn go_on_leaving(&mut self) {
-        let Some(mut reign) = self.reign.take() else { return };
+        let Some(mut reign) = self.reign.take_if(|reign| !reign.leaving.is_empty()) else { return };
         let leaving = std::mem::take(&mut reign.leaving);
         let mut ending = Vec::new();
         for (at, mut it) in leaving {

@@ -190,7 +190,8 @@ impl<S: Service> World<S> {
         let now_ns = self.now_ns();
         for (at, machine) in self.machines.iter_mut().enumerate() {
             let Some(machine) = machine else { continue };
-            if self.news[at].max(self.paused[at].0).max(self.deaf[at]) <= now_ns {
+            let has_it = machine.map.as_ref().is_some_and(|map| Arc::ptr_eq(map, &self.map));
+            if !has_it && self.news[at].max(self.paused[at].0).max(self.deaf[at]) <= now_ns {
                 machine.take(&self.map, true);
             }
         }

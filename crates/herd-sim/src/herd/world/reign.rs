@@ -117,7 +117,7 @@ impl<S: Service> World<S> {
     /// Whether the herd may hold objects.
     pub(super) fn is_held(&self) -> bool {
         let held = |reign: &Reign| reign.store.map.as_ref().is_some_and(|(_, held)| *held);
-        self.reign.as_ref().is_none_or(held)
+        self.reign.as_deref().is_none_or(held)
     }
 
     /// A process starts on a machine: it has the warden, where that may be, and wants to be a node.
@@ -274,15 +274,17 @@ impl<S: Service> World<S> {
 
     fn deliver(&mut self, reign: &mut Reign) {
         let now_ns = self.now_ns();
-        for letter in std::mem::take(&mut reign.letters) {
+        reign.letters.retain(|letter| {
+            if letter.due_ns > now_ns {
+                return true;
+            }
             let is_deaf = letter.to != letter.from && self.deaf[letter.to] > now_ns;
             let hears = !is_deaf && self.paused[letter.to].0 <= now_ns && self.hears(letter.from, letter.to);
-            match &mut self.machines[letter.to] {
-                _ if letter.due_ns > now_ns || !hears => reign.letters.push(letter),
-                Some(machine) => _ = machine.take(&letter.map, letter.held),
-                None => {}
+            if let Some(machine) = self.machines[letter.to].as_mut().filter(|_| hears) {
+                machine.take(&letter.map, letter.held);
             }
-        }
+            !hears
+        });
     }
 
     /// The store has another map.
