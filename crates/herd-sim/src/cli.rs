@@ -1,6 +1,7 @@
 //! The command line: `herd-sim one` and `herd-sim herd` run seeds until one fails; `herd-sim bugs`, in a build with
 //! `--cfg herd_bugs`, looks for each planted bug. Caller: the program.
 
+use std::io::Write;
 use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -148,7 +149,9 @@ fn run(args: &Args) -> (u64, Vec<(u64, String)>, Counts) {
                     let done = done.fetch_add(1, Relaxed) + 1;
                     let seconds = start.elapsed().as_secs();
                     if minutes_told.fetch_max(seconds / 60, Relaxed) < seconds / 60 {
-                        eprintln!("{done} seeds in {} min, {} a second", seconds / 60, done / seconds);
+                        // Whether anybody reads it or not.
+                        let (minutes, rate) = (seconds / 60, done / seconds);
+                        _ = writeln!(std::io::stderr(), "{done} seeds in {minutes} min, {rate} a second");
                     }
                     match result {
                         Ok(more) => add(&mut counts.lock().expect("nobody panics with it"), more),

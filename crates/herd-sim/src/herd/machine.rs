@@ -170,9 +170,10 @@ impl<S: Service> Machine<S> {
         &self.wanted
     }
 
-    /// The maps that nodes told of, and this one.
+    /// The maps that nodes told of, and this one: all of them each time, as a real node's member does, since a warden
+    /// forgets what it hears while it is not in office.
     pub(super) fn haves(&self) -> BTreeMap<NodeId, Have> {
-        let mut haves = std::mem::take(&mut *self.told.haves.lock().expect("no panic"));
+        let mut haves = self.told.haves.lock().expect("no panic").clone();
         let own = self.map.as_ref().map(|map| (self.me.node, (self.me.incarnation, map.epoch, map.revision)));
         haves.extend(own);
         haves

@@ -160,6 +160,15 @@ mod tests {
         }
     }
 
+    /// A warden that knows of its nodes' maps nothing any more hears of them again, and gives leave to hold objects
+    /// where all were lost.
+    #[test]
+    fn a_warden_hears_again_who_has_the_map() {
+        if let Err(error) = run(597_357, &Cut::default()) {
+            panic!("{error}");
+        }
+    }
+
     /// What a primary asks again in a later view is not taken for what it asked in the one before.
     #[test]
     fn a_copy_that_ends_in_a_later_view_is_seated() {

@@ -45,6 +45,10 @@ impl<S: Service> World<S> {
             self.clients[0].give_up(&mut self.history);
             self.connect_to(0, at, at as u64);
             for key in &keys {
+                if self.clients[0].link.is_none() {
+                    // The node has closed it behind an error, which is told below.
+                    self.connect_to(0, at, at as u64);
+                }
                 let (now_ns, paused_ns) = (self.now_ns(), slept(&self.paused[at], self.now_ns()));
                 self.clients[0].look(&mut self.history, *key, now_ns, paused_ns);
                 while !self.clients[0].is_idle() {
