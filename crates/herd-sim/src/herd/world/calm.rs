@@ -43,10 +43,9 @@ impl<S: Service> World<S> {
         for at in 0..self.begun {
             self.alone.extend(self.clients[0].lost(&mut self.history));
             self.clients[0].give_up(&mut self.history);
-            self.connect_to(0, at, at as u64);
             for key in &keys {
+                // Also where the node has closed the connection behind an error, which is told below.
                 if self.clients[0].link.is_none() {
-                    // The node has closed it behind an error, which is told below.
                     self.connect_to(0, at, at as u64);
                 }
                 let (now_ns, paused_ns) = (self.now_ns(), slept(&self.paused[at], self.now_ns()));
