@@ -107,9 +107,12 @@ impl Tries {
         self.consumed
     }
 
-    /// Notes that something of the request moved, so that it fails at `deadline_ms`, if that is later.
+    /// Notes that something of the request moved, so that it fails at `deadline_ms`, if that is later. A change that
+    /// may have been done already gets no more time for being sent once more.
     pub fn moved(&mut self, deadline_ms: u64) {
-        self.deadline_ms = self.deadline_ms.max(deadline_ms);
+        if self.repeatable || !self.may_be_done {
+            self.deadline_ms = self.deadline_ms.max(deadline_ms);
+        }
     }
 
     /// Notes that a try brought a part of what was asked for: what follows is a request of its own.
@@ -353,6 +356,19 @@ mod tests {
         };
         assert_eq!(last.kind(), ErrorKind::OutcomeUnknown);
         assert!((20..60).contains(&count) && now_ms > 9_000, "{count} tries in {now_ms} ms");
+    }
+
+    #[test]
+    fn a_put_that_may_have_been_done_gets_no_more_time_for_what_is_sent_again() {
+        let mut tries = Tries::new(&Request::put("x", b"", &PutOptions::default()).expect("valid"), 1_000);
+        tries.has_id(true);
+        tries.moved(10_000);
+        let mut now_ms = 0;
+        while let Next::Again(pause_ms) = tries.after(lost(true), now_ms, 7) {
+            now_ms += pause_ms.max(1);
+            tries.moved(now_ms + 10_000);
+        }
+        assert!((9_000..=10_000).contains(&now_ms), "{now_ms} ms");
     }
 
     #[test]

@@ -73,6 +73,8 @@ pub(crate) struct Conn<S: Service, M: System> {
     pub(crate) held_bytes: usize,
     /// When it is given up unless something moves, ms of the loop's clock; 0: never.
     pub(crate) deadline_ms: u64,
+    /// Whether that is still the time it has to tell its protocol.
+    pub(crate) sniffs: bool,
 }
 
 /// Most bytes a small read asks for: 50 pipelined puts of 256 bytes come in one. With half of it they took a fifth more
@@ -105,13 +107,15 @@ impl<S: Service, M: System> Conn<S, M> {
             in_line: false,
             held_bytes: 0,
             deadline_ms: now_ms + SNIFF_TIMEOUT_MS,
+            sniffs: true,
         }
     }
 
     /// One that we dialed.
     pub(crate) fn dialed(socket: M::Socket, session: S::Session, now_ms: u64) -> Self {
         let deadline_ms = now_ms + DIAL_TIMEOUT_MS;
-        Self { connecting: true, dialed: true, writable: false, deadline_ms, ..Self::new(socket, session, now_ms) }
+        let new = Self::new(socket, session, now_ms);
+        Self { connecting: true, dialed: true, writable: false, sniffs: false, deadline_ms, ..new }
     }
 
     /// Whether all it has are requests that have arrived, so that a round can serve it.

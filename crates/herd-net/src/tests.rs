@@ -6,7 +6,7 @@ mod links;
 
 use crate::{Call, Due, Engine, LoopStats, Moved, Next, Output, Peer, Pipes, Service, Step, Ticket};
 use herd_core::Chunks;
-use herd_core::limits::{OUTPUT_HIGH_BYTES, TURN_SMALL_BYTES};
+use herd_core::limits::{OUTPUT_HIGH_BYTES, SNIFF_TIMEOUT_MS, STALLED_TIMEOUT_MS, TURN_SMALL_BYTES};
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
 use std::net::SocketAddr;
@@ -474,6 +474,24 @@ fn a_connection_that_is_shed_by_its_late_reply_may_wait_for_its_round_or_turn() 
         world.settle();
         assert_eq!(world.engine.service().closed, 20);
         assert!(all[1..20].iter().all(|at| !world.read_all(*at, 1 << 20).is_empty()));
+    }
+}
+
+#[test]
+fn one_that_becomes_known_while_nothing_moves_has_the_time_of_a_request() {
+    let mut world = World::new();
+    world.engine.service.is_stranger = true;
+    let at = world.connect(1 << 20);
+    world.peers[at].write(b"half");
+    world.settle();
+    world.engine.service.is_stranger = false;
+    world.engine.stand_in_line(at);
+    world.settle();
+    for (passes_ms, is_closed) in [(SNIFF_TIMEOUT_MS, false), (STALLED_TIMEOUT_MS - SNIFF_TIMEOUT_MS, true)] {
+        world.pipes.pass(passes_ms * 1_000_000);
+        world.settle();
+        world.engine.tick();
+        assert_eq!(world.peers[at].is_closed(), is_closed, "after {passes_ms} ms more");
     }
 }
 

@@ -334,7 +334,11 @@ impl<S: Service, M: System> Conn<S, M> {
     pub(crate) fn set_deadline(&mut self, service: &S, now_ms: u64, moved: bool) {
         let waiting = self.queue.is_empty() || self.queue.is_waiting();
         let resting = waiting && self.input.is_empty() && service.is_idle(&self.session);
-        match (resting, service.is_known(&self.session)) {
+        let is_known = service.is_known(&self.session);
+        // What it told may have been put off, and be read in a turn in which nothing moves.
+        let moved = moved || is_known && self.sniffs;
+        self.sniffs &= !is_known;
+        match (resting, is_known) {
             (true, true) => self.deadline_ms = 0,
             (false, true) if moved || self.deadline_ms == 0 => self.deadline_ms = now_ms + STALLED_TIMEOUT_MS,
             // One that has not told its protocol keeps the deadline it began with.

@@ -25,7 +25,7 @@ impl Input {
         &self.buffer[range]
     }
 
-    /// Room for bytes to arrive in; never empty, as less than a block and a head stay unread.
+    /// Room for bytes to arrive in: at least `INPUT_ROOM_BYTES`, as less than a block and a head stay unread.
     pub(super) fn space(&mut self) -> &mut [u8] {
         let was_filled = self.end == self.buffer.len();
         if self.start == self.end {

@@ -429,9 +429,6 @@ impl Connection {
         self.known = true;
         let (header, bytes) = (frame.header, frame.bytes());
         let checks = frame.checker();
-        if matches!(header.kind, Kind::Reply | Kind::Data | Kind::Credit) {
-            self.heard_ms = self.now_ms;
-        }
         let event = match header.kind {
             Kind::Welcome => {
                 let welcome = Welcome::from_wire(&header, &frame.fields()?);
@@ -449,7 +446,11 @@ impl Connection {
                 self.take_reply(&header, reply, checks)?
             }
             Kind::Data => self.take_data(&header, checks)?,
-            Kind::Credit => self.take_credit(&header),
+            // What it allows to be sent counts when it is.
+            Kind::Credit => {
+                self.asker.take_credit(&header);
+                Found::Again
+            }
             Kind::Hello | Kind::Request | Kind::Cancel => {
                 return Err(Error::bad_reply(format!("a node sends no frame of kind {}", header.kind as u8)));
             }
@@ -460,6 +461,9 @@ impl Connection {
 
     fn take_reply(&mut self, header: &Header, mut reply: Reply, checks: BlockChecks) -> Result<Found> {
         let Some(answer) = self.asker.take_reply(header)? else { return self.skip(header) };
+        if !reply.is_ok() && header.has(FLAG_MORE) {
+            return Err(Error::bad_reply("an error with a long body"));
+        }
         reply.collection = answer.collection;
         let (id, body_bytes) = (header.id, answer.body_bytes);
         if answer.needs_credit {
@@ -478,16 +482,14 @@ impl Connection {
         Ok(if ends { Found::Event(event) } else { Found::Again })
     }
 
-    fn take_credit(&mut self, header: &Header) -> Found {
-        self.touch(header.id);
-        self.asker.take_credit(header);
-        Found::Again
-    }
-
     /// Takes a frame of an answered request's body up; whether the reply ends with it already.
     fn begin_body(&mut self, header: &Header, checks: BlockChecks) -> bool {
         let (id, more) = (header.id, header.has(FLAG_MORE));
-        self.touch(id);
+        // An empty frame behind the reply is no sign of life: a server could send such for ever.
+        if header.kind == Kind::Reply || header.body_len > 0 {
+            self.heard_ms = self.now_ms;
+            self.touch(id);
+        }
         let open = self.asker.note(id).expect("the asker took the frame for it");
         let (left_bytes, wanted) = (header.body_len as usize, Some((open.delivery, checks)));
         self.frame_body = Some(FrameBody { id, left_bytes, more, wanted });

@@ -441,6 +441,36 @@ fn bytes_of_a_block_that_is_not_whole_are_no_silence() {
 }
 
 #[test]
+fn frames_that_bring_nothing_do_not_prolong_a_request() {
+    type Script<'a> = &'a dyn Fn(&Header) -> Vec<u8>;
+    let empty = |id, position| frame(Header::data(id, position, true), &Fields::default(), b"");
+    let scripts: [(&str, Script<'_>, u64); 4] = [
+        ("credit for it", &|request| frame(Header::credit(request.id, 65_536), &Fields::default(), b""), 0),
+        ("credit for nothing", &|_| frame(Header::credit(999_999, 65_536), &Fields::default(), b""), 0),
+        ("empty frames, some to come", &|request| empty(request.id, 65_536), 131_072),
+        ("empty frames, none to come", &|request| empty(request.id, 65_536), 65_536),
+    ];
+    for (what, script, size) in scripts {
+        let mut connection = opened();
+        let request = get(&mut connection, "x", Delivery::Early);
+        let mut pieces = vec![script(&request); 4];
+        if size > 0 {
+            let first = Header { flags: FLAG_MORE, ..ok(&request, size) };
+            pieces[0] = frame(first, &Fields::default(), &bytes(65_536));
+        }
+        for (piece, now_ms) in pieces.iter().zip([300, 600, 900, 1200]) {
+            for part in piece.chunks(16_384) {
+                connection.space()[..part.len()].copy_from_slice(part);
+                connection.filled(now_ms, part.len());
+                while connection.next_event().expect("fine").is_some() {}
+            }
+        }
+        let heard_ms = if size > 0 { 300 } else { 0 };
+        assert_eq!(connection.next_deadline(), Some(heard_ms + PATIENCE_MS), "{what}");
+    }
+}
+
+#[test]
 fn goodbye_ends_the_connection() {
     let mut connection = opened();
     get(&mut connection, "x", Delivery::Early);
@@ -468,7 +498,7 @@ fn a_goodbye_may_say_that_what_was_sent_was_not_read() {
 fn every_breach_of_order_is_an_error() {
     let data = |id| frame(Header::data(id, 0, false), &Fields::default(), b"abc");
     type Script<'a> = &'a dyn Fn(&Header) -> Vec<u8>;
-    let breaches: [(&str, Script<'_>); 9] = [
+    let breaches: [(&str, Script<'_>); 10] = [
         ("data before the reply", &|request| data(request.id)),
         ("a reply to nothing", &|request| frame(ok(&Header { id: 999, ..*request }, 0), &Fields::default(), b"")),
         ("another verb", &|request| {
@@ -485,6 +515,11 @@ fn every_breach_of_order_is_an_error() {
         ("two replies", &|request| {
             let first = Header { flags: FLAG_MORE, ..ok(request, 65_539) };
             [frame(first, &Fields::default(), &bytes(65_536)), frame(first, &Fields::default(), b"")].concat()
+        }),
+        ("an error that goes on", &|request| {
+            let not_found = Status::Error(herd_core::ErrorKind::NotFound);
+            let error = Header { flags: FLAG_MORE, ..Header::reply_to(request, not_found) };
+            frame(error, &Fields::failed("none"), b"")
         }),
         ("a request", &|request| frame(*request, &Fields::named(b"x"), b"")),
         ("another protocol", &|_| b"HTTP/1.1 400 Bad Request\r\n".to_vec()),

@@ -304,8 +304,8 @@ impl State {
 
 impl Draft {
     /// Takes out who has died, and who is silent; whether anything changed: who drains stays where fewer copies than a
-    /// write needs would be left. Of those who are silent who is about to leave goes first: it has probably ended, and
-    /// what it had is gone, where another one that lives has all.
+    /// write needs would be left. Of those who are found silent at the same look who is about to leave some group goes
+    /// first: it has probably ended, and what it had is gone, where another one that lives has all.
     pub(super) fn lose(&mut self, dead: &[NodeId], silent: &[NodeId], hears: impl Fn(NodeId) -> bool) -> bool {
         if dead.is_empty() && silent.is_empty() {
             return false;

@@ -128,7 +128,13 @@ impl Journal {
                 if let Some((since_ms, true)) = self.short.take() {
                     let after = seconds(now_ms - since_ms);
                     let few = if few(map) { ", as far as there are nodes for them" } else { "" };
-                    lines.push(format!("all {} groups have their copies again, after {after}{few}", count()));
+                    // Those whose copies are at nodes that are gone have them no sooner than these are back.
+                    let waiting = self.stopped.values().flatten().count();
+                    let groups = match (count(), waiting) {
+                        (all, 0) => format!("all {all}"),
+                        (all, _) => format!("{} of {all}", all.saturating_sub(waiting)),
+                    };
+                    lines.push(format!("{groups} groups have their copies again, after {after}{few}"));
                 }
             }
             None => self.short = Some((now_ms, false)),

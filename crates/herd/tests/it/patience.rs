@@ -1,9 +1,12 @@
 //! How long commands wait: `--timeout` bounds silence, not a transfer that moves.
 
+use crate::herds::three_that_keep;
 use crate::node::{Node, herd, pattern, text, within};
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// A command under way whose standard input is ours.
@@ -170,4 +173,52 @@ fn of_a_server_that_says_nothing_that_is_told() {
         assert_eq!(output.status.code(), Some(3), "{told}");
         assert!(told.contains(&addr) && told.contains(said), "{told}");
     }
+}
+
+/// A change with an id is asked again until its time is over, and no longer, however much of it goes through each time.
+#[test]
+fn a_put_of_which_each_answer_is_lost_ends_with_its_time() {
+    let nodes = three_that_keep(3, &["--memory", "64m"], &[]);
+    let node = &nodes[0].0;
+    let (to, length) = (node.addr.clone(), 100_000);
+    let tries = Arc::new(AtomicUsize::new(0));
+    let counted = tries.clone();
+    let eater = server(move |client| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        let node = TcpStream::connect(&to).expect("it listens");
+        let taken = Arc::new(AtomicUsize::new(0));
+        let (mut up, mut up_to) = (client.try_clone().expect("a socket"), node.try_clone().expect("a socket"));
+        let counts = taken.clone();
+        std::thread::spawn(move || {
+            let mut bytes = [0; 16 << 10];
+            while let Ok(count @ 1..) = up.read(&mut bytes) {
+                counts.fetch_add(count, Ordering::Relaxed);
+                if up_to.write_all(&bytes[..count]).is_err() {
+                    break;
+                }
+            }
+        });
+        std::thread::spawn(move || {
+            let (mut from, mut client) = (node, client);
+            let mut bytes = [0; 16 << 10];
+            while let Ok(count @ 1..) = from.read(&mut bytes) {
+                if taken.load(Ordering::Relaxed) > length || client.write_all(&bytes[..count]).is_err() {
+                    break;
+                }
+            }
+            for socket in [from, client] {
+                socket.shutdown(Shutdown::Both).unwrap_or_default();
+            }
+        });
+    });
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), pattern(length, 3)).expect("written");
+    let value = file.path().to_str().expect("UTF-8");
+    let (begin, timeout) = (Instant::now(), Duration::from_secs(2));
+    let output = herd().args(["put", "lost", value, "--timeout", "2s", "--node", &eater]).output().expect("runs");
+    let (took, told) = (begin.elapsed(), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(4), "{told}");
+    assert!(took < 3 * timeout, "{took:?}: {told}");
+    assert!(tries.load(Ordering::Relaxed) > 2, "it was asked again");
+    assert!(node.herd(&["get", "lost"]).stdout == pattern(length, 3), "and done");
 }

@@ -109,6 +109,14 @@ fn copies_that_are_made_anew_are_told_when_that_begins_and_when_all_are_there() 
         world.change(|draft| syncing(draft, &[3], Standing::Backup));
         assert_eq!(world.look(at_ms + 900), [""; 0], "it was short");
     }
+    world.change(|draft| {
+        syncing(draft, &[3], Standing::Syncing);
+        draft.spreads[0].groups[5].primary = None;
+    });
+    begin(&world.look(6_000), &["1 of 24 groups (0/5) takes no writes"]);
+    begin(&world.look(7_000), &["1 of 24 groups (0/3) has fewer copies"]);
+    world.change(|draft| syncing(draft, &[3], Standing::Backup));
+    begin(&world.look(8_200), &["23 of 24 groups have their copies again, after 2.2 s"]);
 }
 
 #[test]
