@@ -107,10 +107,10 @@ impl Tries {
         self.consumed
     }
 
-    /// Notes that something of the request moved, so that it fails at `deadline_ms`, if that is later. A change that
-    /// may have been done already gets no more time for being sent once more.
+    /// Notes that something of the request moved, so that it fails at `deadline_ms`, if that is later. After some
+    /// tries that were lost what is sent once more gives it no more time: a change with an id would never end.
     pub fn moved(&mut self, deadline_ms: u64) {
-        if self.repeatable || !self.may_be_done {
+        if self.lost < TRIES_MAX {
             self.deadline_ms = self.deadline_ms.max(deadline_ms);
         }
     }
@@ -359,16 +359,29 @@ mod tests {
     }
 
     #[test]
-    fn a_put_that_may_have_been_done_gets_no_more_time_for_what_is_sent_again() {
-        let mut tries = Tries::new(&Request::put("x", b"", &PutOptions::default()).expect("valid"), 1_000);
+    fn what_is_sent_again_gives_a_put_with_an_id_more_time_a_few_times_only() {
+        let mut tries = Tries::new(&Request::put("x", b"", &PutOptions::default()).expect("valid"), 10_000);
         tries.has_id(true);
-        tries.moved(10_000);
-        let mut now_ms = 0;
-        while let Next::Again(pause_ms) = tries.after(lost(true), now_ms, 7) {
-            now_ms += pause_ms.max(1);
+        let (mut now_ms, mut ends_ms) = (0, Vec::new());
+        for _ in 0..1_000 {
+            // Each try sends all of it, for most of the time there is, and is lost.
+            now_ms += 9_000;
             tries.moved(now_ms + 10_000);
+            ends_ms.push(tries.deadline_ms());
+            match tries.after(lost(true), now_ms, 7) {
+                Next::Again(pause_ms) => now_ms += pause_ms,
+                Next::Fail(error) => {
+                    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
+                    break;
+                }
+            }
         }
-        assert!((9_000..=10_000).contains(&now_ms), "{now_ms} ms");
+        let times = TRIES_MAX as usize;
+        assert!(ends_ms[..times].is_sorted_by(|a, b| a < b), "{ends_ms:?}");
+        assert!(
+            ends_ms.len() < 2 * times && ends_ms[times..].iter().all(|at| *at == ends_ms[times - 1]),
+            "{ends_ms:?}"
+        );
     }
 
     #[test]

@@ -62,7 +62,8 @@ pub enum Delivery {
 }
 
 /// How long a request may be silent before it is given up, ms. What moves is a byte of its own body, or of any reply on
-/// its connection: replies stand in line behind each other.
+/// its connection: replies stand in line behind each other. Credit, empty frames behind a reply and replies without a
+/// body to what was given up move nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// Until it must have begun, which the node is told.

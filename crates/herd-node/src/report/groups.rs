@@ -82,9 +82,16 @@ pub(super) fn short(map: &Map) -> BTreeSet<GroupId> {
     all.filter(|(spread, _, group)| is_short(spread, group)).map(|(_, id, _)| id).collect()
 }
 
-/// Whether some group has fewer copies than it is to have, be it that there are no nodes for them.
+/// Whether some group that somebody leads has fewer copies than it is to have, be it that there are no nodes for them.
 pub(super) fn few(map: &Map) -> bool {
-    map.spreads.iter().any(|spread| used(spread).any(|(_, group, _)| group.copies() < usize::from(spread.copies)))
+    let is_short = |group: &Group, copies: u8| group.primary.is_some() && group.copies() < usize::from(copies);
+    map.spreads.iter().any(|spread| used(spread).any(|(_, group, _)| is_short(group, spread.copies)))
+}
+
+/// How many groups wait for a node that the herd goes on without, as nobody else has what it had.
+pub(super) fn waiting(map: &Map) -> usize {
+    let is_gone = |id: NodeId| map.node(id).is_none_or(|node| matches!(node.state, NodeState::Down | NodeState::Dead));
+    map.spreads.iter().flat_map(used).filter(|(_, group, _)| group.primary.is_none_or(is_gone)).count()
 }
 
 /// By rising number.

@@ -4,7 +4,7 @@
 //! Each change is told once. What is short is not told at all: a link that was lost is there again within some 100 ms.
 //! Lines of one text are told once a minute, and so many different ones at most, whoever brings them about.
 
-use super::groups::{few, losses, several, short, used, why_stopped};
+use super::groups::{few, losses, several, short, used, waiting, why_stopped};
 use herd_core::limits::{JOURNAL_AGAIN_MS, JOURNAL_LINES_MAX, JOURNAL_PATIENCE_MS};
 use herd_core::place::{GroupId, Map, Node, NodeId, NodeState};
 use std::collections::{BTreeMap, BTreeSet};
@@ -128,11 +128,9 @@ impl Journal {
                 if let Some((since_ms, true)) = self.short.take() {
                     let after = seconds(now_ms - since_ms);
                     let few = if few(map) { ", as far as there are nodes for them" } else { "" };
-                    // Those whose copies are at nodes that are gone have them no sooner than these are back.
-                    let waiting = self.stopped.values().flatten().count();
-                    let groups = match (count(), waiting) {
+                    let groups = match (count(), waiting(map)) {
                         (all, 0) => format!("all {all}"),
-                        (all, _) => format!("{} of {all}", all.saturating_sub(waiting)),
+                        (all, waiting) => format!("{} of {all}", all - waiting),
                     };
                     lines.push(format!("{groups} groups have their copies again, after {after}{few}"));
                 }

@@ -116,7 +116,7 @@ fn copies_that_are_made_anew_are_told_when_that_begins_and_when_all_are_there() 
     begin(&world.look(6_000), &["1 of 24 groups (0/5) takes no writes"]);
     begin(&world.look(7_000), &["1 of 24 groups (0/3) has fewer copies"]);
     world.change(|draft| syncing(draft, &[3], Standing::Backup));
-    begin(&world.look(8_200), &["23 of 24 groups have their copies again, after 2.2 s"]);
+    assert_eq!(world.look(8_200), ["23 of 24 groups have their copies again, after 2.2 s"]);
 }
 
 #[test]
