@@ -119,6 +119,19 @@ fn copies_that_are_made_anew_are_told_when_that_begins_and_when_all_are_there() 
     assert_eq!(world.look(8_200), ["23 of 24 groups have their copies again, after 2.2 s"]);
 }
 
+/// As a group of one copy, which the herd can't take from its node.
+#[test]
+fn a_group_waits_also_for_a_node_that_leads_it_and_is_gone() {
+    let mut world = World::new();
+    assert_eq!(waiting(&world.map), 0);
+    let led = world.map.spreads[0].groups.iter().filter(|group| group.primary == Some(node(2))).count();
+    assert!((1..24).contains(&led), "{led}");
+    for (state, waits) in [(NodeState::Down, led), (NodeState::Draining, 0), (NodeState::Dead, led)] {
+        world.change(|draft| draft.nodes[1].state = state);
+        assert_eq!(waiting(&world.map), waits, "{state:?}");
+    }
+}
+
 #[test]
 fn what_becomes_of_a_node_is_told() {
     let mut world = World::new();
