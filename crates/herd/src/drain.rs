@@ -7,6 +7,8 @@ use crate::objects::client;
 use crate::out;
 use crate::progress::Steps;
 use crate::view::{gather, node_of};
+use herd_client::{Error, ErrorKind};
+use herd_core::ErrorKind as Core;
 use herd_core::size;
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -27,7 +29,8 @@ pub(crate) fn run(args: &DrainArgs) -> Outcome {
     if !args.cancel {
         check_saved(name, &node)?;
     }
-    client(&args.herd)?.drain(name, args.cancel)?;
+    let client = client(&args.herd)?;
+    until_known(|| client.drain(name, args.cancel), SILENT)?;
     if args.cancel {
         let was = node["state"] == "draining";
         let text = if was { "stays, and gets its share again" } else { "was not draining, and stays" };
@@ -61,9 +64,32 @@ pub(crate) fn run(args: &DrainArgs) -> Outcome {
 fn give_map_away(args: &DrainArgs, drained: bool) -> Outcome {
     let Err(failure) = leaves(&args.herd, &args.drained) else { return Ok(()) };
     if !drained && has_map(&args.herd, &args.drained) {
-        client(&args.herd)?.drain(&args.drained, true)?;
+        let client = client(&args.herd)?;
+        until_known(|| client.drain(&args.drained, true), SILENT)?;
     }
     Err(failure)
+}
+
+/// Asks for something that is the same if it is done twice, again for so long where nobody knows whether it was done:
+/// the warden's node may have died meanwhile, and another one takes its place.
+fn until_known(mut ask: impl FnMut() -> Result<(), Error>, patience: Duration) -> Result<(), Error> {
+    let (begun, mut unknown) = (Instant::now(), None);
+    loop {
+        let Err(error) = ask() else { return Ok(()) };
+        let passes = matches!(
+            error.kind(),
+            ErrorKind::OutcomeUnknown | ErrorKind::Unreachable | ErrorKind::Refused(Core::Busy | Core::Timeout)
+        );
+        if error.kind() == ErrorKind::OutcomeUnknown {
+            unknown = Some(error);
+        } else if unknown.is_none() || !passes {
+            return Err(error);
+        }
+        if let Some(unknown) = unknown.take_if(|_| begun.elapsed() >= patience) {
+            return Err(unknown);
+        }
+        std::thread::sleep(AGAIN);
+    }
 }
 
 /// What only a node that has ended had can't be given away: an error that says so.
@@ -127,5 +153,40 @@ fn wait(args: &DrainArgs, all: u64) -> Result<Value, Failure> {
         }
         steps.at(all.saturating_sub(left), all);
         std::thread::sleep(AGAIN);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What comes of it where the tries end so, and how many there were.
+    fn asked(ends: &[ErrorKind], patience: Duration) -> (Result<(), ErrorKind>, usize) {
+        let mut tries = 0;
+        let ask = || {
+            tries += 1;
+            ends.get(tries - 1).map_or(Ok(()), |kind| Err(Error::new(*kind, "it")))
+        };
+        let end = until_known(ask, patience).map_err(|error| error.kind());
+        (end, tries)
+    }
+
+    #[test]
+    fn what_may_have_been_done_is_asked_again_until_that_is_known() {
+        use ErrorKind::{OutcomeUnknown, Refused, Unreachable};
+        let long = Duration::from_secs(60);
+        assert_eq!(asked(&[], long), (Ok(()), 1));
+        assert_eq!(asked(&[OutcomeUnknown, Unreachable, Refused(Core::Busy)], long), (Ok(()), 4));
+        assert_eq!(asked(&[OutcomeUnknown, Refused(Core::NotAllowed)], long), (Err(Refused(Core::NotAllowed)), 2));
+        assert_eq!(asked(&[Unreachable], long), (Err(Unreachable), 1), "nothing was done");
+    }
+
+    #[test]
+    fn what_nobody_knows_in_the_end_is_told_as_that() {
+        use ErrorKind::{OutcomeUnknown, Unreachable};
+        let ends = [OutcomeUnknown, Unreachable, Unreachable, Unreachable, Unreachable];
+        let (end, tries) = asked(&ends, AGAIN + AGAIN / 2);
+        assert_eq!((end, tries), (Err(OutcomeUnknown), 3));
+        assert_eq!(asked(&ends, Duration::ZERO), (Err(OutcomeUnknown), 1));
     }
 }

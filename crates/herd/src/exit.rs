@@ -82,7 +82,8 @@ impl From<Error> for Failure {
         let mut text = typed(COMMAND.get().copied(), error.subject(), &plain(&error.reason()));
         // A node says so itself.
         if code == UNKNOWN && !text.contains("outcome is unknown") {
-            text.push_str("; the outcome is unknown: it may have been done");
+            let rest = if text.contains("may have been done") { "" } else { ": it may have been done" };
+            text.push_str(&format!("; the outcome is unknown{rest}"));
         }
         if error.kind() == ErrorKind::Unreachable && text.contains("no node answers") {
             text.push_str("; `herd up` starts a herd on this machine, --node names another");

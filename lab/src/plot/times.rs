@@ -10,6 +10,8 @@ const PANEL: f64 = 190.0;
 const BETWEEN: f64 = 34.0;
 /// Where the data begin, below the title and the marks' words.
 const LEFT: f64 = 76.0;
+/// Where what a panel shows begins: marks of the first seconds do not cross it.
+const MARGIN: f64 = 12.0;
 const MARK_ROW: f64 = 15.0;
 
 /// One arm's values, one each second; a second without any is left out.
@@ -108,7 +110,8 @@ pub(super) fn to_svg(chart: &Times) -> String {
     let right = WIDTH - 120.0;
     let x = |second: f64| LEFT + (right - LEFT) * second / last;
     let rows = rows(&chart.marks, x);
-    let top = 64.0 + MARK_ROW * (rows.iter().max().map_or(0, |row| row + 1)) as f64;
+    // The lowest row is that of what the first panel shows.
+    let top = 64.0 + MARK_ROW * (rows.iter().max().map_or(0, |row| row + 1) + 1) as f64;
     let panels = chart.panels.len() as f64;
     let bottom = top + panels * PANEL + (panels - 1.0).max(0.0) * BETWEEN;
     let mut out = open_svg(bottom + AXIS, &chart.title);
@@ -125,7 +128,7 @@ pub(super) fn to_svg(chart: &Times) -> String {
     text(&mut out, (LEFT + right) / 2.0, bottom + 40.0, "middle", 13, "seconds");
     for (mark, row) in chart.marks.iter().zip(rows) {
         let (at, paint) = (x(mark.second), paint(&mark.arm));
-        let y = top - 8.0 - MARK_ROW * row as f64;
+        let y = top - 8.0 - MARK_ROW * (row + 1) as f64;
         stroke(&mut out, (at, y - 8.0), (at, bottom), &format!("stroke=\"{paint}\" stroke-dasharray=\"4 3\""));
         writeln!(out, "<g fill=\"{paint}\">").expect("a String takes all text");
         text(&mut out, at + 4.0, y, "start", 11, &mark.label);
@@ -151,7 +154,7 @@ fn draw_panel(out: &mut String, panel: &Panel, scale: &Scale, (left, right): (f6
         text(out, left - 8.0, scale.place(tick) + 4.0, "end", 11, &label);
     }
     stroke(out, (left, scale.bottom), (right, scale.bottom), "stroke=\"#222\"");
-    text(out, left, scale.bottom - PANEL - 5.0, "start", 12, &panel.label);
+    text(out, MARGIN, scale.bottom - PANEL - 8.0, "start", 12, &panel.label);
     // Herd's lies on top.
     for series in panel.series.iter().rev() {
         for run in runs(&series.values) {
