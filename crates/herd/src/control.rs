@@ -7,6 +7,7 @@ use crate::objects::client;
 use crate::out;
 use crate::values::Control;
 use crate::view::gather;
+use herd_client::{Error, ErrorKind};
 use herd_core::warden::ControlAsk;
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -38,7 +39,26 @@ fn migration(args: &MigrateArgs) -> Result<ControlAsk, Failure> {
 
 /// What there is to know of the store.
 pub(crate) fn about(herd: &HerdArgs) -> Result<Value, Failure> {
-    Ok(client(herd)?.control(&ControlAsk::Show)?)
+    client(herd)?.control(&ControlAsk::Show).map_err(unanswered)
+}
+
+/// Why a question has no answer. To ask changes nothing: where the answer was lost, nothing may have been done.
+fn unanswered(error: Error) -> Failure {
+    match error.kind() {
+        ErrorKind::OutcomeUnknown => Failure::new(REFUSED, "control: the warden did not answer in time: try again"),
+        _ => error.into(),
+    }
+}
+
+/// The same, asked again for a while where the warden's node is gone: another one may take its place.
+fn known(herd: &HerdArgs) -> Result<Value, Failure> {
+    let until = Instant::now() + HEARD;
+    loop {
+        match about(herd) {
+            Err(error) if error.code == REFUSED && Instant::now() < until => std::thread::sleep(AGAIN),
+            told => return told,
+        }
+    }
 }
 
 fn show(args: &ShowArgs) -> Outcome {
@@ -94,7 +114,7 @@ pub(crate) fn has_map(herd: &HerdArgs, name: &str) -> bool {
 
 /// Has the control store leave a node, if it has the warden and its store is one that can.
 pub(crate) fn leaves(herd: &HerdArgs, name: &str) -> Outcome {
-    let before = about(herd)?;
+    let before = known(herd)?;
     if before["node"] != name || before["backend"] != "embedded" {
         return Ok(());
     }
@@ -139,4 +159,17 @@ fn place(about: &Value) -> String {
 
 fn word(value: &Value, field: &str) -> String {
     out::shown(value[field].as_str().unwrap_or("-").as_bytes()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_whose_answer_was_lost_has_done_nothing() {
+        let told = |kind| unanswered(Error::new(kind, "it may have been done"));
+        let (lost, refused) = (told(ErrorKind::OutcomeUnknown), told(ErrorKind::Unreachable));
+        assert_eq!((lost.code, &lost.text[..]), (REFUSED, "control: the warden did not answer in time: try again"));
+        assert_eq!((refused.code, &refused.text[..]), (REFUSED, "it may have been done"));
+    }
 }
