@@ -36,6 +36,8 @@ pub(crate) enum Bug {
     EarlyAdopted,
     /// What was removed, and is asked for again by a new primary, wants room; refused, it is there again.
     RemovedTwice,
+    /// A syncing member takes a removal of what it has not for one that it has done, and gets what is removed after it.
+    RemovedAtCopy,
     /// A removal is taken for committed where the put before it is still pending.
     RemovedAhead,
     /// What ends while a syncing member has no link never comes to it.

@@ -120,6 +120,11 @@ fn deposed() -> Option<Turn> {
     Some(Turn { kill: None, comes_back: false, view: view(2, 2, 2, &[(1, Backup, 2), (3, Backup, 1)], 2) })
 }
 
+/// And the third gets a copy from the one that leads now.
+fn deposed_while_joining() -> Option<Turn> {
+    Some(Turn { kill: None, comes_back: false, view: view(2, 2, 2, &[(1, Backup, 2), (3, Syncing, 2)], 2) })
+}
+
 fn removed() -> Option<Turn> {
     Some(Turn { kill: None, comes_back: false, view: view(2, 1, 1, &[(2, Backup, 1)], 2) })
 }
@@ -202,6 +207,15 @@ fn long_cases() -> Vec<Case> {
     let (one, next) = (vec![op(1, 1, Put)], vec![op(2, 1, Put)]);
     let both = vec![op(1, 1, Put), op(2, 1, Remove)];
     vec![
+        Case {
+            name: "deposed while joining, break and removal",
+            first: one.clone(),
+            then: vec![op(4, 1, Remove)],
+            turn: deposed_while_joining(),
+            joins: true,
+            breaks: 1,
+            ..none()
+        },
         Case { name: "put while joining and break", first: one, later: next.clone(), joins: true, breaks: 1, ..none() },
         Case { name: "death and break", later: both, then: vec![op(4, 1, Put)], turn: dies(), breaks: 1, ..none() },
     ]
@@ -232,7 +246,7 @@ fn every_order_of_more_events_keeps_what_was_acknowledged() {
 }
 
 /// Each bug, and a case that finds it.
-const FOUND_BY: [(Bug, &str); 21] = [
+const FOUND_BY: [(Bug, &str); 22] = [
     (Bug::ForgottenPending, "death"),
     (Bug::AckBelowK, "quiet"),
     (Bug::OldAck, "removal"),
@@ -252,6 +266,7 @@ const FOUND_BY: [(Bug, &str); 21] = [
     (Bug::WholeOfNothing, "flush and death"),
     (Bug::NoGeneration, "flush"),
     (Bug::WaitingCursor, "below k"),
+    (Bug::RemovedAtCopy, "deposed while joining, break and removal"),
     (Bug::RemovedAhead, "removal, death"),
     (Bug::MissedTarget, "put while joining, another view"),
 ];
@@ -344,11 +359,23 @@ fn a_view_is_what_the_map_says_of_a_group_that_has_a_primary() {
 fn a_removal_of_what_is_absent_is_kept_for_the_token_it_leaves() {
     let (mut store, key) = (Store::default(), key_of(1, 0));
     let left = Pending { version: 5, base: 0, removes: true };
-    assert_eq!(copies::prepare(&mut store, &key, left, &Offer::Name), (Verdict::NeedWhole, false));
-    assert_eq!(copies::prepare(&mut store, &key, left, &Offer::Change(Val::Gone)), (Verdict::Prepared, true));
+    assert_eq!(copies::prepare(&mut store, &key, left, &Offer::Name, false), (Verdict::NeedWhole, false));
+    assert_eq!(copies::prepare(&mut store, &key, left, &Offer::Change(Val::Gone), false), (Verdict::Prepared, true));
     assert_eq!(store.state(&key).pending, Some(left));
     let again = Pending { base: 4, ..left };
     let mut store = Store::default();
-    assert_eq!(copies::prepare(&mut store, &key, again, &Offer::Name), (Verdict::Prepared, false));
+    assert_eq!(copies::prepare(&mut store, &key, again, &Offer::Name, false), (Verdict::Prepared, false));
     assert_eq!(store.state(&key).pending, None, "it was removed here before");
+}
+
+/// What it removes may be on its way to who is syncing, and would come after it.
+#[test]
+fn a_syncing_member_that_has_not_what_is_removed_asks_for_the_whole() {
+    let (mut store, key) = (Store::default(), key_of(1, 0));
+    let removal = Pending { version: 5, base: 4, removes: true };
+    for offer in [Offer::Name, Offer::Change(Val::Gone)] {
+        assert_eq!(copies::prepare(&mut store, &key, removal, &offer, true), (Verdict::NeedWhole, false));
+    }
+    let whole = Offer::Whole(Val::Gone);
+    assert_eq!(copies::prepare(&mut store, &key, removal, &whole, true), (Verdict::Prepared, false));
 }
