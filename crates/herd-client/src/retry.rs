@@ -145,7 +145,7 @@ impl Tries {
     pub fn after(&mut self, failure: Failure, now_ms: u64, chance: u64) -> Next {
         match failure {
             // That this try did nothing says nothing of those before.
-            Failure::Final(error) if !self.repeatable => Next::Fail(self.judged(error)),
+            Failure::Final(error) if !self.repeatable || !is_verdict(error.kind()) => Next::Fail(self.judged(error)),
             Failure::Final(error) => Next::Fail(error),
             Failure::NoConnection(error) if self.may_be_done => self.after_pause(error, now_ms, chance),
             Failure::NoConnection(error) => Next::Fail(self.judged(error)),
@@ -200,6 +200,12 @@ impl Tries {
     fn judged(&self, error: Error) -> Error {
         if self.changes && self.may_be_done { error.with_kind(ErrorKind::OutcomeUnknown) } else { error }
     }
+}
+
+/// Whether a final answer tells what is so. That whoever decides can't be asked tells nothing of a try before.
+fn is_verdict(kind: ErrorKind) -> bool {
+    use herd_core::ErrorKind::{Timeout, Unreachable};
+    !matches!(kind, ErrorKind::Refused(Timeout | Unreachable) | ErrorKind::BadReply)
 }
 
 /// The nodes of a herd, tried in turn: the one that served last comes first.
@@ -397,6 +403,24 @@ mod tests {
         assert_eq!(kind(tries.after(not_found(), 0, 0)), ErrorKind::OutcomeUnknown);
         assert!(again(get_after_loss().after(busy(), 0, 0)));
         assert_eq!(kind(get_after_loss().after(not_found(), 0, 0)), ErrorKind::Refused(herd_core::ErrorKind::NotFound));
+    }
+
+    #[test]
+    fn what_can_t_be_asked_the_second_time_may_have_been_done_the_first_time() {
+        use herd_core::ErrorKind::{NotAllowed, Unreachable};
+        let last = |kind| Failure::Final(Error::new(ErrorKind::Refused(kind), "it"));
+        let drain = Request::about_node("drain", "n");
+        for (loss, end, told) in [
+            (true, Unreachable, ErrorKind::OutcomeUnknown),
+            (false, Unreachable, ErrorKind::Refused(Unreachable)),
+            (true, NotAllowed, ErrorKind::Refused(NotAllowed)),
+        ] {
+            let mut tries = Tries::new(&drain, 1000);
+            assert!(again(tries.after(lost(loss), 0, 0)), "it may be asked twice");
+            assert_eq!(kind(tries.after(last(end), 0, 0)), told);
+        }
+        let refused = kind(get_after_loss().after(last(Unreachable), 0, 0));
+        assert_eq!(refused, ErrorKind::Refused(Unreachable), "to read changes nothing");
     }
 
     fn get_after_loss() -> Tries {

@@ -85,7 +85,7 @@ Examples:
 a node that is empty may be stopped, and the herd forgets it. It may be interrupted and given again.
 
 Exit status: 0 the node is empty, 1 there is no such node, or the drain was called off meanwhile, 3 what it keeps has \
-nowhere to go.
+nowhere to go, or the herd can't be reached, 4 it is not known whether it drains.
 
 Examples:
   herd drain n3

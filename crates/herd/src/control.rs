@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// How often it is looked.
 const AGAIN: Duration = Duration::from_millis(100);
-/// How long the nodes that answer may take to hear of the warden.
+/// How long the nodes that answer may take to hear of the warden, and another one may take to be it.
 const HEARD: Duration = Duration::from_secs(15);
 
 pub(crate) fn run(command: &ControlCommand) -> Outcome {
@@ -44,10 +44,13 @@ pub(crate) fn about(herd: &HerdArgs) -> Result<Value, Failure> {
 
 /// Why a question has no answer. To ask changes nothing: where the answer was lost, nothing may have been done.
 fn unanswered(error: Error) -> Failure {
-    match error.kind() {
-        ErrorKind::OutcomeUnknown => Failure::new(REFUSED, "control: the warden did not answer in time: try again"),
-        _ => error.into(),
+    if error.kind() != ErrorKind::OutcomeUnknown {
+        return error.into();
     }
+    let reason = error.reason();
+    // A node speaks of what it was asked as of a change.
+    let why = if reason.contains("may have been done") { "the warden did not answer" } else { &reason };
+    Failure::spoken(REFUSED, &format!("{why}: try again"))
 }
 
 /// The same, asked again for a while where the warden's node is gone: another one may take its place.
@@ -132,7 +135,11 @@ fn wait(herd: &HerdArgs) -> Result<Value, Failure> {
         let told = about(herd).and_then(|about| Ok((has_come(&about, &gather(herd)?), about)));
         match told {
             Ok((true, about)) => return Ok(about),
-            Err(error) if error.code != REFUSED || Instant::now() >= until => return Err(error),
+            Err(error) if error.code != REFUSED => return Err(error),
+            Err(error) if Instant::now() >= until => {
+                let text = format!("control: moved; since then: {}: `herd control show` tells more", error.text);
+                return Err(Failure::new(REFUSED, text));
+            }
             Ok(_) if Instant::now() >= until => {
                 let text = "control: moved, and not all nodes have heard of it yet: `herd nodes` shows their epochs";
                 return Err(Failure::new(REFUSED, text));
@@ -167,9 +174,14 @@ mod tests {
 
     #[test]
     fn a_question_whose_answer_was_lost_has_done_nothing() {
-        let told = |kind| unanswered(Error::new(kind, "it may have been done"));
-        let (lost, refused) = (told(ErrorKind::OutcomeUnknown), told(ErrorKind::Unreachable));
-        assert_eq!((lost.code, &lost.text[..]), (REFUSED, "control: the warden did not answer in time: try again"));
-        assert_eq!((refused.code, &refused.text[..]), (REFUSED, "it may have been done"));
+        use ErrorKind::{OutcomeUnknown, Unreachable};
+        for (kind, said, told) in [
+            (OutcomeUnknown, "no answer in time: it may have been done", "the warden did not answer: try again"),
+            (OutcomeUnknown, "no answer in time from h:1", "no answer in time from h:1: try again"),
+            (Unreachable, "it may have been done", "it may have been done"),
+        ] {
+            let failure = unanswered(Error::new(kind, said));
+            assert_eq!((failure.code, &failure.text[..]), (REFUSED, told));
+        }
     }
 }

@@ -30,7 +30,7 @@ pub(crate) fn run(args: &DrainArgs) -> Outcome {
         check_saved(name, &node)?;
     }
     let client = client(&args.herd)?;
-    until_known(|| client.drain(name, args.cancel), SILENT)?;
+    until_known(|| client.drain(name, args.cancel), SILENT + args.herd.timeout)?;
     if args.cancel {
         let was = node["state"] == "draining";
         let text = if was { "stays, and gets its share again" } else { "was not draining, and stays" };
@@ -62,34 +62,47 @@ pub(crate) fn run(args: &DrainArgs) -> Outcome {
 
 /// A node that may drain gives the herd's map away, too. One that can't do that stays as it was.
 fn give_map_away(args: &DrainArgs, drained: bool) -> Outcome {
-    let Err(failure) = leaves(&args.herd, &args.drained) else { return Ok(()) };
-    if !drained && has_map(&args.herd, &args.drained) {
+    let name = &args.drained;
+    let Err(failure) = leaves(&args.herd, name) else { return Ok(()) };
+    if !drained && has_map(&args.herd, name) {
         let client = client(&args.herd)?;
-        until_known(|| client.drain(&args.drained, true), SILENT)?;
+        until_known(|| client.drain(name, true), SILENT + args.herd.timeout)?;
+        return Err(failure);
     }
-    Err(failure)
+    let text = format!("{}; {name} drains all the same: `herd drain {name}` again waits for it", failure.text);
+    Err(Failure { text, ..failure })
 }
 
 /// Asks for something that is the same if it is done twice, again for so long where nobody knows whether it was done:
-/// the warden's node may have died meanwhile, and another one takes its place.
+/// the warden's node may have died meanwhile, and is started again, or another one in its place.
 fn until_known(mut ask: impl FnMut() -> Result<(), Error>, patience: Duration) -> Result<(), Error> {
-    let (begun, mut unknown) = (Instant::now(), None);
+    let mut unknown: Option<(Instant, Error)> = None;
     loop {
         let Err(error) = ask() else { return Ok(()) };
-        let passes = matches!(
-            error.kind(),
-            ErrorKind::OutcomeUnknown | ErrorKind::Unreachable | ErrorKind::Refused(Core::Busy | Core::Timeout)
-        );
+        let since = unknown.as_ref().map(|(since, _)| *since);
         if error.kind() == ErrorKind::OutcomeUnknown {
-            unknown = Some(error);
-        } else if unknown.is_none() || !passes {
+            unknown = Some((since.unwrap_or_else(Instant::now), error));
+        } else if since.is_none() || is_verdict(error.kind()) {
             return Err(error);
         }
-        if let Some(unknown) = unknown.take_if(|_| begun.elapsed() >= patience) {
+        if let Some((_, unknown)) = unknown.take_if(|(since, _)| since.elapsed() >= patience) {
             return Err(unknown);
         }
         std::thread::sleep(AGAIN);
     }
+}
+
+/// Whether it tells what is so, where something was asked before that may have been done. That nobody can be asked now
+/// does not.
+fn is_verdict(kind: ErrorKind) -> bool {
+    use Core::{Busy, Timeout};
+    !matches!(
+        kind,
+        ErrorKind::OutcomeUnknown
+            | ErrorKind::Unreachable
+            | ErrorKind::BadReply
+            | ErrorKind::Refused(Busy | Timeout | Core::Unreachable)
+    )
 }
 
 /// What only a node that has ended had can't be given away: an error that says so.
@@ -173,20 +186,24 @@ mod tests {
 
     #[test]
     fn what_may_have_been_done_is_asked_again_until_that_is_known() {
-        use ErrorKind::{OutcomeUnknown, Refused, Unreachable};
+        use ErrorKind::{BadReply, OutcomeUnknown, Refused, Unreachable};
         let long = Duration::from_secs(60);
         assert_eq!(asked(&[], long), (Ok(()), 1));
-        assert_eq!(asked(&[OutcomeUnknown, Unreachable, Refused(Core::Busy)], long), (Ok(()), 4));
+        let silent = [OutcomeUnknown, Unreachable, Refused(Core::Busy), Refused(Core::Unreachable), BadReply];
+        assert_eq!(asked(&silent, long), (Ok(()), 6));
         assert_eq!(asked(&[OutcomeUnknown, Refused(Core::NotAllowed)], long), (Err(Refused(Core::NotAllowed)), 2));
         assert_eq!(asked(&[Unreachable], long), (Err(Unreachable), 1), "nothing was done");
+        assert_eq!(asked(&[Refused(Core::Unreachable)], long), (Err(Refused(Core::Unreachable)), 1), "nor here");
     }
 
     #[test]
     fn what_nobody_knows_in_the_end_is_told_as_that() {
-        use ErrorKind::{OutcomeUnknown, Unreachable};
-        let ends = [OutcomeUnknown, Unreachable, Unreachable, Unreachable, Unreachable];
+        use ErrorKind::{OutcomeUnknown, Refused};
+        let mut ends = vec![Refused(Core::Unreachable); 99];
+        ends[0] = OutcomeUnknown;
         let (end, tries) = asked(&ends, AGAIN + AGAIN / 2);
-        assert_eq!((end, tries), (Err(OutcomeUnknown), 3));
+        assert_eq!(end, Err(OutcomeUnknown));
+        assert!((2..=3).contains(&tries), "{tries}");
         assert_eq!(asked(&ends, Duration::ZERO), (Err(OutcomeUnknown), 1));
     }
 }

@@ -41,6 +41,12 @@ impl Failure {
         Self { code, text: text.into(), fatal: false }
     }
 
+    /// A failure of the command as it was typed.
+    pub(crate) fn spoken(code: u8, reason: &str) -> Self {
+        let text = COMMAND.get().map_or_else(|| reason.to_owned(), |command| format!("{command}: {reason}"));
+        Self::new(code, text)
+    }
+
     /// An end before the end that nobody needs to hear of: who reads has enough.
     pub(crate) fn quiet() -> Self {
         Self { code: 0, text: String::new(), fatal: true }
@@ -81,7 +87,7 @@ impl From<Error> for Failure {
         };
         let mut text = typed(COMMAND.get().copied(), error.subject(), &plain(&error.reason()));
         // A node says so itself.
-        if code == UNKNOWN && !text.contains("outcome is unknown") {
+        if code == UNKNOWN && !["outcome is unknown", "outcome unknown"].iter().any(|told| text.contains(told)) {
             let rest = if text.contains("may have been done") { "" } else { ": it may have been done" };
             text.push_str(&format!("; the outcome is unknown{rest}"));
         }

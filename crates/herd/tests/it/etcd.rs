@@ -218,3 +218,31 @@ fn while_etcd_stands_still_objects_are_read_and_written_and_no_node_is_taken_out
     assert!(names.iter().all(|name| nodes[1].ok(&["get", name]) == "new"));
     nodes[2].signal("-CONT");
 }
+
+/// What was asked of the warden and never answered is asked again, also where it can't be reached for a while.
+#[test]
+fn a_drain_goes_on_after_the_warden_s_node_died_with_its_question() {
+    let Some(etcd) = Etcd::start() else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut first = node(dir.path(), "n1", &["--control", &etcd.url(), "--replicas", "2"]);
+    let others = ["n2", "n3"].map(|name| node(dir.path(), name, &["--join", &first.addr]));
+    for number in 0..12 {
+        others[0].feed(&["put", &format!("k{number}"), "-"], b"v");
+    }
+    others[0].ok(&["status", "--wait", "--timeout", "30s"]);
+    signal(etcd.child.id(), "-STOP");
+    let mut drain = herd();
+    drain.args(["drain", "n3"]).env("HERD_NODE", &others[0].addr);
+    let drain = drain.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("herd runs");
+    std::thread::sleep(Duration::from_millis(500));
+    first.signal("-KILL");
+    first.wait();
+    signal(etcd.child.id(), "-CONT");
+    // So long that the node that is asked says it can't reach the warden's.
+    std::thread::sleep(Duration::from_millis(1_500));
+    let _first = node(dir.path(), "n1", &["--control", &etcd.url()]);
+    let output = drain.wait_with_output().expect("it ends");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && text.contains("n3 is empty"), "{:?}, {text}", output.status.code());
+    others[0].ok(&["fsck"]);
+}
