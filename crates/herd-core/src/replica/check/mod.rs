@@ -200,7 +200,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Larger ones, of some 100,000 states.
+/// Larger ones, of some 100,000 to five million states.
 fn long_cases() -> Vec<Case> {
     use Kind::{Put, Remove};
     let none = Case::default;
@@ -214,6 +214,15 @@ fn long_cases() -> Vec<Case> {
             turn: deposed_while_joining(),
             joins: true,
             breaks: 1,
+            ..none()
+        },
+        Case {
+            name: "deposed while joining, flush and removal",
+            first: one.clone(),
+            then: vec![op(4, 1, Remove)],
+            turn: deposed_while_joining(),
+            joins: true,
+            flushes: 1,
             ..none()
         },
         Case { name: "put while joining and break", first: one, later: next.clone(), joins: true, breaks: 1, ..none() },
@@ -240,7 +249,7 @@ fn every_order_of_events_keeps_what_was_acknowledged() {
 }
 
 #[test]
-#[ignore = "takes two minutes"]
+#[ignore = "takes three minutes"]
 fn every_order_of_more_events_keeps_what_was_acknowledged() {
     hold(long_cases());
 }

@@ -50,6 +50,8 @@ pub(super) struct Reign {
     term: Term,
     /// Nodes that died and had all of a group, since it was whole.
     deaths: BTreeMap<GroupId, usize>,
+    /// Lives that have ended.
+    died: BTreeSet<(NodeId, u64)>,
 }
 
 /// A process that wants to be a node.
@@ -72,10 +74,10 @@ struct Letter {
 impl Reign {
     pub(super) fn new(seed: u64, is_embedded: bool) -> Self {
         let (offices, starting, letters, deaths) = <_>::default();
-        let (leaving, obituaries) = <_>::default();
+        let (leaving, obituaries, died) = <_>::default();
         let (store, random) = (Store::new(seed, is_embedded), Random::new(seed ^ 0x4E1_6401));
         let (processes, asked_ns, term) = (0, 0, 0);
-        Self { store, offices, starting, leaving, obituaries, random, processes, asked_ns, letters, term, deaths }
+        Self { store, offices, starting, leaving, obituaries, random, processes, asked_ns, letters, term, deaths, died }
     }
 
     /// Somebody asks all wardens, whose answer nobody waits for.
@@ -304,6 +306,7 @@ impl<S: Service> World<S> {
         self.see_new_homes();
         self.see_moves(&old);
         self.see_forgotten(&old);
+        self.note_late_deaths(reign, &old);
         self.see_losses(reign, &old);
         self.forget_deaths(reign);
     }
@@ -380,9 +383,26 @@ impl<S: Service> World<S> {
     /// A node dies that had all of some groups; who is about to leave one has all of it, too.
     pub(super) fn note_death(&mut self, at: usize) {
         let Some(reign) = &mut self.reign else { return };
+        reign.died.insert((node(at), self.lives[at]));
         for (number, group) in self.map.spreads[0].groups.iter().enumerate() {
             if group.eligible.contains(&node(at)) || group.sealed().any(|id| id == node(at)) {
                 *reign.deaths.entry(GroupId { spread: 0, number: number as u16 }).or_default() += 1;
+            }
+        }
+    }
+
+    /// Who died just before the map told that it had all of a group did have it.
+    fn note_late_deaths(&self, reign: &mut Reign, old: &Map) {
+        let Some((before, now)) = old.spreads.first().zip(self.map.spreads.first()) else { return };
+        let has_died = |id: NodeId| {
+            let life = self.map.node(id).map(|node| (id, node.incarnation));
+            life.is_some_and(|life| reign.died.contains(&life))
+        };
+        for (number, (before, now)) in before.groups.iter().zip(&now.groups).enumerate() {
+            let is_noted = |id: NodeId| before.eligible.contains(&id) || before.sealed().any(|sealed| sealed == id);
+            let dead = now.eligible.iter().filter(|id| !is_noted(**id) && has_died(**id)).count();
+            if dead > 0 {
+                *reign.deaths.entry(GroupId { spread: 0, number: number as u16 }).or_default() += dead;
             }
         }
     }
