@@ -1,7 +1,7 @@
 //! `herd control`: where the herd's control store is, and how it goes elsewhere while the herd serves.
 
 use crate::args::{ControlCommand, HerdArgs, MigrateArgs, MoveArgs, ShowArgs};
-use crate::exit::{Failure, Outcome, REFUSED, USAGE};
+use crate::exit::{Failure, Outcome, REFUSED, USAGE, plain};
 use crate::node::forced_etcd;
 use crate::objects::client;
 use crate::out;
@@ -47,7 +47,7 @@ fn unanswered(error: Error) -> Failure {
     if error.kind() != ErrorKind::OutcomeUnknown {
         return error.into();
     }
-    let reason = error.reason();
+    let reason = plain(&error.reason());
     // A node speaks of what it was asked as of a change.
     let why = if reason.contains("may have been done") { "the warden did not answer" } else { &reason };
     Failure::spoken(REFUSED, &format!("{why}: try again"))
@@ -137,7 +137,7 @@ fn wait(herd: &HerdArgs) -> Result<Value, Failure> {
             Ok((true, about)) => return Ok(about),
             Err(error) if error.code != REFUSED => return Err(error),
             Err(error) if Instant::now() >= until => {
-                let text = format!("control: moved; since then: {}: `herd control show` tells more", error.text);
+                let text = format!("control: moved, and nothing was heard since: {}", error.text);
                 return Err(Failure::new(REFUSED, text));
             }
             Ok(_) if Instant::now() >= until => {

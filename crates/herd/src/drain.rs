@@ -60,13 +60,15 @@ pub(crate) fn run(args: &DrainArgs) -> Outcome {
     Ok(())
 }
 
-/// A node that may drain gives the herd's map away, too. One that can't do that stays as it was.
+/// A node that may drain gives the herd's map away, too. One that is known not to do that stays as it was.
 fn give_map_away(args: &DrainArgs, drained: bool) -> Outcome {
     let name = &args.drained;
     let Err(failure) = leaves(&args.herd, name) else { return Ok(()) };
-    if !drained && has_map(&args.herd, name) {
+    let calls_off = || -> Outcome {
         let client = client(&args.herd)?;
-        until_known(|| client.drain(name, true), SILENT + args.herd.timeout)?;
+        Ok(until_known(|| client.drain(name, true), SILENT + args.herd.timeout)?)
+    };
+    if !drained && has_map(&args.herd, name) && calls_off().is_ok() {
         return Err(failure);
     }
     let text = format!("{}; {name} drains all the same: `herd drain {name}` again waits for it", failure.text);

@@ -36,8 +36,10 @@ pub(crate) enum Bug {
     EarlyAdopted,
     /// What was removed, and is asked for again by a new primary, wants room; refused, it is there again.
     RemovedTwice,
-    /// A syncing member takes a removal of what it has not for one that it has done, and gets what is removed after it.
-    RemovedAtCopy,
+    /// A syncing member is sent the name of a write that it has not, and what follows that before it can have asked.
+    NamedAtCopy,
+    /// What was committed before drops a later write that a syncing member has pending.
+    OlderWhole,
     /// A removal is taken for committed where the put before it is still pending.
     RemovedAhead,
     /// What ends while a syncing member has no link never comes to it.

@@ -92,14 +92,13 @@ pub trait Copies<K, C> {
 }
 
 /// A prepare, at a member. It has the write already, or one that followed it: prepared. It has the base, or has it
-/// pending, which its primary has then committed: it goes on from there, and nothing else stays pending. One that
-/// `is_syncing` may be owed what came before. The answer, and whether the write is pending now.
+/// pending, which its primary has then committed: it goes on from there, and nothing else stays pending. The answer,
+/// and whether the write is pending now.
 pub(super) fn prepare<K, C: Change>(
     copies: &mut impl Copies<K, C>,
     key: &K,
     write: Pending,
     offer: &Offer<C>,
-    is_syncing: bool,
 ) -> (Verdict, bool) {
     if let Offer::Change(change) = offer
         && let Some(done) = copies.prepare_next(key, write, change)
@@ -113,6 +112,9 @@ pub(super) fn prepare<K, C: Change>(
     if pending.is_some_and(|pending| pending.version == write.version) {
         return (Verdict::Prepared, true);
     }
+    if pending.is_some_and(|pending| pending.version > write.version) && !bugs::has(Bug::OlderWhole) {
+        return (Verdict::Prepared, false);
+    }
     let higher = |pending: &Pending| bugs::has(Bug::HigherCommits) && pending.version < write.version;
     if let Some(base) = pending.take_if(|pending| pending.makes() == write.base || higher(pending)) {
         copies.end(key, base.version, true);
@@ -122,8 +124,7 @@ pub(super) fn prepare<K, C: Change>(
         let gone = pending.take();
         gone.into_iter().for_each(|gone| Copies::end(copies, key, gone.version, false));
     };
-    let may_be_owed = is_syncing && !matches!(offer, Offer::Whole(_)) && !bugs::has(Bug::RemovedAtCopy);
-    if write.removes && write.base != 0 && committed == 0 && !may_be_owed && !bugs::has(Bug::RemovedTwice) {
+    if write.removes && write.base != 0 && committed == 0 && !bugs::has(Bug::RemovedTwice) {
         // It was removed already, and acknowledged: there is nothing to keep, and no room that could be wanting. What
         // removes on an absent base was never there: it is to leave a token.
         drop_pending(copies);

@@ -223,7 +223,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         self.resume(at, from, &theirs);
         let keys: Vec<K> = self.writes.keys().cloned().collect();
         for key in &keys {
-            self.go_again(from, key, theirs.get(key).map(|pending| pending.version));
+            self.go_again(at, from, key, theirs.get(key).map(|pending| pending.version));
         }
         self.end_all(at);
     }
@@ -244,8 +244,9 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         self.send(peer, Message::Resolve { epoch, key: key.clone(), version, commit });
     }
 
-    /// A write under way goes to a member that has `there` pending.
-    fn go_again(&mut self, peer: NodeId, key: &K, there: Option<Version>) {
+    /// A write under way goes to a member that has `there` pending. Who is syncing is not waited for: what follows the
+    /// write is sent before it could ask for the whole, so it gets that at once.
+    fn go_again<S: Copies<K, C>>(&mut self, at: &mut S, peer: NodeId, key: &K, there: Option<Version>) {
         let gets = self.gets(peer, key);
         let Some(write) = self.writes.get_mut(key).filter(|_| gets) else { return };
         let is_there = there == Some(write.pending.version);
@@ -257,6 +258,10 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             write.ack(peer);
         }
         if !is_aborting {
+            let lacks_all = write.change.is_none() && !is_there;
+            if lacks_all && self.targets.contains_key(&peer) && !bugs::has(Bug::NamedAtCopy) {
+                return self.send_whole(at, peer, key);
+            }
             let offer = match &write.change {
                 Some(change) if !is_there => Offer::Change(change.clone()),
                 _ => Offer::Name,

@@ -195,7 +195,8 @@ pub fn encode_answer(out: &mut Vec<u8>, request: &Header, answer: &Result<Answer
 
 /// What was answered to `ask`.
 pub fn answer_of(ask: &Ask, header: &Header, fields: &Fields<'_>) -> Result<Answer, Error> {
-    let unknown = || Error::new(ErrorKind::Unreachable, "the warden's answer can't be read: look before trying again");
+    let text = "the warden's answer can't be read: it may have been done, look before trying again";
+    let unknown = || Error::new(ErrorKind::OutcomeUnknown, text);
     match header.status() {
         _ if is_elsewhere(header) => return Err(Error::from(Refusal::NotWarden(None))),
         Some(Status::Ok) => {}

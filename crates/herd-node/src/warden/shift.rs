@@ -328,9 +328,12 @@ impl Driver {
 
     /// The warden goes on here over another store; `None`: the node is to stop.
     fn go_on(&mut self, store: Option<Box<dyn Control + Send>>, etcd: Option<Address>) -> Result<String, Error> {
-        let Some(store) = store else { return Err(unreachable("the node is stopping")) };
-        self.config =
-            candidate(&self.config).map_err(|error| unreachable(format!("no chance is to be had: {error}")))?;
+        let moved = |why: String| {
+            let text = format!("the control store has moved, and the warden does not go on here: {why}");
+            Error::new(ErrorKind::OutcomeUnknown, text)
+        };
+        let Some(store) = store else { return Err(moved("the node is stopping".into())) };
+        self.config = candidate(&self.config).map_err(|error| moved(format!("no chance is to be had: {error}")))?;
         self.store = store;
         self.remote = etcd
             .as_ref()

@@ -234,7 +234,8 @@ fn a_drain_goes_on_after_the_warden_s_node_died_with_its_question() {
     let mut drain = herd();
     drain.args(["drain", "n3"]).env("HERD_NODE", &others[0].addr);
     let drain = drain.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("herd runs");
-    std::thread::sleep(Duration::from_millis(500));
+    // Its question is with the warden by then, and no longer than that may wait there.
+    std::thread::sleep(Duration::from_millis(1_200));
     first.signal("-KILL");
     first.wait();
     signal(etcd.child.id(), "-CONT");

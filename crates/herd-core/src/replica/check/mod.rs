@@ -200,7 +200,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Larger ones, of some 100,000 to five million states.
+/// Larger ones, of some 20,000 to 30 million states.
 fn long_cases() -> Vec<Case> {
     use Kind::{Put, Remove};
     let none = Case::default;
@@ -212,6 +212,24 @@ fn long_cases() -> Vec<Case> {
             first: one.clone(),
             then: vec![op(4, 1, Remove)],
             turn: deposed_while_joining(),
+            joins: true,
+            breaks: 1,
+            ..none()
+        },
+        Case {
+            name: "deposed while joining, break, removal and put",
+            first: one.clone(),
+            then: vec![op(4, 1, Remove)],
+            later: vec![op(5, 1, Put)],
+            turn: deposed_while_joining(),
+            joins: true,
+            breaks: 1,
+            ..none()
+        },
+        Case {
+            name: "removal, put and removal while joining, break",
+            first: one.clone(),
+            later: vec![op(2, 1, Remove), op(3, 1, Put), op(4, 1, Remove)],
             joins: true,
             breaks: 1,
             ..none()
@@ -249,13 +267,13 @@ fn every_order_of_events_keeps_what_was_acknowledged() {
 }
 
 #[test]
-#[ignore = "takes three minutes"]
+#[ignore = "takes ten minutes"]
 fn every_order_of_more_events_keeps_what_was_acknowledged() {
     hold(long_cases());
 }
 
 /// Each bug, and a case that finds it.
-const FOUND_BY: [(Bug, &str); 22] = [
+const FOUND_BY: [(Bug, &str); 23] = [
     (Bug::ForgottenPending, "death"),
     (Bug::AckBelowK, "quiet"),
     (Bug::OldAck, "removal"),
@@ -275,7 +293,8 @@ const FOUND_BY: [(Bug, &str); 22] = [
     (Bug::WholeOfNothing, "flush and death"),
     (Bug::NoGeneration, "flush"),
     (Bug::WaitingCursor, "below k"),
-    (Bug::RemovedAtCopy, "deposed while joining, break and removal"),
+    (Bug::NamedAtCopy, "deposed while joining, break and removal"),
+    (Bug::OlderWhole, "removal, put and removal while joining, break"),
     (Bug::RemovedAhead, "removal, death"),
     (Bug::MissedTarget, "put while joining, another view"),
 ];
@@ -368,23 +387,22 @@ fn a_view_is_what_the_map_says_of_a_group_that_has_a_primary() {
 fn a_removal_of_what_is_absent_is_kept_for_the_token_it_leaves() {
     let (mut store, key) = (Store::default(), key_of(1, 0));
     let left = Pending { version: 5, base: 0, removes: true };
-    assert_eq!(copies::prepare(&mut store, &key, left, &Offer::Name, false), (Verdict::NeedWhole, false));
-    assert_eq!(copies::prepare(&mut store, &key, left, &Offer::Change(Val::Gone), false), (Verdict::Prepared, true));
+    assert_eq!(copies::prepare(&mut store, &key, left, &Offer::Name), (Verdict::NeedWhole, false));
+    assert_eq!(copies::prepare(&mut store, &key, left, &Offer::Change(Val::Gone)), (Verdict::Prepared, true));
     assert_eq!(store.state(&key).pending, Some(left));
     let again = Pending { base: 4, ..left };
     let mut store = Store::default();
-    assert_eq!(copies::prepare(&mut store, &key, again, &Offer::Name, false), (Verdict::Prepared, false));
+    assert_eq!(copies::prepare(&mut store, &key, again, &Offer::Name), (Verdict::Prepared, false));
     assert_eq!(store.state(&key).pending, None, "it was removed here before");
 }
 
-/// What it removes may be on its way to who is syncing, and would come after it.
+/// What the member has of it was made from what was there before.
 #[test]
-fn a_syncing_member_that_has_not_what_is_removed_asks_for_the_whole() {
+fn a_later_write_that_is_pending_outlives_what_was_committed_before() {
     let (mut store, key) = (Store::default(), key_of(1, 0));
-    let removal = Pending { version: 5, base: 4, removes: true };
-    for offer in [Offer::Name, Offer::Change(Val::Gone)] {
-        assert_eq!(copies::prepare(&mut store, &key, removal, &offer, true), (Verdict::NeedWhole, false));
-    }
-    let whole = Offer::Whole(Val::Gone);
-    assert_eq!(copies::prepare(&mut store, &key, removal, &whole, true), (Verdict::Prepared, false));
+    let put = Pending { version: 6, base: 0, removes: false };
+    assert_eq!(copies::prepare(&mut store, &key, put, &Offer::Change(Val::Whole([6, 6]))), (Verdict::Prepared, true));
+    let before = Pending { version: 5, base: 0, removes: true };
+    assert_eq!(copies::prepare(&mut store, &key, before, &Offer::Whole(Val::Gone)), (Verdict::Prepared, false));
+    assert_eq!(store.state(&key).pending, Some(put));
 }

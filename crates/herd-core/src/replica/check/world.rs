@@ -580,15 +580,16 @@ impl World {
     /// An acknowledged write is at every member that it needs, in the epoch it was acknowledged in, and at k.
     fn check_ack(&mut self, id: NodeId, node: &Node, key: Key, version: Version) {
         let view = node.part.view();
-        // What is absent, with nothing pending, is as a removal makes it.
-        let removes = self.begun.get(&(key, version)).is_some_and(|begun| begun.removes);
+        // What a flush has ended at the primary is absent at a member to which it went after that.
+        let is_gone =
+            node.store.state(&key).is_over && self.begun.get(&(key, version)).is_some_and(|begun| begun.removes);
         let holds = |id: NodeId| {
             let Some(peer) = self.nodes.get(&id).filter(|_| self.has_memory(id, view.epoch + 1)) else { return true };
             let (newer, entry) = (peer.part.view(), peer.store.entry(key));
             let left = newer.primary != id && newer.member(id).is_none_or(|member| member.since > view.epoch);
             let has = peer.store.state(&key).is_over
                 || entry.last >= version
-                || removes && entry.version == 0 && entry.pending.is_none()
+                || is_gone && entry.version == 0 && entry.pending.is_none()
                 || entry.pending.is_some_and(|(write, _)| write.version == version);
             newer.epoch >= view.epoch && (left || has)
         };

@@ -306,8 +306,8 @@ impl<S: Service> World<S> {
         self.see_new_homes();
         self.see_moves(&old);
         self.see_forgotten(&old);
-        self.note_late_deaths(reign, &old);
         self.see_losses(reign, &old);
+        self.note_late_deaths(reign, &old);
         self.forget_deaths(reign);
     }
 
