@@ -157,6 +157,11 @@ impl Entry<'_> {
         self.shard.pending.get(self.tag, self.generation, self.name).map(|prepared| prepared.write)
     }
 
+    /// The token that the pending write leaves behind: of a removal. `None`: it leaves none, or none is pending.
+    pub fn leaves(&self) -> Option<Fence> {
+        self.shard.pending.get(self.tag, self.generation, self.name).and_then(|prepared| prepared.fence)
+    }
+
     /// Whether no write is pending: what is committed is the last that was begun here.
     #[inline]
     pub fn is_clean(&self) -> bool {

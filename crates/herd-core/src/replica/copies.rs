@@ -92,13 +92,14 @@ pub trait Copies<K, C> {
 }
 
 /// A prepare, at a member. It has the write already, or one that followed it: prepared. It has the base, or has it
-/// pending, which its primary has then committed: it goes on from there, and nothing else stays pending. The answer,
-/// and whether the write is pending now.
+/// pending, which its primary has then committed: it goes on from there, and nothing else stays pending. To one that
+/// `is_syncing` what was committed before may come late. The answer, and whether the write is pending now.
 pub(super) fn prepare<K, C: Change>(
     copies: &mut impl Copies<K, C>,
     key: &K,
     write: Pending,
     offer: &Offer<C>,
+    is_syncing: bool,
 ) -> (Verdict, bool) {
     if let Offer::Change(change) = offer
         && let Some(done) = copies.prepare_next(key, write, change)
@@ -112,7 +113,8 @@ pub(super) fn prepare<K, C: Change>(
     if pending.is_some_and(|pending| pending.version == write.version) {
         return (Verdict::Prepared, true);
     }
-    if pending.is_some_and(|pending| pending.version > write.version) && !bugs::has(Bug::OlderWhole) {
+    let is_late = is_syncing && !bugs::has(Bug::OlderWhole);
+    if is_late && pending.is_some_and(|pending| pending.version > write.version) {
         return (Verdict::Prepared, false);
     }
     let higher = |pending: &Pending| bugs::has(Bug::HigherCommits) && pending.version < write.version;

@@ -79,7 +79,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         let (key, version, verdict) = match message {
             Message::Prepare { serial, settled, key, write, offer, .. } => {
                 self.settle_up_to(at, from, settled);
-                let (verdict, is_pending) = copies::prepare(at, &key, write, &offer);
+                let (verdict, is_pending) = copies::prepare(at, &key, write, &offer, self.is_syncing());
                 if is_pending && let Some(link) = self.links.get_mut(&from) {
                     link.receive(serial, key.clone(), write.version);
                 }

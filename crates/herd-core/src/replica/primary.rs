@@ -356,13 +356,20 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         }
     }
 
-    /// The write under way of an entry, if there is one, with the whole state it makes.
+    /// The write under way of an entry, if there is one, with the whole state it makes. Where a flush has ended that,
+    /// and who needs it is waited for, nobody has acknowledged it, and it ends. Who is not waited for gets the absence
+    /// that the flush has made, and no write ends for it.
     pub(super) fn send_whole<S: Copies<K, C>>(&mut self, at: &mut S, to: NodeId, key: &K) {
         let Some(write) = self.writes.get(key).filter(|write| write.aborting.is_none()) else { return };
         let here = at.state(key);
         let is_gone = here.is_over || here.pending.is_none_or(|pending| pending.version != write.pending.version);
         if is_gone && !bugs::has(Bug::WholeOfNothing) {
-            return self.abort(at, to, key, Why::Over);
+            if self.needs(to) {
+                return self.abort(at, to, key, Why::Over);
+            }
+            let absent = Pending { version: write.pending.version, base: 0, removes: true };
+            self.send_prepare(to, key, absent, Offer::Whole(at.whole(key)));
+            return;
         }
         let (pending, state) = (write.pending, at.whole(key));
         self.send_prepare(to, key, pending, Offer::Whole(state));

@@ -444,11 +444,11 @@ impl replica::Copies<Key, Edit> for Copies<'_> {
         let pending = self.look(key, |entry| {
             let write = entry.pending()?;
             let found = entry.found_pending().as_ref().map(Snapshot::of);
-            Some((write, found, entry.left()))
+            // The token of a removal is kept beside it until it is committed.
+            Some((write, found, entry.leaves().or(entry.left())))
         });
         let Some((write, found, left)) = pending.flatten() else { return self.whole_committed(key) };
         match self.kept.answering.get(&(key.of.slot() as u16, write.version)) {
-            // A removal's token is not in the store before it is committed.
             Some(Answering::Edit(edit)) if write.removes => edit.clone(),
             Some(answering) => Edit::whole(found.as_ref(), left, answering.bytes()),
             None => Edit::whole(found.as_ref(), left, Vec::new()),

@@ -4,7 +4,9 @@ use super::world::{node, view};
 use crate::entry::Version;
 use crate::limits::{PART_BYTES_MAX, PART_OPS_MAX};
 use crate::replica::Standing::{Backup, Syncing};
-use crate::replica::{Change, Copies, Effect, GroupEpoch, Message, Outcome, Part, Pending, Refusal, State, View, Want};
+use crate::replica::{
+    Change, Copies, Effect, GroupEpoch, Message, Offer, Outcome, Part, Pending, Refusal, State, View, Want,
+};
 use std::collections::BTreeMap;
 
 /// A change of so many bytes.
@@ -26,11 +28,17 @@ impl Change for Weight {
 struct Blank {
     pending: BTreeMap<u32, Pending>,
     counter: Version,
+    /// Whether a flush has ended all.
+    is_over: bool,
 }
 
 impl Copies<u32, Weight> for Blank {
     fn state(&self, key: &u32) -> State {
-        State { committed: Version::from(*key == 9), pending: self.pending.get(key).copied(), is_over: false }
+        State {
+            committed: Version::from(*key == 9),
+            pending: self.pending.get(key).copied().filter(|_| !self.is_over),
+            is_over: self.is_over,
+        }
     }
 
     fn pendings(&self) -> Vec<(u32, Pending)> {
@@ -174,5 +182,34 @@ fn a_copy_ends_if_its_member_does_not_keep_up() {
             }
         };
         assert_eq!(failed, writes);
+    }
+}
+
+/// Node 1 takes over with a write pending; node 2 has it, and node 3 gets a copy.
+#[test]
+fn who_is_not_waited_for_gets_the_whole_and_ends_no_write() {
+    for is_over in [false, true] {
+        let mut at = Blank::default();
+        let write = Pending { version: 5, base: 0, removes: false };
+        at.pending.insert(3, write);
+        let mut part = Part::<u32, Weight, u32>::new(node(1));
+        part.take(&mut at, view(2, 2, 1, &[(2, Backup, 1), (3, Syncing, 2)], 2));
+        let adopts = |part: &mut Part<u32, Weight, u32>, at: &mut Blank, generation| {
+            part.link_up(node(3), generation);
+            part.effects();
+            part.receive(at, node(3), generation, Message::Adopted { epoch: 2, pending: Vec::new(), is_last: true });
+            part.effects()
+        };
+        let whole = |effect: &Effect<u32, Weight, u32>| match effect {
+            Effect::Send(_, _, Message::Prepare { key: 3, write, offer: Offer::Whole(_), .. }) => Some(*write),
+            _ => None,
+        };
+        let copies = |effect: &Effect<u32, Weight, u32>| matches!(effect, Effect::Send(_, _, Message::Copy { .. }));
+        assert_eq!(adopts(&mut part, &mut at, 1).iter().filter(|it| copies(it)).count(), 1, "key 9 comes first");
+        at.is_over = is_over;
+        let sent = adopts(&mut part, &mut at, 2);
+        let absent = Pending { removes: true, ..write };
+        assert_eq!(sent.iter().find_map(whole), Some(if is_over { absent } else { write }), "{sent:?}");
+        assert_eq!(part.pending(), 1, "it waits for node 2, as before");
     }
 }

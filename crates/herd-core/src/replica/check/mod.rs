@@ -387,12 +387,12 @@ fn a_view_is_what_the_map_says_of_a_group_that_has_a_primary() {
 fn a_removal_of_what_is_absent_is_kept_for_the_token_it_leaves() {
     let (mut store, key) = (Store::default(), key_of(1, 0));
     let left = Pending { version: 5, base: 0, removes: true };
-    assert_eq!(copies::prepare(&mut store, &key, left, &Offer::Name), (Verdict::NeedWhole, false));
-    assert_eq!(copies::prepare(&mut store, &key, left, &Offer::Change(Val::Gone)), (Verdict::Prepared, true));
+    assert_eq!(copies::prepare(&mut store, &key, left, &Offer::Name, false), (Verdict::NeedWhole, false));
+    assert_eq!(copies::prepare(&mut store, &key, left, &Offer::Change(Val::Gone), false), (Verdict::Prepared, true));
     assert_eq!(store.state(&key).pending, Some(left));
     let again = Pending { base: 4, ..left };
     let mut store = Store::default();
-    assert_eq!(copies::prepare(&mut store, &key, again, &Offer::Name), (Verdict::Prepared, false));
+    assert_eq!(copies::prepare(&mut store, &key, again, &Offer::Name, false), (Verdict::Prepared, false));
     assert_eq!(store.state(&key).pending, None, "it was removed here before");
 }
 
@@ -401,8 +401,11 @@ fn a_removal_of_what_is_absent_is_kept_for_the_token_it_leaves() {
 fn a_later_write_that_is_pending_outlives_what_was_committed_before() {
     let (mut store, key) = (Store::default(), key_of(1, 0));
     let put = Pending { version: 6, base: 0, removes: false };
-    assert_eq!(copies::prepare(&mut store, &key, put, &Offer::Change(Val::Whole([6, 6]))), (Verdict::Prepared, true));
+    assert_eq!(
+        copies::prepare(&mut store, &key, put, &Offer::Change(Val::Whole([6, 6])), true),
+        (Verdict::Prepared, true)
+    );
     let before = Pending { version: 5, base: 0, removes: true };
-    assert_eq!(copies::prepare(&mut store, &key, before, &Offer::Whole(Val::Gone)), (Verdict::Prepared, false));
+    assert_eq!(copies::prepare(&mut store, &key, before, &Offer::Whole(Val::Gone), true), (Verdict::Prepared, false));
     assert_eq!(store.state(&key).pending, Some(put));
 }
