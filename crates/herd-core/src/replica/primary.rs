@@ -232,8 +232,12 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         if bugs::has(Bug::HigherCommits) || bugs::has(Bug::LostSettle) {
             return;
         }
-        // Absence alone says little: what is pending here may be what theirs removes.
         let here = at.state(key);
+        // A flush has ended it here, and ends it there. It may be acknowledged: until then nothing older is read.
+        if here.is_over {
+            return;
+        }
+        // Absence alone says little: what is pending here may be what theirs removes.
         let follows = here.pending.is_some_and(|mine| mine.version < theirs.version);
         let commit = here.committed == theirs.makes() && (!follows || bugs::has(Bug::RemovedAhead));
         let commit = commit && !bugs::has(Bug::DropCommitted);
@@ -244,10 +248,10 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         self.send(peer, Message::Resolve { epoch, key: key.clone(), version, commit });
     }
 
-    /// A write under way goes to a member that has `there` pending. Who is syncing is not waited for: what follows the
-    /// write is sent before it could ask for the whole, so it gets that at once.
+    /// A write under way goes to a member that has `there` pending. To who is not waited for, what follows the write is
+    /// sent before it could ask for the whole, so it gets that at once.
     fn go_again<S: Copies<K, C>>(&mut self, at: &mut S, peer: NodeId, key: &K, there: Option<Version>) {
-        let gets = self.gets(peer, key);
+        let (gets, needs) = (self.gets(peer, key), self.needs(peer));
         let Some(write) = self.writes.get_mut(key).filter(|_| gets) else { return };
         let is_there = there == Some(write.pending.version);
         let is_aborting = write.aborting.is_some();
@@ -259,7 +263,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         }
         if !is_aborting {
             let lacks_all = write.change.is_none() && !is_there;
-            if lacks_all && self.targets.contains_key(&peer) && !bugs::has(Bug::NamedAtCopy) {
+            if lacks_all && !needs && !bugs::has(Bug::NamedAtCopy) {
                 return self.send_whole(at, peer, key);
             }
             let offer = match &write.change {
@@ -367,8 +371,9 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             if self.needs(to) {
                 return self.abort(at, to, key, Why::Over);
             }
-            let absent = Pending { version: write.pending.version, base: 0, removes: true };
-            self.send_prepare(to, key, absent, Offer::Whole(at.whole(key)));
+            let state = at.whole(key);
+            let absent = Pending { version: write.pending.version, base: 0, removes: state.removes() };
+            self.send_prepare(to, key, absent, Offer::Whole(state));
             return;
         }
         let (pending, state) = (write.pending, at.whole(key));
