@@ -360,9 +360,9 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         }
     }
 
-    /// The write under way of an entry, if there is one, with the whole state it makes. Where a flush has ended that,
-    /// and who needs it is waited for, nobody has acknowledged it, and it ends. Who is not waited for gets the absence
-    /// that the flush has made, and no write ends for it.
+    /// The write under way of an entry, if there is one, with the whole state it makes. Where a flush has ended that
+    /// state the write ends everywhere if the member is waited for: it would have the write, had that been acknowledged
+    /// in its life. A member that is not waited for gets the absence that the flush has made, and the write goes on.
     pub(super) fn send_whole<S: Copies<K, C>>(&mut self, at: &mut S, to: NodeId, key: &K) {
         let Some(write) = self.writes.get(key).filter(|write| write.aborting.is_none()) else { return };
         let here = at.state(key);
