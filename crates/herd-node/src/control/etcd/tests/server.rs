@@ -72,10 +72,17 @@ impl Real {
         self.wait();
     }
 
-    /// Stops the first member, or lets it go on: `STOP`, `CONT`.
+    /// Stops the first member, or lets it go on: `STOP`, `CONT`. It has stopped when this returns: where the machine is
+    /// busy its threads go on for a while after `kill` has ended, and answer.
     pub(crate) fn signal(&self, name: &str) {
-        let status = Command::new("kill").args([&format!("-{name}"), &self.children[0].id().to_string()]).status();
+        let pid = self.children[0].id();
+        let status = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
         assert!(status.expect("kill runs").success());
+        let end = Instant::now() + PATIENCE;
+        while name == "STOP" && !stands_still(pid) {
+            assert!(Instant::now() < end, "etcd stops");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Forgets what was before a revision.
@@ -117,6 +124,16 @@ impl Drop for Real {
         self.children.iter_mut().for_each(|child| drop(child.kill()));
         self.children.iter_mut().for_each(|child| drop(child.wait()));
     }
+}
+
+/// Whether all threads of a process are stopped.
+fn stands_still(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads are listed");
+    threads.into_iter().all(|thread| {
+        // A thread that ends meanwhile is none. The state stands behind the name, which may have brackets in it.
+        let told = std::fs::read_to_string(thread.expect("a thread").path().join("stat"));
+        told.map_or(true, |told| told.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
+    })
 }
 
 pub(crate) fn free_port() -> u16 {
