@@ -5,7 +5,7 @@ use crate::link::Hub;
 use crate::service::NodeService;
 use crate::{Config, Environment, shared};
 use herd_core::Error;
-use herd_core::entry::Version;
+use herd_core::entry::{Fence, Version};
 use herd_core::limits::{BLOCK_BYTES, SLOTS};
 use herd_core::place::{GroupId, Life, Map, Seat};
 use herd_core::replica::GroupEpoch;
@@ -33,6 +33,8 @@ pub struct Copy {
     pub version: u64,
     /// The value of that.
     pub value: Vec<u8>,
+    /// The token of a lock that it remembers, or that is remembered where it would be.
+    pub token: Option<Fence>,
     /// Version of the write that is pending, if there is one.
     pub pending: Option<u64>,
 }
@@ -125,7 +127,7 @@ impl Inside {
         Unsettled { waiting: self.shared.watch.waiting(), promised_bytes, held_bytes }
     }
 
-    /// What it has of collection `default`, by slot and name.
+    /// What it has of collection `default`, by slot and name; and where something is remembered.
     pub fn copies(&self) -> Vec<Copy> {
         let (store, now, mut items) =
             (&self.shared.store, Now { unix_ms: self.shared.start_unix_ms, ..Now::default() }, Vec::new());
@@ -139,13 +141,13 @@ impl Inside {
         let copy = |item: SlotItem| {
             let (name, mut value) = (item.key.name, Vec::new());
             let entry = store.entry(&self.shared.default, &name, now);
-            let version = entry.found_committed().map_or(0, |found| {
+            let found = entry.found_committed().inspect(|found| {
                 found.value.copy(0, found.head.size_bytes, &mut value);
-                found.head.version
             });
-            let pending = entry.pending().map(|pending| pending.version);
+            let (version, fence) = found.map_or((0, None), |found| (found.head.version, found.fence));
+            let (token, pending) = (fence.or(entry.left()), entry.pending().map(|pending| pending.version));
             drop(entry);
-            Copy { name: (&*name).into(), version, value, pending }
+            Copy { name: (&*name).into(), version, value, token, pending }
         };
         items.into_iter().map(copy).collect()
     }

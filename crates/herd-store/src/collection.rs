@@ -16,9 +16,12 @@ use herd_core::key::{self, CollectionId, HashKey, ObjectId};
 use herd_core::limits::{COLLECTIONS_KEPT_MAX, COLLECTIONS_MAX};
 use herd_core::place::Map;
 use herd_core::{Error, ErrorKind, quote};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::AddAssign;
 use std::sync::Arc;
+
+/// Indexed collections that are gone and still known.
+const INDEXED_GONE: usize = 4_096;
 
 /// A collection; cheap to clone, valid after it was destroyed (then empty, and refusing).
 #[derive(Clone)]
@@ -184,10 +187,7 @@ impl State {
     /// The id of an object.
     #[inline]
     pub(crate) fn object_id(&self, key: &HashKey, name: &[u8]) -> ObjectId {
-        match if self.spec.indexed { key::index(name) } else { None } {
-            Some(index) => ObjectId::at(key, self.id, index),
-            None => ObjectId::of(key, self.id, name),
-        }
+        object_id(key, (self.id, self.spec.indexed), name)
     }
 
     /// An error if no object of this collection may have that name.
@@ -325,6 +325,15 @@ pub(crate) struct Registry {
     generations: Arc<AtomicU64>,
 }
 
+/// The id of an object of a collection; whether that is indexed.
+#[inline]
+pub(crate) fn object_id(key: &HashKey, (id, is_indexed): (CollectionId, bool), name: &[u8]) -> ObjectId {
+    match if is_indexed { key::index(name) } else { None } {
+        Some(index) => ObjectId::at(key, id, index),
+        None => ObjectId::of(key, id, name),
+    }
+}
+
 /// What a collection is made with.
 struct Made<'a> {
     name: &'a str,
@@ -336,6 +345,9 @@ struct Inner {
     /// By index; a destroyed one keeps its place until another may have it.
     all: Vec<Arc<State>>,
     next_serial: u64,
+    /// Indexed collections that a map has no more, the last [`INDEXED_GONE`]: what is under way of them is still known
+    /// by its key.
+    indexed_gone: VecDeque<CollectionId>,
     generations: Arc<AtomicU64>,
     arena: Arc<Arena>,
 }
@@ -346,6 +358,7 @@ impl Registry {
         let inner = Inner {
             all: Vec::new(),
             next_serial: CollectionId::DEFAULT.serial(),
+            indexed_gone: VecDeque::new(),
             generations: generations.clone(),
             arena,
         };
@@ -385,17 +398,26 @@ impl Registry {
             let at = map.collections.binary_search_by_key(&c.id, |it| it.id).ok()?;
             Some(&map.collections[at]).filter(|it| it.name == c.name && it.spec == c.spec)
         };
-        let mut there = BTreeSet::new();
+        let (mut there, mut gone) = (BTreeSet::new(), Vec::new());
         for c in inner.all.iter().filter(|c| !c.is_destroyed()) {
             match of_map(c) {
                 Some(it) => {
                     c.follow(it.generation);
                     there.insert(it.id);
                 }
-                None => c.destroy(),
+                None => {
+                    c.destroy();
+                    gone.extend(c.spec.indexed.then_some(c.id));
+                }
             }
         }
-        for it in map.collections.iter().filter(|it| !there.contains(&it.id)) {
+        inner.indexed_gone.extend(gone);
+        let over = inner.indexed_gone.len().saturating_sub(INDEXED_GONE);
+        inner.indexed_gone.drain(..over);
+        // By serial: whoever has one of these has all before it, or they are gone.
+        let mut new: Vec<_> = map.collections.iter().filter(|it| !there.contains(&it.id)).collect();
+        new.sort_by_key(|it| it.id.serial());
+        for it in new {
             let index = inner.free_index();
             if index >= COLLECTIONS_KEPT_MAX {
                 return Err(refusal::too_many_gone(&it.name));
@@ -412,6 +434,13 @@ impl Registry {
 
     pub(crate) fn by_id(&self, id: CollectionId) -> Option<Collection> {
         self.find(|c| c.id == id)
+    }
+
+    /// Whether objects of this collection lie by their indexes. One that is not known yet: no.
+    pub(crate) fn is_indexed(&self, id: CollectionId) -> bool {
+        let inner = self.inner.read();
+        let there = inner.all.iter().find(|c| c.id == id && !c.is_destroyed());
+        there.map_or_else(|| inner.indexed_gone.contains(&id), |c| c.spec.indexed)
     }
 
     /// Whether there was a collection of this id, or of a later one, and there is none of this any more.

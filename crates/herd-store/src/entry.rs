@@ -151,7 +151,7 @@ impl<'s> Entry<'s> {
     /// The token that the object that was here left behind.
     #[inline]
     pub fn left(&self) -> Option<Fence> {
-        self.shard.left.get(self.generation, self.name, self.now.unix_ms)
+        self.shard.left.get(self.generation, self.tag, self.name, self.now.unix_ms)
     }
 
     /// Whether a token of a lock was shown with an operation on what is committed, or on what was here.
@@ -339,7 +339,7 @@ impl<'s> Entry<'s> {
             None => {
                 self.place = Some((self.shard.link(self.c, self.tag, addr), addr));
                 self.c.add_name(self.generation, self.name);
-                self.shard.forget_left(self.generation, self.name);
+                self.shard.forget_left(self.generation, self.tag, self.name);
             }
         }
     }
@@ -434,22 +434,26 @@ impl<'s> Entry<'s> {
         let Some((at, addr)) = self.place.take() else { return false };
         self.is_due = false;
         if let Some(fence) = fence {
-            self.shard.leave(self.generation, self.name, Cause::Gone, fence, self.now.unix_ms);
+            self.leave_by(Cause::Gone, fence);
         }
         self.shard.kill(self.c, at, addr);
         self.c.remove_name(self.generation, self.name);
         true
     }
 
+    fn leave_by(&mut self, cause: Cause, fence: Fence) {
+        self.shard.leave((self.generation, self.tag, self.name), cause, fence, self.now.unix_ms);
+    }
+
     /// Leaves a fence that was shown where there is no object.
     pub fn leave(&mut self, fence: Fence) {
-        self.shard.leave(self.generation, self.name, Cause::Shown, fence, self.now.unix_ms);
+        self.leave_by(Cause::Shown, fence);
     }
 
     /// Leaves a fence that another node keeps of the object that was here; nothing where there is one.
     pub fn copy_left(&mut self, fence: Fence) {
         if self.place.is_none() {
-            self.shard.leave(self.generation, self.name, Cause::Gone, fence, self.now.unix_ms);
+            self.leave_by(Cause::Gone, fence);
         }
     }
 
@@ -470,7 +474,7 @@ impl<'s> Entry<'s> {
         }
         if let Some((at, addr)) = self.place.take() {
             if let Some(fence) = self.shard.record(addr).fence() {
-                self.shard.leave(self.generation, self.name, Cause::Gone, fence, self.now.unix_ms);
+                self.leave_by(Cause::Gone, fence);
             }
             self.shard.kill(self.c, at, addr);
             self.c.remove_name(self.generation, self.name);

@@ -395,8 +395,9 @@ impl Shard {
     /// The token an expired entry was shown stays behind.
     fn leave_fence(&mut self, c: &State, addr: Addr, now_ms: u64) {
         if let Some(fence) = self.record(addr).fence() {
+            let tag = self.tag(c, addr);
             let (name, generation): (Box<[u8]>, _) = (self.record(addr).name().into(), self.logs(c).generation);
-            self.leave(generation, &name, Cause::Gone, fence, now_ms);
+            self.leave((generation, tag, &name), Cause::Gone, fence, now_ms);
         }
     }
 

@@ -261,9 +261,11 @@ impl Entry<'_> {
         match self.end_pending(version) {
             None => false,
             Some(Prepared { write: Pending { removes: true, .. }, fence }) => {
-                // Where there is nothing, the removal was prepared to leave its token.
-                if !self.take_out(fence) {
-                    fence.into_iter().for_each(|fence| self.leave(fence));
+                // Where there is nothing, the removal was prepared to leave its token, or to tell that there is none.
+                match fence {
+                    _ if self.take_out(fence) => {}
+                    Some(fence) => self.leave(fence),
+                    None => self.shard.forget_left(self.generation, self.tag, self.name),
                 }
                 true
             }
@@ -284,7 +286,7 @@ impl Entry<'_> {
         let logs = self.shard.logs(self.c);
         (logs.counts.objects, logs.counts.puts) = (logs.counts.objects + 1, logs.counts.puts + 1);
         logs.kept_pages = 0;
-        self.shard.forget_left(self.generation, self.name);
+        self.shard.forget_left(self.generation, self.tag, self.name);
         // What was committed may have been removed beside it, and the name with it.
         self.c.add_name(self.generation, self.name);
     }

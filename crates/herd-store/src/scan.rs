@@ -8,7 +8,7 @@
 //! Who may call: the node, without any lock. A turn has the lock of the slot's shard for a stretch at a time.
 
 use crate::arena::PageId;
-use crate::collection::{Generation, State};
+use crate::collection::{Generation, State, object_id};
 use crate::index::{Addr, Tag};
 use crate::pending::{ByName, Of};
 use crate::record::PENDING;
@@ -72,7 +72,7 @@ impl Key {
 pub struct SlotItem {
     /// The object.
     pub key: Key,
-    /// The version that is committed; 0: a write is pending, and nothing is committed.
+    /// The version that is committed; 0: nothing is, but a write is pending, or the token of a lock is left there.
     pub version: Version,
 }
 
@@ -103,12 +103,16 @@ impl Store {
         self.key_of(&c.0, name)
     }
 
-    /// The key of the object `name` of a collection that may not be known here.
+    /// The key of the object `name` of a collection that may not be known here, or no more. Of one that is not known
+    /// yet it may be another than it will be: [`Store::is_key`] tells.
     pub fn key_in(&self, id: CollectionId, name: &[u8]) -> Key {
-        if let Some(c) = self.collection_by_id(id) {
-            return self.key(&c, name);
-        }
-        Key::of(ObjectId::of(&self.hash_key, id, name), id, name)
+        Key::of(object_id(&self.hash_key, (id, self.registry.is_indexed(id)), name), id, name)
+    }
+
+    /// Whether this is the key of its object, by what is known of its collection now.
+    #[inline]
+    pub fn is_key(&self, c: &Collection, key: &Key) -> bool {
+        !c.0.spec.indexed || c.0.object_id(&self.hash_key, &key.name) == key.id
     }
 
     pub(crate) fn key_of(&self, c: &State, name: &[u8]) -> Key {
@@ -145,8 +149,8 @@ impl Store {
         });
     }
 
-    /// A turn of having done with a slot: what it meets goes, pending writes too, and leaves no token behind. Only
-    /// while `is_meant`, which is asked under the lock of the slot's shard, as is what the node is to the slot.
+    /// A turn of having done with a slot: what it meets goes, pending writes and tokens too. Only while `is_meant`,
+    /// which is asked under the lock of the slot's shard, as is what the node is to the slot.
     pub fn clear_turn(&self, cursor: &mut SlotCursor, budget: usize, now: Now, is_meant: impl Fn(usize) -> bool) {
         let slot = cursor.slot;
         self.turn(cursor, budget, |shard, stretch| if is_meant(slot) { shard.clear_stretch(stretch, now) } else { 0 });
@@ -191,6 +195,11 @@ impl Store {
                 met.push(SlotItem { key: self.key_of(c, &of.2), version: 0 });
             }
         }
+        for (generation, _, name) in shard.left_in(stretch, now) {
+            if let Some(c) = shard.current(generation, now) {
+                met.push(SlotItem { key: self.key_of(c, name), version: 0 });
+            }
+        }
         met.sort_by(|a, b| (&a.key, Reverse(a.version)).cmp(&(&b.key, Reverse(b.version))));
         met.dedup_by(|beside, committed| beside.key == committed.key);
         items.append(&mut met);
@@ -211,25 +220,6 @@ impl Store {
                 let logs = of_spread.get(generation).filter(|logs| logs.is_current(*generation, now))?;
                 Some((self.key_of(&logs.c, name), prepared.write))
             }));
-        }
-        all
-    }
-
-    /// Names without an object, in those slots of a spread group for which `is_meant`, that remember the token of a
-    /// lock.
-    pub fn left_tokens(&self, spread: u16, is_meant: impl Fn(usize) -> bool, now: Now) -> Vec<Key> {
-        let mut all = Vec::new();
-        for at in 0..self.shards.len() {
-            let shard = self.lock(at);
-            let current = shard.of_spread(spread).into_iter().filter(|(generation, l)| l.is_current(*generation, now));
-            for (generation, logs) in current {
-                for name in shard.left.names(generation, now.unix_ms) {
-                    let id = logs.c.object_id(&self.hash_key, name);
-                    if is_meant(id.slot()) {
-                        all.push(Key::of(id, logs.c.id, name));
-                    }
-                }
-            }
         }
         all
     }
@@ -308,6 +298,21 @@ impl Shard {
         let layout = self.layout;
         let goes = |of: &Of| stretch.means(layout, of.0) && meant.contains(&of.1);
         self.pending.drop_range(&self.arena, stretch.from, stretch.to, goes);
+        let left: Vec<(Generation, Tag, Box<[u8]>)> =
+            self.left_in(stretch, now).map(|(g, t, name)| (g, t, name.into())).collect();
+        left.iter().for_each(|(generation, tag, name)| self.forget_left(*generation, *tag, name));
         looked
+    }
+
+    /// Where a token is left in a stretch, of the present generations of its spread group.
+    fn left_in(&self, stretch: &Stretch, now: Now) -> impl Iterator<Item = (Generation, Tag, &[u8])> {
+        let of_spread =
+            move |generation: &Generation| self.current(*generation, now).is_some_and(|c| c.spread() == stretch.spread);
+        let generations = self.left.generations().filter(of_spread);
+        let within = move |generation| {
+            let range = self.left.range(generation, (stretch.from, stretch.to), now.unix_ms);
+            range.filter(|(tag, _)| stretch.means(self.layout, *tag)).map(move |(tag, name)| (generation, tag, name))
+        };
+        generations.flat_map(within)
     }
 }

@@ -139,14 +139,14 @@ impl Shard {
     }
 
     /// Leaves a token behind at a name.
-    pub(crate) fn leave(&mut self, generation: Generation, name: &[u8], cause: Cause, fence: Fence, now_ms: u64) {
-        self.left.leave(&self.arena, (generation, name), cause, fence, now_ms);
+    pub(crate) fn leave(&mut self, of: (Generation, Tag, &[u8]), cause: Cause, fence: Fence, now_ms: u64) {
+        self.left.leave(&self.arena, of, cause, fence, now_ms);
     }
 
     /// There is an object of that name again.
     #[inline]
-    pub(crate) fn forget_left(&mut self, generation: Generation, name: &[u8]) {
-        self.left.take(&self.arena, generation, name);
+    pub(crate) fn forget_left(&mut self, generation: Generation, tag: Tag, name: &[u8]) {
+        self.left.take(&self.arena, generation, tag, name);
     }
 
     /// Forgets up to `max` of the tokens whose time or generation is over; gives how many.

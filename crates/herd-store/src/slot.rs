@@ -82,7 +82,7 @@ impl Store {
 
     /// Removes all that is in these slots of a spread group, in which nothing is read or written meanwhile.
     pub fn clear_slots(&self, spread: u16, slots: impl IntoIterator<Item = usize>, now: Now) {
-        for slot in slots.into_iter().filter(|slot| self.slot(spread, *slot).entries > 0) {
+        for slot in slots {
             let mut cursor = SlotCursor::new(spread, slot);
             while !cursor.is_at_end() {
                 self.clear_turn(&mut cursor, CLEAR_TURN_ENTRIES, now, |_| true);
@@ -125,9 +125,13 @@ impl Shard {
         }
     }
 
-    /// Whether nothing is in the slot of that number of a spread group.
+    /// Whether nothing is in the slot of that number of a spread group, and no token, which has no place in the index:
+    /// neither left nor pending.
     pub(crate) fn is_empty_slot(&self, spread: u16, number: usize) -> bool {
+        let is_other = |tag: Tag| self.layout.number(tag) != number;
         self.slots.get(self.layout.of_spread(spread, number)).is_none_or(|slot| slot.entries == 0)
+            && self.pending.iter().all(|((tag, ..), _)| is_other(*tag))
+            && self.left.tags().all(is_other)
     }
 
     /// The next version of the slot at this place of the table.

@@ -48,6 +48,8 @@ pub(crate) enum Bug {
     FirstForAll,
     /// What a flush has ended is sent as if it were a removal.
     WholeOfNothing,
+    /// What a flush has ended at the primary is dropped at members, though it may be acknowledged.
+    ResolvedOver,
     /// Nodes do not look at the generation that a key names.
     NoGeneration,
     /// The cursor of a copy waits for the write under way, and a group below k for the copy.

@@ -78,13 +78,11 @@ pub trait Copies<K, C> {
     /// The whole committed state; absence is a removal, with the token that is left.
     fn whole_committed(&self, key: &K) -> C;
 
-    /// Keys of entries that are absent and left the token of a lock: a copy takes these along.
-    fn tokens(&self) -> Vec<K>;
-
     /// Whether an entry is absent and left the token of a lock.
     fn has_token(&self, key: &K) -> bool;
 
-    /// The first entry after `key`, or of all: one that has a committed state, or a pending write.
+    /// The first entry after `key`, or of all, that has a committed state or a pending write, or is absent and left the
+    /// token of a lock.
     fn next_key(&self, key: Option<&K>) -> Option<K>;
 
     /// Sets the committed state; nothing is pending.

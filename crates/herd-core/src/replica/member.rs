@@ -1,8 +1,12 @@
 //! What a part does as a member: it obeys the primary of the newest epoch it knows, and nobody else.
 
 use super::bugs::{self, Bug};
-use super::{Change, Copies, Effect, GroupEpoch, Message, NodeId, Part, Standing, Verdict, View, copies};
+use super::{Change, Copies, Effect, GroupEpoch, Message, NodeId, Part, Pending, Standing, Verdict, View, copies};
+use crate::entry::{COUNTER_BITS, Version};
 use crate::limits::ADOPTED_PENDING_MAX;
+
+/// No primary comes to versions from here on: those after them would have no numbers.
+const VERSIONS_END: Version = Version::MAX - (1 << (COUNTER_BITS - 1));
 
 /// Prepared writes in one message; the checker must meet several messages.
 const ADOPTED_PENDING: usize = if cfg!(test) { 1 } else { ADOPTED_PENDING_MAX };
@@ -76,6 +80,11 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         epoch: GroupEpoch,
         message: Message<K, C>,
     ) {
+        if matches!(&message, Message::Prepare { write: Pending { version, .. }, .. } | Message::Copy { version, .. }
+            if *version >= VERSIONS_END)
+        {
+            return self.out.push(Effect::Close(from));
+        }
         let (key, version, verdict) = match message {
             Message::Prepare { serial, settled, key, write, offer, .. } => {
                 self.settle_up_to(at, from, settled);

@@ -158,7 +158,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         for member in 0..self.view.members.len() {
             let peer = self.view.members[member].node;
             if syncing(&self.view, &peer).is_some() {
-                self.targets.entry(peer).or_insert_with(|| Target::new(at.tokens()));
+                self.targets.entry(peer).or_insert_with(Target::new);
             }
             self.adopt(peer);
         }
@@ -234,7 +234,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         }
         let here = at.state(key);
         // A flush has ended it here, and ends it there. It may be acknowledged: until then nothing older is read.
-        if here.is_over {
+        if here.is_over && !bugs::has(Bug::ResolvedOver) {
             return;
         }
         // Absence alone says little: what is pending here may be what theirs removes.
@@ -246,6 +246,12 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             self.resolving.insert((peer, key.clone(), version));
         }
         self.send(peer, Message::Resolve { epoch, key: key.clone(), version, commit });
+        // The token that is left where nothing is has no version to tell one from another.
+        let is_token = theirs.removes && theirs.base == 0 && here.committed == 0 && here.pending.is_none();
+        if is_token && self.gets(peer, key) {
+            let serial = self.send_prepare(peer, key, theirs, Offer::Whole(at.whole_committed(key)));
+            self.links.get_mut(&peer).into_iter().for_each(|link| link.done(serial));
+        }
     }
 
     /// A write under way goes to a member that has `there` pending. To who is not waited for, what follows the write is
@@ -365,18 +371,15 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
     /// in its life. A member that is not waited for gets the absence that the flush has made, and the write goes on.
     pub(super) fn send_whole<S: Copies<K, C>>(&mut self, at: &mut S, to: NodeId, key: &K) {
         let Some(write) = self.writes.get(key).filter(|write| write.aborting.is_none()) else { return };
-        let here = at.state(key);
-        let is_gone = here.is_over || here.pending.is_none_or(|pending| pending.version != write.pending.version);
+        // In this order: a flush that comes between is seen.
+        let (mut pending, state, here) = (write.pending, at.whole(key), at.state(key));
+        let is_gone = here.is_over || here.pending.is_none_or(|there| there.version != pending.version);
         if is_gone && !bugs::has(Bug::WholeOfNothing) {
             if self.needs(to) {
                 return self.abort(at, to, key, Why::Over);
             }
-            let state = at.whole(key);
-            let absent = Pending { version: write.pending.version, base: 0, removes: state.removes() };
-            self.send_prepare(to, key, absent, Offer::Whole(state));
-            return;
+            (pending.base, pending.removes) = (0, state.removes());
         }
-        let (pending, state) = (write.pending, at.whole(key));
         self.send_prepare(to, key, pending, Offer::Whole(state));
     }
 
@@ -469,9 +472,6 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         let version = write.pending.version;
         at.end(key, version, true);
         self.targets.values_mut().for_each(|target| target.committed(key, version));
-        if write.pending.removes && !self.targets.is_empty() && at.has_token(key) {
-            self.targets.values_mut().for_each(|target| target.left_token(key));
-        }
         self.tell(write.ops, Outcome::Done(version));
     }
 

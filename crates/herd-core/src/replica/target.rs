@@ -9,8 +9,7 @@ use super::bugs::{self, Bug};
 use super::unacked::Unacked;
 use super::{Change, Copies, Effect, Message, NodeId, Offer, Part, Pending, Want};
 use crate::entry::Version;
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
+use std::collections::BTreeMap;
 
 /// A member that is syncing.
 #[derive(Clone, Debug, Hash)]
@@ -25,8 +24,6 @@ pub(super) struct Target<K: Ord> {
     behind: Option<Version>,
     /// Whether the next waits until it is said.
     rests: bool,
-    /// Entries that are absent and left a token, before the cursor; some of them may be there again.
-    tokens: BTreeSet<K>,
     /// Writes it was sent and has not acked.
     pub(super) unacked: Unacked<K>,
     pub(super) stage: Stage,
@@ -43,12 +40,10 @@ pub(super) enum Stage {
 }
 
 impl<K: Ord + Clone> Target<K> {
-    /// `tokens`: the entries that left one.
-    pub(super) fn new(tokens: Vec<K>) -> Self {
+    pub(super) fn new() -> Self {
         let (at, behind, unacked) = (None, None, Unacked::new());
-        let tokens = tokens.into_iter().collect();
         let (is_at_end, is_copying, rests, stage) = (false, false, false, Stage::Copying);
-        Self { at, is_at_end, is_copying, behind, rests, tokens, unacked, stage }
+        Self { at, is_at_end, is_copying, behind, rests, unacked, stage }
     }
 
     /// Whether writes of this key are sent to it.
@@ -70,19 +65,6 @@ impl<K: Ord + Clone> Target<K> {
         if !self.unacked.contains(key, version) {
             self.unacked.remove_up_to(key, version);
         }
-    }
-
-    /// An entry was removed and left a token: if the cursor has yet to come there, it is copied.
-    pub(super) fn left_token(&mut self, key: &K) {
-        if !self.is_at_end && self.at.as_ref().is_none_or(|at| key > at) {
-            self.tokens.insert(key.clone());
-        }
-    }
-
-    /// The next of the entries that left a token.
-    fn next_token(&self) -> Option<&K> {
-        let from = self.at.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-        self.tokens.range((from, Bound::Unbounded)).next()
     }
 
     /// It holds this write. Once that is committed, it needs none before it any more.
@@ -168,12 +150,10 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             return false;
         }
         let next = if target.is_at_end { None } else { at.next_key(target.at.as_ref()) };
-        let next = next.iter().chain(target.next_token()).min().cloned();
         match next {
             Some(key) if at.state(&key).pending.is_some() && bugs::has(Bug::WaitingCursor) => false,
             Some(key) => {
                 target.at = Some(key.clone());
-                target.tokens.remove(&key);
                 // The cursor waits for no write: a group below k, where none ends, would stay there.
                 if !self.send_copy(at, peer, &key) {
                     self.send_whole(at, peer, &key);

@@ -245,7 +245,7 @@ impl<'c> Copies<'c> {
     /// The collection of a key, if it is of the generation that the key names.
     fn collection(&self, key: &Key) -> Option<Collection> {
         let c = self.cx.shared.store.collection_by_id(key.of.collection)?;
-        (c.generation() == key.generation).then_some(c)
+        (c.generation() == key.generation && self.cx.shared.store.is_key(&c, &key.of)).then_some(c)
     }
 
     /// As [`Copies::collection`], and flushes it if its generation is an earlier one. `Ok(None)`: the key is over.
@@ -254,6 +254,10 @@ impl<'c> Copies<'c> {
         let Some(c) = store.collection_by_id(key.of.collection) else {
             return if store.is_gone(key.of.collection) { Ok(None) } else { Err(Refusal::NoCollection) };
         };
+        if !store.is_key(&c, &key.of) {
+            // It came before the map that has its collection.
+            return Err(Refusal::NoCollection);
+        }
         if c.generation() < key.generation {
             c.reach(key.generation);
             self.cx.emptied(c.id());
@@ -459,12 +463,6 @@ impl replica::Copies<Key, Edit> for Copies<'_> {
         let found = self.look(key, |entry| (entry.found_committed().as_ref().map(Snapshot::of), entry.left()));
         let (found, left) = found.unwrap_or((None, None));
         Edit::whole(found.as_ref(), left, Vec::new())
-    }
-
-    fn tokens(&self) -> Vec<Key> {
-        let store = &self.cx.shared.store;
-        let all = store.left_tokens(self.kept.group.spread, |slot| self.kept.has(slot), self.cx.now);
-        all.into_iter().filter_map(|of| self.key_of(of)).collect()
     }
 
     fn has_token(&self, key: &Key) -> bool {

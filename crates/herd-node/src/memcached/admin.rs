@@ -27,11 +27,15 @@ pub(super) fn version(cx: &mut Context, out: &mut Output<'_>) {
 pub(super) fn flush_all(cx: &mut Context, delay: i64, quiet: bool, out: &mut Output<'_>) {
     cx.count(VerbName::Admin);
     let at_ms = (delay > 0).then(|| expires_ms(delay, cx.now.unix_ms));
-    if cx.shared.member.get().is_some() && !cx.shared.store.is_alone(&cx.shared.default) {
+    let is_member = cx.shared.member.get().is_some();
+    if is_member {
         cx.shared.flush_at_ms.store(at_ms.unwrap_or(0), Relaxed);
+        // Also where this node is alone: others may have come by then.
         if at_ms.is_some() {
             return say(reply::OK, quiet, out);
         }
+    }
+    if is_member && !cx.shared.store.is_alone(&cx.shared.default) {
         if let Err(error) = flush::begin(cx, quiet, out) {
             answer_error(cx, VerbName::Admin, &error, quiet, out);
         }

@@ -42,13 +42,21 @@ pub(crate) enum Ask {
     Unlock {
         grant: u64,
     },
-    /// Puts a value and shows the token of a lock's grant, which the object remembers.
+    /// Shows the token of a lock's grant, which the object remembers, or its name where there is none.
     Guarded {
-        value: Vec<u8>,
+        what: Guarded,
         grant: u64,
     },
     /// All copies were lost: nobody asked for it.
     Lose,
+}
+
+/// What is asked by who shows a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Guarded {
+    Get,
+    Put(Vec<u8>),
+    Remove,
 }
 
 /// When a put puts.
@@ -122,7 +130,7 @@ struct State {
     version: u64,
     /// No later version is below it.
     floor: u64,
-    /// The highest grant that was shown with a put.
+    /// The highest grant that was shown.
     shown: u64,
 }
 
@@ -267,13 +275,10 @@ impl Search<'_> {
                 _ => None,
             },
             Ask::Lose => Some(State { shown: 0, ..gone(state) }),
-            Ask::Guarded { value, grant } => match (&op.answer, *grant >= state.shown) {
-                (Answer::Open | Answer::Differs, false) => Some(state),
-                (Answer::Open | Answer::Done, true) => {
-                    self.changed(state, op, value).map(|state| State { shown: *grant, ..state })
-                }
-                _ => None,
-            },
+            Ask::Guarded { grant, .. } if *grant < state.shown => {
+                matches!(op.answer, Answer::Open | Answer::Differs).then_some(state)
+            }
+            Ask::Guarded { what, grant } => self.guarded(state, op, what, *grant),
             Ask::Put { value, when } => self.put(state, op, value, when),
             Ask::Append { value, create } => match (&op.answer, state.value) {
                 (Answer::Open | Answer::Absent, None) if !create => Some(state),
@@ -367,6 +372,25 @@ impl Search<'_> {
         }
     }
 
+    /// The token is no earlier one than was shown before.
+    fn guarded(&mut self, state: State, op: &Op, what: &Guarded, grant: u64) -> Option<State> {
+        let is_open = op.answer == Answer::Open;
+        let state = match (what, state.value) {
+            (Guarded::Get, there) => {
+                let state = if is_open { state } else { self.fits(state, op)? };
+                // That an object remembers another token makes a version of it.
+                let is_new = there.is_some() && grant != state.shown;
+                if is_new { State { version: 0, floor: state.floor + 1, ..state } } else { state }
+            }
+            (Guarded::Put(value), _) if is_open || op.answer == Answer::Done => self.changed(state, op, value)?,
+            (Guarded::Remove, Some(_)) if is_open || op.answer == Answer::Done => gone(state),
+            // There is nothing to remember it by.
+            (Guarded::Remove, None) if is_open || op.answer == Answer::Absent => return Some(state),
+            _ => return None,
+        };
+        Some(State { shown: grant, ..state })
+    }
+
     fn count(&mut self, state: State, op: &Op, delta: i64, create: bool) -> Option<State> {
         let before = match state.value {
             None if !create => {
@@ -425,7 +449,7 @@ impl std::fmt::Display for Op {
         let ask = match &self.ask {
             Ask::Put { value, when: When::Value(than) } => format!("Put '{}' where '{}'", short(value), short(than)),
             Ask::Put { value, when } => format!("Put '{}' {when:?}", short(value)),
-            Ask::Guarded { value, grant } => format!("Put '{}' under {grant}", short(value)),
+            Ask::Guarded { what: Guarded::Put(value), grant } => format!("Put '{}' under {grant}", short(value)),
             Ask::Append { value, create } => format!("Append '{}' create {create}", short(value)),
             ask => format!("{ask:?}"),
         };

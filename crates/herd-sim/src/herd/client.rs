@@ -293,7 +293,9 @@ impl Client {
             }
             // An error says that this try did nothing, not that those before do nothing.
             let answer = if open.is_again && is_error(&open, &answer) { Answer::Open } else { plain(answer) };
-            history.end(open.key, open.begin, answer, version);
+            // What memcached calls a version is that of the value: it stays where a token is remembered.
+            let tells = !(Plan::is_guarded(open.key) && matches!(self.door, Door::Memcached(_)));
+            history.end(open.key, open.begin, answer, version.filter(|_| tells));
             if matches!(self.door, Door::Memcached(_)) {
                 history.may_be_gone(open.key, open.begin);
             }

@@ -3,7 +3,7 @@
 //! An answer that tells nothing of the object (it can't be reached, it is full, busy) means that nothing was done: the
 //! node says so. "Timed out" and "unknown" alone leave it open.
 
-use super::check::{Answer, Ask, When};
+use super::check::{Answer, Ask, Guarded, When};
 use herd_client::connection::{Body, Connection, Delivery, Event, Patience};
 use herd_client::limits::COPIED_BODY_MAX_BYTES;
 use herd_client::{Condition, PutOptions, Reply, Request};
@@ -356,9 +356,13 @@ impl Wire {
                 };
                 Request::put(name, value, &PutOptions { condition, ..PutOptions::default() })
             }
-            Ask::Guarded { value, .. } => {
-                let put = Request::put(name, value, &PutOptions::default());
-                put.map(|put| put.with_token(token.expect("it held the lock")))
+            Ask::Guarded { what, .. } => {
+                let request = match what {
+                    Guarded::Get => Request::get(name),
+                    Guarded::Put(value) => Request::put(name, value, &PutOptions::default()),
+                    Guarded::Remove => Request::remove(name, Condition::None),
+                };
+                request.map(|request| request.with_token(token.expect("it held the lock")))
             }
             Ask::Remove => Request::remove(name, Condition::None),
             _ => Request::get(name),
@@ -366,7 +370,7 @@ impl Wire {
         let request = request.expect("a valid request");
         let request = own.map_or(request.clone(), |own| request.with_id(own));
         let value = match ask {
-            Ask::Put { value, .. } | Ask::Guarded { value, .. } if method.is_empty() => value,
+            Ask::Put { value, .. } | Ask::Guarded { what: Guarded::Put(value), .. } if method.is_empty() => value,
             _ => &encoded,
         };
         let body = match value.len() {
@@ -455,9 +459,12 @@ impl Asked {
         let status = Status::from_code(reply.code).ok_or_else(said)?;
         let text = String::from_utf8_lossy(&bytes);
         let may_differ = matches!(ask, Ask::Unlock { .. } | Ask::Put { .. } | Ask::Guarded { .. });
+        let reads = matches!(ask, Ask::Get | Ask::Take | Ask::Guarded { what: Guarded::Get, .. });
+        let removes = matches!(ask, Ask::Remove | Ask::Guarded { what: Guarded::Remove, .. });
         let answer = match (ask, status) {
-            (Ask::Get | Ask::Take, Status::Ok) => Answer::Value(Some(bytes)),
-            (Ask::Get | Ask::Take, Status::Error(ErrorKind::NotFound)) => Answer::Value(None),
+            (_, Status::Ok) if reads => Answer::Value(Some(bytes)),
+            (_, Status::Error(ErrorKind::NotFound)) if reads => Answer::Value(None),
+            (_, Status::Error(ErrorKind::NotFound)) if removes => Answer::Absent,
             (
                 Ask::Put { .. } | Ask::Guarded { .. } | Ask::Remove | Ask::Append { .. } | Ask::Unlock { .. },
                 Status::Ok,
@@ -472,7 +479,7 @@ impl Asked {
                 _ => Answer::Differs,
             },
             (_, Status::Error(ErrorKind::ConditionFailed)) if may_differ => Answer::Differs,
-            (Ask::Put { when: When::Value(_), .. } | Ask::Remove, Status::Error(ErrorKind::NotFound)) => Answer::Absent,
+            (Ask::Put { when: When::Value(_), .. }, Status::Error(ErrorKind::NotFound)) => Answer::Absent,
             // It is to be asked under another id: neither is it done nor will it be.
             (_, Status::Error(ErrorKind::Timeout)) if self.is_first => Answer::Nothing,
             (_, Status::Error(ErrorKind::Timeout | ErrorKind::OutcomeUnknown | ErrorKind::OutcomeLost)) => Answer::Open,
@@ -480,8 +487,8 @@ impl Asked {
             (_, Status::Error(ErrorKind::Unreachable | ErrorKind::Busy)) => Answer::Nothing,
             _ => return Err(said()),
         };
-        let tells =
-            matches!(ask, Ask::Get | Ask::Put { .. } | Ask::Guarded { .. } | Ask::Append { .. } | Ask::Count { .. });
+        let tells = matches!(ask, Ask::Get | Ask::Put { .. } | Ask::Append { .. } | Ask::Count { .. })
+            || matches!(ask, Ask::Guarded { what: Guarded::Put(_), .. });
         let version = Some(reply.version).filter(|_| status == Status::Ok && tells);
         Ok((self.number, answer, version))
     }

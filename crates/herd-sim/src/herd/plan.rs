@@ -1,6 +1,6 @@
 //! What a run is like, as its seed says: the nodes, the load, and the faults with the moments at which they happen.
 
-use super::check::{Ask, When};
+use super::check::{Ask, Guarded, When};
 use crate::random::Random;
 use herd_core::limits::{CACHE_LEASE_MS, LEASE_MS};
 
@@ -435,6 +435,11 @@ impl Plan {
         key / 16 == 6
     }
 
+    /// Whether tokens are shown with an object.
+    pub(super) fn is_guarded(key: usize) -> bool {
+        key / 16 == 5
+    }
+
     /// The lock whose tokens are shown with objects that are guarded.
     pub(super) const GUARD: usize = 64;
 
@@ -445,6 +450,15 @@ impl Plan {
         let len = value.len() + self.random.size(most) as usize;
         value.resize(len, b'a' + (self.values % 26) as u8);
         value
+    }
+
+    /// What is asked by one who shows a token.
+    fn guarded(&mut self) -> Guarded {
+        match self.random.below(10) {
+            0..2 => Guarded::Get,
+            2..4 => Guarded::Remove,
+            _ => Guarded::Put(self.value(60)),
+        }
     }
 
     /// What is asked of an object whose last version and value seen are these, by one who may hold its lock, or held
@@ -461,7 +475,7 @@ impl Plan {
             (Family::Brief, _) => put(self.value(60), When::Always),
             (Family::Soft, _) => put(self.value(most), When::Always),
             (Family::Guarded, _) => match grant {
-                Some(grant) => Ask::Guarded { value: self.value(60), grant },
+                Some(grant) => Ask::Guarded { what: self.guarded(), grant },
                 None => Ask::Get,
             },
             (Family::Lock, _) | (_, 35..42) => Ask::Remove,

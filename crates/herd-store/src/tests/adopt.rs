@@ -95,3 +95,40 @@ fn the_most_collections_take_the_place_of_as_many_and_of_no_more_while_those_are
     assert_eq!(store.collections().len(), COLLECTIONS_MAX);
     assert!(held.iter().all(Collection::is_destroyed));
 }
+
+/// Where an object lies is told by its collection: what is under way of one that is gone, or comes before it is known.
+#[test]
+fn an_indexed_object_has_its_key_while_its_collection_is_known_and_after_that() {
+    let store = store(8 << 20);
+    let array = place::Collection { spec: Spec { indexed: true, ..spec("ram:1") }, ..of(0, 7, "array", "ram:1") };
+    let early = store.key_in(array.id, b"11");
+    store.adopt(&map_of(vec![default(), array.clone()])).expect("there is place");
+    let c = store.collection_by_id(array.id).expect("there");
+    let key = store.key(&c, b"11");
+    assert_eq!((store.is_key(&c, &key), store.key_in(array.id, b"11")), (true, key.clone()));
+    assert!(early != key && !store.is_key(&c, &early));
+    drop(c);
+    store.adopt(&map_of(vec![default()])).expect("there is place");
+    assert_eq!(store.key_in(array.id, b"11"), key);
+    // Another takes its place.
+    store.adopt(&map_of(vec![default(), of(0, 8, "next", "ram:1")])).expect("there is place");
+    assert_eq!(store.key_in(array.id, b"11"), key);
+}
+
+/// Ids of spread groups lie beside each other, so those of a map are not in the order of their serials.
+#[test]
+fn of_collections_for_which_there_is_no_place_none_is_taken_for_gone() {
+    let store = store(8 << 20);
+    let mut held = Vec::new();
+    for n in 1..=COLLECTIONS_KEPT_MAX as u64 - 1 {
+        store.adopt(&map_of(vec![of(0, 1_000 + n, "c", "ram:1")])).expect("there is place");
+        held.extend(store.collections());
+    }
+    let first_slot = |serial: &u64| CollectionId::new(0, *serial).first_slot();
+    let serial = (9_000..).find(|serial| first_slot(serial) > first_slot(&(serial + 1))).expect("some are");
+    let mut all = vec![of(0, serial, "a", "ram:1"), of(0, serial + 1, "b", "ram:1")];
+    all.sort_by_key(|it| it.id);
+    assert_eq!(all[0].name, "b");
+    store.adopt(&map_of(all)).expect_err("there is one place");
+    assert!(!store.is_gone(CollectionId::new(0, serial)) && !store.is_gone(CollectionId::new(0, serial + 1)));
+}

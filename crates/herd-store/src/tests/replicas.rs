@@ -166,10 +166,6 @@ impl Copies<Key, Edit> for Group {
         Edit::of(self.state(key))
     }
 
-    fn tokens(&self) -> Vec<Key> {
-        Vec::new()
-    }
-
     fn has_token(&self, _: &Key) -> bool {
         false
     }

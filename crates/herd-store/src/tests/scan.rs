@@ -1,6 +1,7 @@
 //! The objects of one slot, in turns.
 
 use super::*;
+use herd_core::entry::Fence;
 
 fn array(store: &Store, name: &str) -> Collection {
     store.create(name, Spec { indexed: true, ..spec("ram:1") }).expect("new")
@@ -122,6 +123,30 @@ fn a_slot_has_nothing_of_the_slot_of_another_spread_group() {
     assert_eq!((met(0).len(), met(1).len()), (0, 301));
     assert_eq!([0, 1].map(|spread| store.pendings(spread, |_| true, at(1)).len()), [0, 1]);
     assert_eq!([0, 1].map(|spread| store.slot(spread, slot).entries), [0, 301]);
+}
+
+/// A token that a read leaves where nothing is has no place in the index while it is pending.
+#[test]
+fn a_pending_token_is_met_and_cleared_where_nothing_else_is() {
+    let store = store(16 << 20);
+    let (c, name) = (array(&store, "a"), name(3));
+    let leave = || {
+        let mut entry = store.entry(&c, &name, at(1));
+        let version = entry.take_version(0);
+        entry.prepare_remove(version, 0, Some(Fence { lock: [3; 16], grant: 1 })).expect("none is pending");
+    };
+    leave();
+    let key = store.key(&c, &name);
+    assert_eq!(all(&store, key.slot()), [SlotItem { key: key.clone(), version: 0 }]);
+    assert_eq!(all(&store, (key.slot() + 1) % SLOTS), []);
+    let mut cursor = SlotCursor::new(0, key.slot());
+    while !cursor.is_at_end() {
+        store.clear_turn(&mut cursor, 100, at(1), |_| true);
+    }
+    assert!(store.pendings(0, |_| true, at(1)).is_empty());
+    leave();
+    store.clear_slots(0, [key.slot()], at(1));
+    assert!(store.pendings(0, |_| true, at(1)).is_empty());
 }
 
 #[test]

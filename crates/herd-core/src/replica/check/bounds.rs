@@ -9,13 +9,13 @@ use crate::replica::{
 };
 use std::collections::BTreeMap;
 
-/// A change of so many bytes.
+/// A change of so many bytes, and whether it removes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Weight(u64);
+struct Weight(u64, bool);
 
 impl Change for Weight {
     fn removes(&self) -> bool {
-        false
+        self.1
     }
 
     fn size_bytes(&self) -> u64 {
@@ -60,15 +60,11 @@ impl Copies<u32, Weight> for Blank {
     }
 
     fn whole(&self, _: &u32) -> Weight {
-        Weight(1)
+        Weight(1, self.is_over)
     }
 
     fn whole_committed(&self, _: &u32) -> Weight {
-        Weight(1)
-    }
-
-    fn tokens(&self) -> Vec<u32> {
-        Vec::new()
+        Weight(1, false)
     }
 
     fn has_token(&self, _: &u32) -> bool {
@@ -104,7 +100,7 @@ fn write(part: &mut Part<u32, Weight, u32>, at: &mut Blank, key: u32, size_bytes
     part.ask(key, key);
     while let Some(effect) = part.effects().into_iter().next() {
         match effect {
-            Effect::Decide(key, ops) => part.begin(at, key, ops, Some(Weight(size_bytes))),
+            Effect::Decide(key, ops) => part.begin(at, key, ops, Some(Weight(size_bytes, false))),
             Effect::Answer(_, outcome) => return Some(outcome),
             _ => return None,
         }
@@ -173,7 +169,7 @@ fn a_copy_ends_if_its_member_does_not_keep_up() {
         let failed = loop {
             part.ask(written % 9, written);
             let Some(Effect::Decide(key, ops)) = part.effects().into_iter().next() else { panic!("it is decided") };
-            part.begin(&mut at, key, ops, Some(Weight(size_bytes)));
+            part.begin(&mut at, key, ops, Some(Weight(size_bytes, false)));
             written += 1;
             let effects = part.effects();
             assert!(effects.iter().any(|effect| matches!(effect, Effect::Answer(_, Outcome::Done(_)))));
@@ -182,6 +178,21 @@ fn a_copy_ends_if_its_member_does_not_keep_up() {
             }
         };
         assert_eq!(failed, writes);
+    }
+}
+
+#[test]
+fn a_primary_that_leaves_no_versions_is_not_obeyed() {
+    for (version, is_served) in [(1 << 63, true), (Version::MAX, false), (Version::MAX - (1 << 38), false)] {
+        let (mut part, mut at) = (Part::<u32, Weight, u32>::new(node(2)), Blank::default());
+        part.take(&mut at, view(1, 1, 1, &[(2, Backup, 1)], 2));
+        part.link_up(node(1), 1);
+        let (write, offer) = (Pending { version, base: 0, removes: false }, Offer::Change(Weight(1, false)));
+        let prepare = Message::Prepare { epoch: 1, serial: 1, settled: 0, key: 3, write, offer };
+        part.receive(&mut at, node(1), 1, prepare);
+        let effects = part.effects();
+        assert_eq!(effects.contains(&Effect::Close(node(1))), !is_served, "{effects:?}");
+        assert_eq!(at.pending.len(), usize::from(is_served));
     }
 }
 
@@ -208,7 +219,7 @@ fn who_is_not_waited_for_gets_the_whole_and_ends_no_write() {
         assert_eq!(adopts(&mut part, &mut at, 1).iter().filter(|it| copies(it)).count(), 1, "key 9 comes first");
         at.is_over = is_over;
         let sent = adopts(&mut part, &mut at, 2);
-        assert_eq!(sent.iter().find_map(whole), Some(write), "{sent:?}");
+        assert_eq!(sent.iter().find_map(whole), Some(Pending { removes: is_over, ..write }), "{sent:?}");
         assert_eq!(part.pending(), 1, "it waits for node 2, as before");
     }
 }

@@ -173,6 +173,7 @@ fn cases() -> Vec<Case> {
         Case { name: "flush", first: one.clone(), later: vec![op(2, 1, Range(1))], flushes: 1, ..none() },
         Case { name: "flush and refusal", first: two.clone(), flushes: 1, refuses: Some((3, 2)), ..none() },
         Case { name: "flush and death", first: one.clone(), turn: dies(), flushes: 1, ..none() },
+        Case { name: "flush and break", first: one.clone(), breaks: 1, flushes: 1, ..none() },
         Case { name: "flush while joining", first: one.clone(), flushes: 1, joins: true, ..none() },
         Case { name: "below k", first: one.clone(), later: vec![op(2, 1, Put)], turn: alone(), joins: true, ..none() },
         Case { name: "join", first: line.clone(), joins: true, ..none() },
@@ -273,7 +274,7 @@ fn every_order_of_more_events_keeps_what_was_acknowledged() {
 }
 
 /// Each bug, and a case that finds it.
-const FOUND_BY: [(Bug, &str); 23] = [
+const FOUND_BY: [(Bug, &str); 24] = [
     (Bug::ForgottenPending, "death"),
     (Bug::AckBelowK, "quiet"),
     (Bug::OldAck, "removal"),
@@ -291,6 +292,7 @@ const FOUND_BY: [(Bug, &str); 23] = [
     (Bug::RemovedTwice, "removal, death and refusal"),
     (Bug::FirstForAll, "three in a row, death"),
     (Bug::WholeOfNothing, "flush and death"),
+    (Bug::ResolvedOver, "flush and break"),
     (Bug::NoGeneration, "flush"),
     (Bug::WaitingCursor, "below k"),
     (Bug::NamedAtCopy, "deposed while joining, break and removal"),

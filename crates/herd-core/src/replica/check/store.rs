@@ -158,10 +158,6 @@ impl Copies<Key, Val> for Store {
         Val::of(self.entry(*key).state)
     }
 
-    fn tokens(&self) -> Vec<Key> {
-        Vec::new()
-    }
-
     fn has_token(&self, _: &Key) -> bool {
         false
     }

@@ -103,10 +103,10 @@ pub(super) struct World {
     untold: BTreeSet<NodeId>,
     pub(super) turns: VecDeque<Turn>,
     pub(super) breaks: u8,
-    /// Flushes to come, the generation there is, and who has not heard of it.
+    /// Flushes to come, the generation there is, and who has not heard of it, since which epoch.
     pub(super) flushes: u8,
     pub(super) generation: u8,
-    unflushed: BTreeSet<NodeId>,
+    unflushed: BTreeMap<NodeId, u32>,
     /// Whether the warden does what primaries want.
     pub(super) grants: bool,
     pub(super) tells_all: bool,
@@ -163,7 +163,7 @@ impl World {
             breaks: 0,
             flushes: 0,
             generation: 0,
-            unflushed: BTreeSet::new(),
+            unflushed: BTreeMap::new(),
             grants: false,
             tells_all: false,
             wants: BTreeSet::new(),
@@ -218,7 +218,7 @@ impl World {
         if self.flushes > 0 {
             actions.push(Action::Flush);
         }
-        actions.extend(self.unflushed.iter().map(|id| Action::Flushed(*id)));
+        actions.extend(self.unflushed.keys().map(|id| Action::Flushed(*id)));
         if self.turns.front().is_some_and(|turn| turn.view.epoch > self.view.epoch) {
             actions.push(Action::Warden);
         }
@@ -312,7 +312,9 @@ impl World {
     /// The map has another generation of the one collection.
     pub(super) fn flush(&mut self) {
         self.generation += 1;
-        self.unflushed = self.nodes.keys().copied().collect();
+        for id in self.nodes.keys() {
+            self.unflushed.entry(*id).or_insert(self.view.epoch);
+        }
     }
 
     fn flushed(&mut self, id: NodeId) {
@@ -620,10 +622,14 @@ impl World {
                     _ => {}
                 }
             }
-            let serves = node.part.is_open() && node.part.view().epoch == self.view.epoch;
-            if serves {
-                faults.extend(self.acked.iter().filter_map(|(key, acked)| self.lost(*id, node, *key, *acked)));
-            }
+            let (is_current, standing) = (node.part.view() == &self.view, self.view.member(*id).map(|it| it.standing));
+            let leads = node.part.is_open() && node.part.view().epoch == self.view.epoch;
+            // A backup answers what is clean there. It has the map of its view, and so all flushes before that.
+            let is_told = self.unflushed.get(id).is_none_or(|since| *since == self.view.epoch);
+            let reads = is_current && is_told && standing == Some(Standing::Backup);
+            let is_read = |key: &Key| leads || reads && node.store.entry(*key).pending.is_none();
+            let lost = self.acked.iter().filter(|(key, _)| is_read(key));
+            faults.extend(lost.filter_map(|(key, acked)| self.lost(*id, node, *key, *acked)));
             let acts = |other: &Node| other.part.is_open() && other.part.view().epoch == node.part.view().epoch;
             if node.part.is_open() && self.nodes.iter().any(|(other, peer)| other != id && acts(peer)) {
                 faults.push("two primaries act in one epoch".into());

@@ -1,6 +1,6 @@
 //! Histories that can be, and for each kind of mistake one that can't.
 
-use super::{Answer, Ask, Op, Verdict, When, check};
+use super::{Answer, Ask, Guarded, Op, Verdict, When, check};
 
 fn op(begin: u64, end: u64, ask: Ask, answer: Answer) -> Op {
     Op { ask, answer, version: None, begin, end, after: None, by: String::new() }
@@ -148,11 +148,23 @@ fn one_holds_a_lock_and_grants_rise() {
 
 #[test]
 fn who_shows_an_earlier_token_puts_nothing() {
-    let put = |begin, end, grant, answer| op(begin, end, Ask::Guarded { value: vec![b'a'], grant }, answer);
+    let under = |begin, end, what, grant, answer| op(begin, end, Ask::Guarded { what, grant }, answer);
+    let put = |begin, end, grant, answer| under(begin, end, Guarded::Put(vec![b'a']), grant, answer);
+    let get = |begin, end, grant, answer| under(begin, end, Guarded::Get, grant, answer);
+    let remove = |begin, end, grant, answer| under(begin, end, Guarded::Remove, grant, answer);
     right(&[put(1, 2, 5, Answer::Done), put(3, 4, 6, Answer::Done), put(5, 6, 5, Answer::Differs)]);
     wrong(&[put(1, 2, 6, Answer::Done), put(3, 4, 5, Answer::Done)]);
     wrong(&[put(1, 2, 5, Answer::Done), put(3, 4, 5, Answer::Differs)]);
     right(&[put(1, 2, 6, Answer::Full), put(3, 4, 5, Answer::Done)]);
+    // What was read of nothing, or removed, leaves its token.
+    let (nothing, a) = (Answer::Value(None), Answer::Value(Some(vec![b'a'])));
+    right(&[get(1, 2, 6, nothing.clone()), put(3, 4, 5, Answer::Differs), put(5, 6, 6, Answer::Done)]);
+    wrong(&[get(1, 2, 6, nothing), put(3, 4, 5, Answer::Done)]);
+    right(&[put(1, 2, 5, Answer::Done), get(3, 4, 6, a.clone()), get(5, 6, 5, Answer::Differs)]);
+    wrong(&[put(1, 2, 5, Answer::Done), get(3, 4, 6, a), put(5, 6, 5, Answer::Done)]);
+    right(&[put(1, 2, 5, Answer::Done), remove(3, 4, 6, Answer::Done), remove(5, 6, 5, Answer::Differs)]);
+    wrong(&[put(1, 2, 5, Answer::Done), remove(3, 4, 6, Answer::Done), put(5, 6, 5, Answer::Done)]);
+    right(&[remove(1, 2, 6, Answer::Absent), put(3, 4, 5, Answer::Done)]);
 }
 
 #[test]

@@ -127,12 +127,13 @@ impl<S: Service> World<S> {
                 (&copies[0].1, group.copies() == copies.len() && group.others.len() + 1 == copies.len());
             // What fewer nodes have than it needs stays under way until there are enough.
             let is_enough = group.copies() >= usize::from(spread.needed);
-            let state = |copy: &herd_node::Copy| (copy.version, copy.value.clone());
+            let state = |copy: &herd_node::Copy| (copy.version, copy.value.clone(), copy.token);
             let differs = |copy: &herd_node::Copy| state(copy) != state(first) || is_enough && copy.pending.is_some();
             if !whole || copies.iter().any(|(_, copy)| differs(copy)) {
                 let told = |(at, copy): &(usize, herd_node::Copy)| {
-                    let (version, pending) = (copy.version, copy.pending);
-                    format!("n{} has {} bytes, version {version}, pending {pending:?}; ", at + 1, copy.value.len())
+                    let (version, pending, token) = (copy.version, copy.pending, copy.token);
+                    let bytes = copy.value.len();
+                    format!("n{} has {bytes} bytes, version {version}, token {token:?}, pending {pending:?}; ", at + 1)
                 };
                 let all: String = copies.iter().map(told).collect();
                 return Err(format!("copies of {} differ: {all}{group:?}", String::from_utf8_lossy(&first.name)));
