@@ -154,7 +154,7 @@ impl Member {
     fn moved(&self, to: NodeId, address: &str, id: MoveId) {
         *lock(&self.gone) = Some((to, address.to_owned(), id));
         *lock(&self.handle) = None;
-        self.warden_node.store(to.0.get(), Relaxed);
+        self.led_by(to);
         // From now on this node gives its map to nobody.
         if let Some((hub, (map, held))) = self.hub.get().zip(self.map().zip(Some(self.holds.load(Relaxed)))) {
             hub.adopt(map, held);
@@ -182,17 +182,17 @@ impl Member {
     pub(super) fn begin(&self, shared: &Shared, id: MoveId) -> Done {
         let home = lock(&self.home);
         let home = home.as_ref().ok_or("it has no directory that it can write to")?;
-        if let Some(handle) = self.warden() {
-            return match home.came_by() == Some(id) {
-                true => self.in_office(&handle),
-                false => Err("its warden goes by another control store".into()),
-            };
+        match self.candidate() {
+            Some(handle) if home.came_by() == Some(id) => return self.in_office(&handle),
+            // One that another node followed in office is of no more use.
+            Some(_) if self.warden().is_some() => return Err("its warden goes by another control store".into()),
+            _ => {}
         }
         let handle = self.start_over(home, id)?;
         // The old store has its mark, so nobody else is the warden: it is here, in office by now or soon.
         *lock(&self.gone) = None;
         *lock(&self.handle) = Some(handle.clone());
-        self.warden_node.store(self.life.node.0.get(), Relaxed);
+        self.led_by(self.life.node);
         let loops = shared.loops.get().map(|loops| loops.loops()).unwrap_or_default();
         loops.iter().for_each(|remote| remote.resume(&[]));
         self.in_office(&handle)

@@ -64,7 +64,7 @@ pub(crate) struct Member {
     pub(crate) herd: HerdId,
     /// This node, in this life.
     pub(crate) life: Life,
-    /// Its warden, if that is here; and the thread of the last one that was.
+    /// A warden of this node, in office or not; and the thread of the last one that was.
     handle: Mutex<Option<Handle>>,
     running: Mutex<Option<Running>>,
     /// Where its warden went, and by which move.
@@ -93,8 +93,13 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// The warden, if it is here.
+    /// The warden, if it is here. One that another node follows in office goes on as a candidate, and is asked nothing.
     pub(crate) fn warden(&self) -> Option<Handle> {
+        self.candidate().filter(|_| self.warden_node() == self.life.node)
+    }
+
+    /// The warden that is here, or would be.
+    fn candidate(&self) -> Option<Handle> {
         lock(&self.handle).clone()
     }
 
@@ -114,8 +119,8 @@ impl Member {
         self.map.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Goes over to a map: the store, then the links. Whether it did.
-    fn take(&self, shared: &Shared, map: &Arc<Map>, held: bool) -> bool {
+    /// Goes over to a map: the store, then the links. Whether it did. `warden`: whose node's it is, if that is known.
+    fn take(&self, shared: &Shared, map: &Arc<Map>, held: bool, warden: Option<NodeId>) -> bool {
         match shared.take_map(self.life, map, held) {
             Ok(false) => return false,
             Ok(true) => {}
@@ -124,8 +129,14 @@ impl Member {
                 return false;
             }
         }
+        // Before the links have it: only the node of the warden gives it to others.
+        warden.into_iter().for_each(|node| self.led_by(node));
         self.took(shared, map, held);
         true
+    }
+
+    fn led_by(&self, node: NodeId) {
+        self.warden_node.store(node.0.get(), Relaxed);
     }
 
     /// The store goes by a map now: all others hear it.
@@ -144,9 +155,9 @@ impl Member {
         shared.loops.get().into_iter().flat_map(|loops| loops.loops()).for_each(|remote| remote.resume(&[]));
     }
 
-    /// The warden that is here hears which map its own node has.
+    /// The warden that is here, or would be, hears which map its own node has.
     fn tell_own(&self, map: &Map) {
-        if let Some(handle) = self.warden() {
+        if let Some(handle) = self.candidate() {
             handle.have(self.life.node, self.life.incarnation, map.epoch, map.revision);
         }
     }
@@ -154,7 +165,7 @@ impl Member {
     /// Does what has come; what could not be done is done with the next.
     fn work(&self, shared: &Shared, mail: &mut Mail) {
         if let Some((map, held)) = mail.pushed.take()
-            && !self.take(shared, &map, held)
+            && !self.take(shared, &map, held, Some(self.life.node))
             && self.map().is_none_or(|taken| !Arc::ptr_eq(&taken, &map))
         {
             mail.pushed = Some((map, held));
@@ -165,7 +176,7 @@ impl Member {
         for to_do in std::mem::take(&mut mail.errands) {
             self.run_errand(shared, to_do);
         }
-        if let Some(handle) = self.warden() {
+        if let Some(handle) = self.candidate() {
             // It hears its own node, whoever was the warden when that joined.
             let linked = self.hub.get().map(|hub| hub.links().into_keys()).into_iter().flatten();
             handle.links(linked.chain([self.life.node]).collect());
@@ -236,10 +247,12 @@ impl Member {
             Ok(map) if map.herd == self.herd => {
                 let is_at_hand =
                     MapMark::of(&map, came.sent.mark.held) == MapMark::of(&at_hand, shared.held.load(Relaxed));
-                let is_taken = self.take(shared, &Arc::new(map), came.sent.mark.held);
+                // A later one than those of the warden here is of another warden: who has it knows more of that.
+                let warden = (came.is_pushed || self.warden().is_some()).then_some(came.from);
+                self.take(shared, &Arc::new(map), came.sent.mark.held, warden);
                 // An earlier one is of a warden that was.
-                if came.is_pushed && (is_taken || is_at_hand) {
-                    self.warden_node.store(came.from.0.get(), Relaxed);
+                if came.is_pushed && is_at_hand {
+                    self.led_by(came.from);
                 }
             }
             Ok(_) | Err(herd_core::place::MapError::OtherBase) => {}

@@ -247,3 +247,44 @@ fn a_drain_goes_on_after_the_warden_s_node_died_with_its_question() {
     assert!(output.status.success() && text.contains("n3 is empty"), "{:?}, {text}", output.status.code());
     others[0].ok(&["fsck"]);
 }
+
+/// A warden's process that stood still while another node came into office goes by that one when it is back, and what
+/// the groups that it leads want comes there.
+#[test]
+fn who_was_the_warden_and_lives_goes_by_the_one_that_followed() {
+    let Some(etcd) = Etcd::start() else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let control = ["--control", &etcd.url()];
+    let first = node(dir.path(), "n1", &[&control[..], &["--replicas", "2"]].concat());
+    let others = ["n2", "n3"].map(|name| node(dir.path(), name, &["--join", &first.addr]));
+    let names: Vec<String> = (0..12).map(|number| format!("k{number}")).collect();
+    names.iter().for_each(|name| others[0].feed(&["put", name, "-"], b"v"));
+    others[0].ok(&["status", "--wait", "--timeout", "30s"]);
+    first.signal("-STOP");
+    // Its office is over then. It is not silent for long enough that it would lead nothing any more.
+    let next = node(dir.path(), "n4", &control);
+    first.signal("-CONT");
+    let warden = |node: &Node| {
+        let status: serde_json::Value = serde_json::from_str(&node.ok(&["status", "--json"])).expect("JSON");
+        status["warden"].as_str().map(str::to_owned)
+    };
+    for node in [&first, &others[0], &others[1], &next] {
+        assert!(within(PATIENCE, || warden(node).as_deref() == Some("n4")), "{:?}", warden(node));
+    }
+    // What is asked through it is done, and copies in its groups go from one node to another.
+    first.ok(&["collection", "create", "after"]);
+    let mut drain = herd();
+    drain.args(["drain", "n2"]).env("HERD_NODE", &first.addr);
+    let mut drain = drain.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("herd runs");
+    let has_ended = within(PATIENCE, || drain.try_wait().expect("it is ours").is_some());
+    drain.kill().ok();
+    assert!(drain.wait().expect("it is ours").success() && has_ended, "the groups of n2 are given away");
+    assert!(names.iter().all(|name| first.ok(&["get", name]) == "v"));
+    first.ok(&["fsck"]);
+    // It is the warden again once nobody else is.
+    assert_eq!(next.stop(), Some(0));
+    for node in [&first, &others[1]] {
+        assert!(within(PATIENCE, || warden(node).as_deref() == Some("n1")), "{:?}", warden(node));
+    }
+    others[1].ok(&["collection", "create", "again"]);
+}
