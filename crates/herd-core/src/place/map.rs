@@ -311,6 +311,11 @@ impl Draft {
         self.nodes.binary_search_by_key(&id, |node| node.id).ok().map(|at| &self.nodes[at])
     }
 
+    /// Whether the number was that of a node which is in the herd no more: numbers rise, and are given once.
+    pub fn has_left(&self, id: NodeId) -> bool {
+        self.node(id).is_none() && self.nodes.last().is_some_and(|node| node.id > id)
+    }
+
     /// The protocol that all nodes of the herd speak: what many nodes see, such as the map, has nothing that is newer.
     pub fn protocol(&self) -> u16 {
         self.nodes.iter().map(|node| node.protocol).min().unwrap_or(1)

@@ -176,6 +176,8 @@ impl Member {
         for to_do in std::mem::take(&mut mail.errands) {
             self.run_errand(shared, to_do);
         }
+        // A node that left tells nothing any more, and each that comes has a number that none had before.
+        self.map().into_iter().for_each(|map| mail.haves.retain(|node, _| !map.has_left(*node)));
         if let Some(handle) = self.candidate() {
             // It hears its own node, whoever was the warden when that joined.
             let linked = self.hub.get().map(|hub| hub.links().into_keys()).into_iter().flatten();
@@ -419,5 +421,16 @@ mod tests {
         };
         assert_eq!(push(life(1).node, &map), life(1).node);
         assert_eq!(push(life(3).node, &herd(3)), life(1).node);
+        // What a node told that left is told to no warden, however many come and go. One may come before its map.
+        let without = map.next(|draft| {
+            draft.nodes.retain(|node| node.id != life(1).node);
+            draft.plan();
+        });
+        let without = without.expect("valid");
+        push(life(3).node, &without);
+        let mut mail = Mail::default();
+        mail.haves.extend((1..=4).map(|number| (life(number).node, (1, 1, 1))));
+        member.work(&world.shared, &mut mail);
+        assert!(mail.haves.into_keys().eq([2, 3, 4].map(|number| life(number).node)));
     }
 }

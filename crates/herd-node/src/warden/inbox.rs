@@ -108,7 +108,7 @@ pub(super) struct Inbox {
 struct State {
     asks: VecDeque<(Ticket, Term, Ask)>,
     haves: BTreeMap<NodeId, (u64, u32, u64)>,
-    /// What nodes told last, and whether it was something new.
+    /// What nodes of the herd told last, and whether it was something new.
     told: BTreeMap<NodeId, (u64, u32, u64)>,
     told_news: bool,
     /// Nodes that have links to this one, where that was told since.
@@ -184,7 +184,9 @@ impl Inbox {
     }
 
     pub(super) fn push(&self, map: Arc<Map>, held: bool) {
-        self.lock().map = Some((map, held));
+        let mut state = self.lock();
+        state.told.retain(|node, _| !map.has_left(*node));
+        state.map = Some((map, held));
     }
 
     pub(super) fn answer(&self, ticket: Ticket, answer: Result<Answer, Refusal>) {
@@ -223,5 +225,27 @@ impl Inbox {
     pub(super) fn wait_for_end(&self, patience: Duration) -> bool {
         let waited = self.changed.wait_timeout_while(self.lock(), patience, |state| !state.ended);
         waited.unwrap_or_else(PoisonError::into_inner).0.ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::away::{herd, life};
+
+    #[test]
+    fn who_comes_is_heard_at_once_however_many_have_left() {
+        let handle = Handle(Arc::new(Inbox::new(Halt::default())));
+        let last = NODES_MAX as u32 + 1;
+        (1..last).for_each(|number| handle.have(life(number).node, 1, 1, 1));
+        let map = herd(1).next(|draft| {
+            draft.nodes[0].id = life(last).node;
+            draft.plan();
+        });
+        let map = map.expect("valid");
+        handle.0.push(Arc::new(map), true);
+        assert!(handle.0.wait(Duration::ZERO).is_some_and(|work| work.haves.len() == NODES_MAX));
+        handle.have(life(last).node, 1, 1, 1);
+        assert!(handle.0.lock().told_news);
     }
 }
