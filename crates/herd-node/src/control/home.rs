@@ -257,15 +257,20 @@ impl Home {
     }
 
     /// The place of a node that had none: keeps who it is, and gives a control store that goes on with what another
-    /// held. No node may have been here before.
+    /// held. No node may have been here before. Where it can't be done nothing of it stays, so it may be tried again.
     pub fn settle(self, record: &Record, snapshot: &Snapshot) -> Result<Box<dyn Control + Send>, OpenError> {
         if Self::is_used(&self.path) {
             let text = "another node was here: give this one a --data, or a --name, of its own";
             return Err(OpenError::InUse(format!("{}: {text}", self.path.display())));
         }
-        self.keep(record)?;
-        let path = self.path.clone();
-        embedded::hand_over(Directory::new(self), &path, snapshot)
+        let own = self.again()?;
+        let kept = self.keep(record);
+        let settled = kept.and_then(|()| embedded::hand_over(Directory::new(self), &own.path, snapshot));
+        if settled.is_err() {
+            // None of it is another node's: that was looked at.
+            [STORE, RECORD].iter().for_each(|name| drop(fs::remove_file(own.path.join(name))));
+        }
+        settled
     }
 }
 

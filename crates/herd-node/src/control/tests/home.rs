@@ -62,6 +62,21 @@ fn what_another_store_held_goes_on_in_a_place_of_its_own() {
     assert_eq!(Home::open(directory.path()).and_then(|home| home.record()), Ok(Some(RECORD)));
 }
 
+/// A disk may have room again.
+#[test]
+fn what_could_not_be_put_into_a_place_is_put_there_later() {
+    let (table, directory) = (Table::default(), TempDir::new().expect("a directory"));
+    let settle = || Home::open(directory.path()).and_then(|home| home.settle(&RECORD, &table.all()));
+    for file in ["control.new", "node.new"] {
+        let in_the_way = directory.path().join(file);
+        fs::create_dir(&in_the_way).expect("a directory");
+        assert!(settle().is_err(), "{file} can't be written");
+        assert!(!Home::is_used(directory.path()), "{file}");
+        fs::remove_dir(&in_the_way).expect("it is empty");
+    }
+    settle().expect("an empty place");
+}
+
 #[test]
 fn a_node_s_place_is_its_own() {
     let variables = |set: &'static [(&str, &str)]| {
