@@ -187,11 +187,13 @@ impl Grants {
         silent.iter().filter(|_| knows).filter(is_cold).copied().collect()
     }
 
-    /// Whether a node, in that life, may answer reads by what was granted to it here.
-    pub fn may_answer(&self, node: NodeId, incarnation: u64, now_ns: u64) -> bool {
+    /// Whether a node, in that life, may answer reads by what was granted to it here; `has_caches`: or for what it has
+    /// of class `cache`.
+    pub fn may_answer(&self, (node, incarnation): (NodeId, u64), has_caches: bool, now_ns: u64) -> bool {
+        let lasts_ms = if has_caches { CACHE_LEASE_MS } else { LEASE_MS };
         let granted = |heard: &&Heard| heard.incarnation == incarnation && heard.granted_ns > 0;
         let heard = self.heard.get(&node).filter(granted);
-        heard.is_some_and(|heard| now_ns < heard.granted_ns + LEASE_MS * MS)
+        heard.is_some_and(|heard| now_ns < heard.granted_ns + lasts_ms * MS)
     }
 
     /// Whether a node, in that life, was heard within a few beats.
@@ -314,6 +316,19 @@ mod tests {
         let second = (15_000 + CACHE_LEASE_MS..new_ms - 100).step_by(100);
         let third = (new_ms + LEASE_MS + CACHE_LEASE_MS..=60_000).step_by(100);
         assert_eq!(cold_ms, first.chain(second).chain(third).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_process_may_answer_for_as_long_as_the_longest_of_its_leases() {
+        let mut grants = Grants::default();
+        grants.in_office(1, 0, 0);
+        grants.wrote(1, 5);
+        let grant = grants.beat(NODE, 1, ns(10)).expect("it is in office");
+        for (has_caches, lasts_ms) in [(false, LEASE_MS), (true, CACHE_LEASE_MS)] {
+            let may_answer = |life, ms| grants.may_answer((NODE, life), has_caches, ns(ms));
+            assert!(may_answer(1, 9 + lasts_ms) && !may_answer(1, 10 + lasts_ms) && !may_answer(2, 10));
+        }
+        assert!(grant.cache_until_ns((1, 5), ns(10)).is_some_and(|until_ns| until_ns > ns(10 + LEASE_MS)));
     }
 
     #[test]

@@ -241,7 +241,9 @@ impl Driver {
         let mut grants = self.outlets.leases.grants();
         let silent = grants.silent(&nodes, now_ns);
         let cold = grants.cold(&silent, now_ns);
-        let granted = nodes.iter().copied().filter(|(node, life)| grants.may_answer(*node, *life, now_ns)).collect();
+        let has_caches = |(node, _): &(NodeId, u64)| self.warden.map().is_some_and(|map| map.has_caches(*node));
+        let may_answer = |life: &(NodeId, u64)| grants.may_answer(*life, has_caches(life), now_ns);
+        let granted = nodes.iter().copied().filter(may_answer).collect();
         let beating = nodes.into_iter().filter(|(node, life)| grants.is_heard(*node, *life, now_ns)).collect();
         drop(grants);
         self.warden.beats(silent, beating);
