@@ -378,10 +378,11 @@ impl<S: Service, M: System> Engine<S, M> {
         if ticket.conn != ticket_id(at, self.uses[at]) {
             return false;
         }
-        let (mut buf, mut reply) = (Vec::new(), Queue::resumed(ticket.serial));
+        let (mut buf, mut reply) = (Vec::new(), Queue::resumed(conn.queue.serial()));
         let mut out = Output::resumed(&mut buf, &mut reply, ticket.conn, conn.queue.small_bytes());
         let is_there = self.service.resume(&mut conn.session, ticket, &mut out);
         reply.push(&buf);
+        conn.queue.go_on_behind(&reply);
         if !reply.is_empty() || reply.passes {
             conn.queue.fill(ticket.serial, reply);
             if conn.tell_held(&mut self.service) { self.stand_in_line(at) } else { self.close(at, Why::Shed) }

@@ -168,9 +168,19 @@ impl<B: Chunks> Queue<B> {
         }
     }
 
-    /// The queue a deferred reply is made in: the place of `serial`.
+    /// The queue a deferred reply is made in: what it names comes behind `serial`, the last that was named.
     pub(crate) fn resumed(serial: u32) -> Self {
         Self { serial, ..Self::new() }
+    }
+
+    /// What was named last.
+    pub(crate) fn serial(&self) -> u32 {
+        self.serial
+    }
+
+    /// What a deferred reply has named is named here no more.
+    pub(crate) fn go_on_behind(&mut self, reply: &Self) {
+        self.serial = reply.serial;
     }
 
     pub(crate) fn is_empty(&self) -> bool {

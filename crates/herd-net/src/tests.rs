@@ -39,6 +39,8 @@ struct Words {
     /// Replies that take turns, and how many turns the next of them still takes.
     long: VecDeque<Ticket>,
     turns: usize,
+    /// Replies without a place wait on under another ticket.
+    renames: bool,
     /// Requests without a reply, so far.
     quiet: usize,
     /// Connections never become known.
@@ -140,6 +142,10 @@ impl Service for Words {
         if self.turns > 0 {
             self.turns -= 1;
             self.long.push_back(ticket);
+            return true;
+        }
+        if self.renames {
+            self.waiting.push(out.ticket());
             return true;
         }
         self.unsent.push(out.pending_bytes());
@@ -376,6 +382,24 @@ fn many_replies_that_become_ready_at_once_take_turns_with_requests() {
     assert!(world.engine.is_busy(), "there are more");
     world.settle();
     assert_eq!(world.peers[waits].read(usize::MAX).len(), 3000 * 4);
+}
+
+/// Or what waits on would be taken for what was asked behind it.
+#[test]
+fn what_a_late_reply_names_nothing_else_is_called() {
+    let mut world = World::new();
+    let at = world.connect(1 << 20);
+    world.settle();
+    world.engine.service.renames = true;
+    let mut named: Vec<Ticket> = Vec::new();
+    for lines in [&b"t\nt\n"[..], b"r\n", b"t\nr\n", b"t\n"] {
+        world.peers[at].write(lines);
+        world.settle();
+        named.extend(&world.engine.service().waiting);
+    }
+    let all: std::collections::BTreeSet<_> = named.iter().collect();
+    // Two; these anew; all three anew; these again, and the last.
+    assert_eq!((named.len(), all.len()), (2 + 2 + 3 + 4, 2 + 2 + 3 + 1), "{named:?}");
 }
 
 /// Or they would gather where many wait and cancel.
