@@ -227,6 +227,11 @@ impl Gates {
         }
     }
 
+    /// Whether a get of such an object waits here for a newer one: this node decides, with or without leave to answer.
+    pub(crate) fn may_wait(&self, entry: &Entry<'_>) -> bool {
+        entry.seat() == Seat::Led && self.is_open_slot(entry.spread(), entry.slot()) || self.may_read(entry)
+    }
+
     /// As [`Gates::may_read`], of a get that changes nothing: also where this node is a backup that has leave to
     /// answer, and nothing is pending beside the object. A backup that is taken out meanwhile has no lease any more, or
     /// has told that its gate is closed, before anything is acknowledged without it.

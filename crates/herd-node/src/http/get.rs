@@ -176,9 +176,9 @@ impl Session {
     }
 }
 
-/// What is known of an object that is there, and that no other node decides on.
+/// What is known of an object that is there, and that no other node decides on; without a lease it is not answered.
 fn present(cx: &Context, entry: &Entry<'_>) -> Option<Head> {
-    entry.found().filter(|_| cx.shared.gates.may_read(entry)).map(|found| found.head)
+    entry.found().filter(|_| cx.shared.gates.may_wait(entry)).map(|found| found.head)
 }
 
 impl Session {

@@ -8,10 +8,11 @@ use super::{Session, count_as, refuse, write_frame};
 use crate::context::{Context, Output, not_found};
 use crate::flight::{Handing, Landed, Later as Kept, Plain, Taken, Where};
 use crate::metrics::VerbName;
+use crate::request::asked_of;
 use herd_core::entry::Value;
 use herd_core::limits::{FLIGHT_MS, LINK_SILENCE_MS, WAIT_MAX_MS};
 use herd_core::op::Op;
-use herd_core::wire::{FLAG_HEAD_ONLY, Fields, Handed, Header, Own, Status, Verb};
+use herd_core::wire::{Between, FLAG_HEAD_ONLY, Fields, Handed, Header, Own, Status, Verb};
 use herd_core::{Error, ErrorKind};
 use herd_net::Ticket;
 use herd_store::{Body, Collection, Given};
@@ -22,15 +23,39 @@ pub(crate) struct Later {
     pub(super) request: Header,
     pub(super) collection: Collection,
     pub(super) name: Box<[u8]>,
+    /// Of a get that waits for a newer version.
+    pub(super) waits: Waits,
     /// Bytes of the answer that its client has allowed beforehand.
     pub(super) credit: u64,
     /// It is a listing, and the other nodes are asked.
     pub(super) listing: Option<Asked>,
 }
 
+/// What is kept of a get that waits, for the time when it waits here, or is asked again.
+#[derive(Default)]
+pub(super) struct Waits {
+    until_ms: u64,
+    /// What the node asked that has handed it on; empty: nobody has.
+    asked: Box<[u8]>,
+    /// There was an object when it began.
+    was_there: bool,
+}
+
 impl Later {
     pub(super) fn of(request: &Header, collection: &Collection, name: &[u8]) -> Self {
-        Self { request: *request, collection: collection.clone(), name: name.into(), credit: 0, listing: None }
+        let (collection, name, waits) = (collection.clone(), name.into(), Waits::default());
+        Self { request: *request, collection, name, waits, credit: 0, listing: None }
+    }
+
+    /// As it is asked now, if it is a get: who waits has the time that is left.
+    fn get(&self, cx: &Context) -> (Header, Fields<'_>) {
+        let Waits { until_ms, asked, .. } = &self.waits;
+        let mut request = self.request;
+        if request.newer_than().is_some() {
+            request.time_ms = until_ms.saturating_sub(cx.now.unix_ms).min(request.time_ms.into()) as u32;
+        }
+        let between = (!asked.is_empty()).then_some(Between::Asked(asked));
+        (request, Fields { between, ..Fields::named(&self.name) })
     }
 
     /// Whether the reply can be sent while the value comes.
@@ -56,13 +81,23 @@ pub(super) fn cancel(cx: &mut Context, conn: u64, id: u64) {
     found.into_iter().for_each(|ticket| cx.forget_flight(ticket));
 }
 
+/// What is kept of a request that was handed on.
+fn kept(cx: &mut Context, conn: u64, id: u64) -> Option<&mut Later> {
+    cx.flights.kept_mut(conn).find_map(|later| match later {
+        Kept::Wire(later) if later.request.id == id => Some(&mut **later),
+        _ => None,
+    })
+}
+
 /// Credit for a request that was handed on: its answer is not there yet.
 pub(super) fn credit(cx: &mut Context, conn: u64, header: &Header) {
-    let mut kept = cx.flights.kept_mut(conn).filter_map(|later| match later {
-        Kept::Wire(later) if later.request.id == header.id => Some(later),
-        _ => None,
-    });
-    kept.next().into_iter().for_each(|later| later.credit = later.credit.saturating_add(header.length));
+    let kept = kept(cx, conn, header.id);
+    kept.into_iter().for_each(|later| later.credit = later.credit.saturating_add(header.length));
+}
+
+/// There was an object when a get that waits began; it may be handed on by now.
+pub(super) fn was_there(cx: &mut Context, conn: u64, id: u64) {
+    kept(cx, conn, id).into_iter().for_each(|later| later.waits.was_there = true);
 }
 
 /// Whether this node decides, for a group, on what another hands on. What changes something and was sent by a map of
@@ -100,7 +135,11 @@ impl Session {
             Some(_) => Handing::of_asked(&cx.shared.store, collection, header, fields, value)?,
         };
         self.check_open(cx)?;
-        let later = Later::of(header, collection, name);
+        let mut later = Later::of(header, collection, name);
+        if header.newer_than().is_some() {
+            later.waits.until_ms = cx.now.unix_ms + u64::from(header.time_ms).min(WAIT_MAX_MS);
+            later.waits.asked = asked_of(fields).unwrap_or_default().into();
+        }
         let ticket = cx.hand_on(out, false, Kept::Wire(Box::new(later)), vec![handing], limit_ms(header))?;
         self.conn = Some(ticket.conn);
         Ok(())
@@ -237,8 +276,14 @@ impl Session {
                 self.begin_send(*outgoing, out);
                 Ok(())
             }
-            Some(Read::NotNewer) => self.wait(cx, collection, request, &Fields::named(name), out),
-            None if request.newer_than().is_some() => self.wait(cx, collection, request, &Fields::named(name), out),
+            Some(Read::NotNewer) => {
+                let (request, fields) = later.get(cx);
+                self.wait(cx, collection, (&request, &fields), true, out)
+            }
+            None if request.newer_than().is_some() && !later.waits.was_there => {
+                let (request, fields) = later.get(cx);
+                self.wait(cx, collection, (&request, &fields), false, out)
+            }
             None => Err(not_found(collection.name(), name)),
         }
     }
@@ -257,8 +302,8 @@ impl Session {
             return match error.kind {
                 // A wait goes on where the object is.
                 _ if landed.is_here => {
-                    let place = Place::Other(collection.clone());
-                    self.get_from(cx, &place, request, &Fields::named(name), out)
+                    let (place, (request, fields)) = (Place::Other(collection.clone()), later.get(cx));
+                    self.get_from(cx, &place, &request, &fields, out)
                 }
                 ErrorKind::NotFound => Err(not_found(collection.name(), name)),
                 _ => Err(error),

@@ -120,7 +120,7 @@ impl Session {
                 } else {
                     let after = fields.after.map(Into::into);
                     let listing = Some(Asked { pages, prefix: prefix.into(), after, limit });
-                    let later = Later { request: *header, collection, name: Box::default(), credit: 0, listing };
+                    let later = Later { listing, ..Later::of(header, &collection, b"") };
                     let ticket = cx.hand_on(out, false, Kept::Wire(Box::new(later)), handings, FLIGHT_MS)?;
                     self.conn = Some(ticket.conn);
                     return Ok(());

@@ -51,9 +51,7 @@ impl Session {
     pub(super) fn pass_on(&mut self, cx: &mut Context, ticket: Ticket, out: &mut Output<'_>) {
         let kept = match cx.flights.later(ticket) {
             Some(Kept::Wire(later)) => {
-                let Later { request, credit, .. } = **later;
-                let (collection, name) = (later.collection.clone(), later.name.clone());
-                Some(Later { request, collection, name, credit, listing: None })
+                Some(Later { credit: later.credit, ..Later::of(&later.request, &later.collection, &later.name) })
             }
             _ => None,
         };

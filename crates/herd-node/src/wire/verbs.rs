@@ -2,10 +2,11 @@
 
 use super::send::{FirstFields, Outgoing, send_small};
 use super::write::{self, answer_done};
-use super::{Session, refuse, write_frame};
+use super::{Session, later, refuse, write_frame};
 use crate::apply::apply;
 use crate::context::{Context, Output, not_found};
 use crate::metrics::VerbName;
+use crate::request::asked_of;
 use crate::watch::Watched;
 use herd_core::collection::Wanted;
 use herd_core::entry::Token;
@@ -43,17 +44,19 @@ impl Wait {
             return Some(Err(no_collection(collection.id())));
         }
         let entry = cx.shared.store.entry(collection, name, cx.now);
-        if !cx.shared.gates.may_read(&entry) {
+        if !cx.shared.gates.may_wait(&entry) {
             // Whoever has it now answers.
             return Some(Ok(()));
         }
         let head = entry.found().map(|found| found.head);
+        let is_sure = cx.shared.gates.may_read(&entry);
         drop(entry);
         if head.map(|head| head.version) > self.request.newer_than() {
             return Some(Ok(()));
         }
         if head.is_none() && self.was_there {
-            return Some(Err(not_found(collection.name(), name)));
+            // Without a lease the members are asked first.
+            return Some(if is_sure { Err(not_found(collection.name(), name)) } else { Ok(()) });
         }
         let late = cx.now.unix_ms >= self.until_ms;
         let timeout = || Err(Error::new(ErrorKind::Timeout, "no newer version came in time"));
@@ -193,19 +196,22 @@ impl Session {
                 self.begin_send(*outgoing, out);
                 Ok(())
             }
-            Some(Taken::NotNewer) => self.wait(cx, &place.get(cx).clone(), header, fields, out),
-            None if header.newer_than().is_some() => self.wait(cx, &place.get(cx).clone(), header, fields, out),
+            Some(Taken::NotNewer) => self.wait(cx, &place.get(cx).clone(), (header, fields), true, out),
+            None if header.newer_than().is_some() => {
+                self.wait(cx, &place.get(cx).clone(), (header, fields), false, out)
+            }
             None => Err(not_found(collection.name(), name)),
         }
     }
 
-    /// Keeps a get until there is a newer version.
+    /// Keeps a get until there is a newer version, where this node decides: also without a lease, as nothing is
+    /// answered before it is looked again. `was_there`: it has found an object.
     pub(super) fn wait(
         &mut self,
         cx: &mut Context,
         collection: &Collection,
-        header: &Header,
-        fields: &Fields<'_>,
+        (header, fields): (&Header, &Fields<'_>),
+        was_there: bool,
         out: &mut Output<'_>,
     ) -> Result<(), Error> {
         let name = fields.name.unwrap_or_default();
@@ -216,7 +222,7 @@ impl Session {
         cx.shared.check_serving()?;
         let seat = cx.shared.watch.admit(name)?;
         let entry = cx.shared.store.entry(collection, name, cx.now);
-        if !cx.shared.gates.may_read(&entry) {
+        if !cx.shared.gates.may_wait(&entry) {
             drop(entry);
             return self.elsewhere(cx, collection, header, fields, Given::Small(b"", None), 0, out);
         }
@@ -227,14 +233,13 @@ impl Session {
             return self.get_from(cx, &Place::Other(collection.clone()), header, &fields, out);
         }
         let (ticket, until_ms) = (out.ticket(), cx.now.unix_ms + u64::from(header.time_ms).min(WAIT_MAX_MS));
-        let look_again_ms = head.map_or(until_ms, |head| head.or_expiry_ms(until_ms));
+        // Where it has just gone that is told soon.
+        let gone_ms = if was_there { cx.now.unix_ms } else { until_ms };
+        let look_again_ms = head.map_or(gone_ms, |head| head.or_expiry_ms(until_ms));
         let watched = seat.watch(collection, name, cx.waiter(ticket), look_again_ms);
         drop(entry);
-        let asked = match fields.between {
-            Some(Between::Asked(asked)) => asked.into(),
-            _ => Box::default(),
-        };
-        let wait = Wait { request: *header, watched, asked, was_there: head.is_some(), until_ms };
+        let (asked, was_there) = (asked_of(fields).unwrap_or_default().into(), was_there || head.is_some());
+        let wait = Wait { request: *header, watched, asked, was_there, until_ms };
         self.open().waits.insert(ticket.serial, wait);
         Ok(())
     }
@@ -258,7 +263,7 @@ impl Session {
         let Some(end) = wait.end(cx) else {
             return true;
         };
-        let Wait { mut request, watched, asked, until_ms, .. } =
+        let Wait { mut request, watched, asked, was_there, until_ms } =
             open.waits.remove(&ticket.serial).expect("found above");
         // Who goes on waiting has the time that is left.
         request.time_ms = until_ms.saturating_sub(cx.now.unix_ms).min(request.time_ms.into()) as u32;
@@ -266,6 +271,9 @@ impl Session {
         let between = (!asked.is_empty()).then_some(Between::Asked(&asked));
         let fields = Fields { between, ..Fields::named(watched.name()) };
         let answered = end.and_then(|()| self.get_from(cx, &place, &request, &fields, out));
+        if let Some(conn) = self.conn.filter(|_| was_there) {
+            later::was_there(cx, conn, request.id);
+        }
         if let Err(error) = answered {
             refuse(cx, VerbName::Get, &request, 0, &error, out);
         }

@@ -1,17 +1,35 @@
 //! Gets that wait for a newer version of an object of another node.
 
 use super::*;
+use crate::link::tests::world::serving;
 use crate::tests::{frame, frames_of, request};
 use herd_core::ErrorKind;
 use herd_core::limits::{TICK_MS, WIRE_OPEN_REQUESTS_MAX};
 use herd_core::wire::{CODE_NEWER, Fields, Header, Status, Verb};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Herds of which each object is at one node, and at all of them, with a connection to each.
-fn herds() -> [(World, Vec<usize>); 2] {
-    let mut world = World::keeping(3, 3);
-    let clients = (1..=3).map(|number| world.connect(number, 1 << 20)).collect();
-    [herd(2), (world, clients)]
+/// Herds of which each object is at one node, and at all of them, and so without leases, with a connection to each.
+fn herds() -> [(World, Vec<usize>); 3] {
+    let of_groups = |mut world: World| {
+        let clients = (1..=3).map(|number| world.connect(number, 1 << 20)).collect();
+        (world, clients)
+    };
+    [herd(2), of_groups(World::keeping(3, 3)), of_groups(without_leases())]
+}
+
+fn without_leases() -> World {
+    let mut world = World::new(3);
+    world.has_leases = false;
+    (1..=3).for_each(|number| world.start(number));
+    let map = std::sync::Arc::new(serving(3, 3));
+    (1..=3).for_each(|number| world.machine(number).adopt(&map, true));
+    world.settle();
+    world
+}
+
+/// Calls `f` with each such herd, and with who is asked: a node that hands on, and the one that decides.
+fn with_herds(f: impl Fn(World, &[usize], u32)) {
+    [1, 2].into_iter().for_each(|asked| herds().into_iter().for_each(|(world, clients)| f(world, &clients, asked)));
 }
 
 /// An object `w..` that the second node decides on, and its version.
@@ -43,12 +61,12 @@ fn status(said: &[u8]) -> Option<Status> {
 
 #[test]
 fn who_waits_at_one_node_is_told_of_what_changes_at_another() {
-    herds().into_iter().for_each(|(world, clients)| is_told(world, &clients));
+    with_herds(is_told);
 }
 
-fn is_told(mut world: World, clients: &[usize]) {
+fn is_told(mut world: World, clients: &[usize], asked: u32) {
     let (name, version) = object(&mut world, clients[1]);
-    let [http, wire] = [(); 2].map(|()| world.connect(1, 1 << 20));
+    let [http, wire] = [(); 2].map(|()| world.connect(asked, 1 << 20));
     assert_eq!(say(&mut world, http, &wait_by_http(&name, version, 60)), "");
     assert!(world.say(wire, &wait_by_wire(&name, version, 60_000)).is_empty());
     world.pass(20_000);
@@ -70,12 +88,12 @@ fn is_told(mut world: World, clients: &[usize]) {
 
 #[test]
 fn a_wait_ends_by_its_time_by_a_cancel_and_with_its_node() {
-    herds().into_iter().for_each(|(world, clients)| ends(world, &clients));
+    with_herds(ends);
 }
 
-fn ends(mut world: World, clients: &[usize]) {
+fn ends(mut world: World, clients: &[usize], asked: u32) {
     let (name, version) = object(&mut world, clients[1]);
-    let [http, wire] = [(); 2].map(|()| world.connect(1, 1 << 20));
+    let [http, wire] = [(); 2].map(|()| world.connect(asked, 1 << 20));
     assert_eq!(say(&mut world, http, &wait_by_http(&name, version, 3)), "");
     assert!(world.say(wire, &wait_by_wire(&name, version, 3_000)).is_empty());
     world.pass(3_000 + 2 * TICK_MS);
@@ -90,10 +108,32 @@ fn ends(mut world: World, clients: &[usize]) {
     // The node that was asked stops.
     assert_eq!(say(&mut world, http, &wait_by_http(&name, version, 60)), "");
     assert!(world.say(wire, &wait_by_wire(&name, version, 60_000)).is_empty());
-    world.machine(1).shared.stopping.store(true, Relaxed);
+    world.machine(asked).shared.stopping.store(true, Relaxed);
     world.pass(TICK_MS);
     assert!(say(&mut world, http, "").starts_with("HTTP/1.1 503 "));
     assert_eq!(status(&world.say(wire, b"")), Some(Status::Error(ErrorKind::Busy)));
+}
+
+/// What else goes over a link is under way when the wait comes there, and when it ends.
+#[test]
+fn a_wait_that_is_handed_on_beside_others_is_told_too() {
+    let mut world = World::keeping(3, 2);
+    let [own, wire, other] = [2, 1, 1].map(|number| world.connect(number, 1 << 20));
+    let (name, busy) = (led_by_second(&mut world, 1), led_by_second(&mut world, 3));
+    assert_eq!(say(&mut world, own, &format!("set {name} 0 0 1\r\nx\r\n")), "STORED\r\n");
+    let shared = world.machine(2).shared.clone();
+    let version = shared.store.entry(&shared.default, name.as_bytes(), Default::default()).version();
+    let is_between = |(ends, _): &([(usize, usize); 2], _)| [[1, 2], [2, 1]].contains(&ends.map(|end| end.0));
+    let cable = world.cables.iter().position(is_between).expect("there is one");
+    let unplugged = world.unplug(cable);
+    assert_eq!(say(&mut world, other, &format!("set {busy} 0 0 1\r\nx\r\n")), "");
+    assert!(world.say(wire, &wait_by_wire(&name, version.expect("it is there"), 60_000)).is_empty());
+    assert_eq!(shared.watch.waiting(), 1);
+    assert_eq!(say(&mut world, own, &format!("append {name} 0 0 1\r\ny\r\n")), "STORED\r\n");
+    let said = world.say(wire, b"");
+    assert_eq!((status(&said), frames_of(&said)[0].body()), (Some(Status::Ok), Ok(&b"xy"[..])));
+    assert_eq!(say(&mut world, other, ""), "", "that is under way still");
+    drop(unplugged);
 }
 
 /// A link has what the clients of a whole loop ask, which is more than one connection may.
