@@ -12,6 +12,10 @@
 //! A grant is a version that the slot has not given yet, so grants of one lock rise for ever, also across its removal.
 //! A lease that is over is lost, also if nobody else has come: whoever was paused learns it with the next request.
 //! Time is that of the node which decides; a holder counts its lease from before it asked, so it ends there first.
+//! Nodes' clocks differ, and who wrote the object may be another one than who decides next. Members tell each other the
+//! object's expiry as the time that is left, and never its value; so each lease ends as long before the expiry, which
+//! is the end of the last one, as it was written. Whoever gives the object another expiry, as a touch does, moves all
+//! its leases along.
 
 use super::items::{push_item, unsigned};
 use crate::change::{Answer, Change, Circumstances, Decided, Large, New, Part, assembled};
@@ -93,7 +97,7 @@ pub struct Holder {
     pub shared: bool,
     /// Number of the hold, as in its token.
     pub grant: u64,
-    /// End of the lease, ms since 1970.
+    /// End of the lease, ms since 1970, by the clock of the node that wrote it.
     pub until_ms: u64,
     /// Who it is, for people who look.
     pub label: Vec<u8>,
@@ -143,6 +147,9 @@ fn holders<B: Large>(found: Option<&Found<'_, B>>, now_ms: u64) -> Result<Vec<Ho
     let mut bytes = Vec::with_capacity(found.head.size_bytes as usize);
     found.value.copy(0, found.head.size_bytes, &mut bytes);
     let mut all = read_holders(&bytes).ok_or_else(other)?;
+    let last_ms = all.iter().map(|holder| holder.until_ms).max().unwrap_or(0);
+    let expires_ms = if found.head.expires_ms == 0 { last_ms } else { found.head.expires_ms };
+    all.iter_mut().for_each(|holder| holder.until_ms = expires_ms.saturating_sub(last_ms - holder.until_ms));
     all.retain(|holder| holder.until_ms > now_ms);
     Ok(all)
 }

@@ -336,7 +336,8 @@ fn granted(answer: Answer<Pieces>) -> Option<Token> {
     }
 }
 
-/// Holders as a table: who (grant), shared, until.
+/// Holders as a table: who (grant), shared, until. At times another node decides, whose clock is another one: it was
+/// told how long the object has to live, and its value.
 #[test]
 fn a_lock_is_held_by_one_or_shared_and_its_grants_rise() {
     for seed in 0..300 {
@@ -345,6 +346,13 @@ fn a_lock_is_held_by_one_or_shared_and_its_grants_rise() {
         let mut given: Vec<Token> = Vec::new();
         for _ in 0..200 {
             place.now_ms += random.below(200);
+            if random.below(10) == 0 {
+                let ahead_ms = random.below(20_000);
+                let moved = |ms: u64| ms + ahead_ms - 10_000;
+                place.now_ms = moved(place.now_ms);
+                place.object.iter_mut().for_each(|object| object.head.expires_ms = moved(object.head.expires_ms));
+                model.iter_mut().for_each(|(.., until_ms)| *until_ms = moved(*until_ms));
+            }
             let now_ms = place.now_ms;
             model.retain(|(_, _, until_ms)| *until_ms > now_ms);
             let lease_ms = 100 + random.below(900);
