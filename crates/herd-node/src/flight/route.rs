@@ -150,6 +150,9 @@ impl Context {
             attempt: 0,
         };
         let now_ms = self.now_ms();
+        // A long value is whole here, and goes to the members of its group only now.
+        let long = handings.iter().filter_map(Handing::long_value).map(|body| decide_ms(Some(body.len()))).max();
+        let limit_ms = long.map_or(limit_ms, |long_ms| long_ms.max(limit_ms));
         let parts: Vec<Part> = handings.into_iter().map(part).collect();
         let (open, deadline_ms) = (parts.len(), now_ms.saturating_add(limit_ms));
         let began_epoch = self.shared.map_mark().epoch;

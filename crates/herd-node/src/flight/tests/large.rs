@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::tests::{frame, frames_of, request};
+use herd_core::limits::{FLIGHT_BYTES_A_MS, FLIGHT_MS, TICK_MS};
 use herd_core::wire::{FLAG_RANGE, Fields, Header, LENGTH_UNKNOWN, Verb};
 use herd_store::Seat;
 
@@ -51,6 +52,26 @@ fn large_values_go_through_nodes_that_have_them_not() {
         assert!(got.starts_with(b"HTTP/1.1 206 ") && body(&got) == &value[5_000_000..5_000_010]);
     }
     (1..=3).for_each(|number| assert_nothing_is_kept(&mut world, number));
+}
+
+/// At the node that leads it is sent to the members when all of it is there.
+#[test]
+fn the_copies_of_a_large_value_have_time_for_it() {
+    let mut world = World::keeping(2, 2);
+    let (client, shared) = (world.connect(1, 1 << 20), world.machine(1).shared.clone());
+    let leads = |name: &String| shared.store.seat(&shared.default, name.as_bytes()) == Seat::Led;
+    let name = (0..).map(|at| format!("l{at}")).find(leads).expect("it leads some");
+    let mut put =
+        format!("PUT /o/default/{name} HTTP/1.1\r\nHost: h\r\nContent-Length: {LARGE_BYTES}\r\n\r\n").into_bytes();
+    put.extend_from_slice(&value());
+    world.cut = true;
+    assert!(world.say(client, &put).is_empty());
+    let more_ms = LARGE_BYTES as u64 / FLIGHT_BYTES_A_MS;
+    world.pass(FLIGHT_MS + more_ms - TICK_MS);
+    assert_eq!(say(&mut world, client, ""), "");
+    world.pass(2 * TICK_MS);
+    let said = say(&mut world, client, "");
+    assert!(said.contains("outcome_unknown"), "{said}");
 }
 
 #[test]
