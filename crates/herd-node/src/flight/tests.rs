@@ -1,6 +1,6 @@
 //! Herds of several nodes over their links, and what their clients see.
 
-use crate::link::tests::world::{World, node};
+use crate::link::tests::world::{World, node, serving};
 
 mod admin;
 mod at_once;
@@ -25,6 +25,17 @@ fn herd(nodes: u32) -> (World, Vec<usize>) {
     let mut world = World::serving(nodes);
     let clients = (1..=nodes).map(|number| world.connect(number, 1 << 20)).collect();
     (world, clients)
+}
+
+/// As [`World::keeping`], of nodes that have no leases.
+fn without_leases(nodes: u32, copies: u8) -> World {
+    let mut world = World::new(nodes as usize);
+    world.has_leases = false;
+    (1..=nodes).for_each(|number| world.start(number));
+    let map = std::sync::Arc::new(serving(nodes, copies));
+    (1..=nodes).for_each(|number| world.machine(number).adopt(&map, true));
+    world.settle();
+    world
 }
 
 /// A key of a group of two that the second node leads, of which this one is the other.

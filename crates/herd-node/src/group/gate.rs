@@ -167,6 +167,11 @@ impl Gates {
         self.barred.swap(is_barred, SeqCst) != is_barred
     }
 
+    /// Whether the herd goes on without this process.
+    pub(super) fn is_barred(&self) -> bool {
+        self.barred.load(SeqCst)
+    }
+
     /// Whether the herd may hold objects, by the map that is being taken: no, before any seat is set by it; yes, when
     /// all are.
     pub(crate) fn note_held(&self, held: bool) {

@@ -184,6 +184,15 @@ impl Share {
         }
     }
 
+    /// Why nothing is answered: the herd goes on without this process, and has nobody else whose ack is needed. Where
+    /// others are needed they tell that they have gone on.
+    fn barred(&self, cx: &Context) -> Option<Error> {
+        let is_needed = |member: &Member| member.standing != Standing::Syncing;
+        let is_alone = self.part.leads() && !self.part.view().members.iter().any(is_needed);
+        let text = "the herd goes on without this node, and another one may have what it had alone: ask that one";
+        (is_alone && cx.shared.gates.is_barred()).then(|| Error::new(ErrorKind::Unreachable, text))
+    }
+
     /// Why nothing is begun now: a member whose ack is needed has no link for a while. What is not begun fails at once
     /// and for certain, where it would end as of unknown outcome. A take-over that has just begun is waited for longer.
     fn stopped(&self, cx: &Context, key: &Key) -> Option<Error> {
@@ -209,6 +218,9 @@ impl Share {
 
     /// An operation of this node's clients, or of a node that handed it on.
     pub(super) fn ask(&mut self, cx: &Context, key: Key, mut op: Operation) {
+        if let Some(error) = self.barred(cx) {
+            return self.end(&op, Told::failed(error));
+        }
         if self.part.leads()
             && !self.part.is_open()
             && let Some(error) = self.stopped(cx, &key)
@@ -245,7 +257,7 @@ impl Share {
         if !self.waiting.is_empty() || !self.part.takes_at_once(&key, size_bytes) || self.out.iter().any(is_laden) {
             return false;
         }
-        if cx.shared.gates.holds_nothing() {
+        if cx.shared.gates.holds_nothing() || self.barred(cx).is_some() {
             return false;
         }
         let asked = put.own.map(|own| Asked::of_own(&own, 0));
@@ -527,9 +539,14 @@ impl Share {
     }
 
     fn decide(&mut self, cx: &Context, key: Key, ops: Vec<Operation>) {
+        let barred = self.barred(cx);
         let mut copies = Copies { cx, kept: &mut self.kept };
         if !self.part.is_open() {
             return self.part.begin(&mut copies, key, ops, None);
+        }
+        if let Some(error) = barred {
+            self.part.begin(&mut copies, key, Vec::new(), None);
+            return ops.into_iter().for_each(|op| self.end(&op, Told::failed(error.clone())));
         }
         if cx.shared.gates.holds_nothing() && ops.iter().any(Operation::brings) {
             self.part.begin(&mut copies, key, Vec::new(), None);
@@ -594,8 +611,12 @@ impl Share {
         }
     }
 
-    /// Why nothing is confirmed now: a member that would have to has had no link for a while.
+    /// Why nothing is confirmed now: nobody has to, and the herd goes on without this process, or a member that would
+    /// have to has had no link for a while.
     fn unconfirmed(&self, cx: &Context) -> Option<Error> {
+        if let Some(error) = self.barred(cx) {
+            return Some(error);
+        }
         let gone = self.gone(cx, GROUP_LINK_PATIENCE_MS)?;
         let name = name_of(cx, gone);
         let text = format!(

@@ -329,6 +329,42 @@ fn who_asks_the_wrong_node_gets_the_map_and_goes_on() {
 }
 
 /// What comes to this node while it was asked for elsewhere is done here.
+/// What was kept by two, and one has gone: nobody else is asked, so nobody else would object.
+#[test]
+fn a_node_that_the_herd_goes_on_without_answers_for_no_group_alone() {
+    for mut world in [World::keeping(2, 2), without_leases(2, 2)] {
+        let client = world.connect(1, 1 << 20);
+        let key = led_by_first(&mut world);
+        world.kill(2);
+        let map = world.machine(1).map.clone().expect("it has one");
+        let next = map.next(|draft| draft.bury(node(2), |_| true)).expect("valid");
+        world.machine(1).push(&Arc::new(next), true);
+        world.settle();
+        let (set, there) = (format!("set {key} 0 0 1\r\na\r\n"), format!("VALUE {key} 0 1\r\na\r\nEND\r\n"));
+        let lines = [&set[..], &format!("append {key} 0 0 1\r\nb\r\n"), &format!("delete {key}\r\n")];
+        assert_eq!(say(&mut world, client, &set), "STORED\r\n");
+        assert_eq!(say(&mut world, client, &format!("get {key}\r\n")), there);
+        let shared = world.machine(1).shared.clone();
+        shared.bar(true);
+        for line in lines {
+            assert_eq!(say(&mut world, client, line), REFUSED, "{line}");
+        }
+        if !world.has_leases {
+            assert_eq!(say(&mut world, client, &format!("get {key}\r\n")), REFUSED);
+        }
+        shared.bar(false);
+        assert_eq!(say(&mut world, client, &format!("get {key}\r\n")), there, "nothing was done");
+        assert_eq!(say(&mut world, client, &set), "STORED\r\n");
+    }
+}
+
+/// A key that the first of two nodes leads.
+fn led_by_first(world: &mut World) -> String {
+    let shared = world.machine(1).shared.clone();
+    let leads = |key: &String| shared.store.seat(&shared.default, key.as_bytes()) == herd_store::Seat::Led;
+    (0..).map(|at| format!("k{at}")).find(leads).expect("it leads some")
+}
+
 #[test]
 fn what_comes_here_meanwhile_is_done_here() {
     let (mut world, clients) = herd(2);

@@ -1,7 +1,6 @@
 //! Gets that wait for a newer version of an object of another node.
 
 use super::*;
-use crate::link::tests::world::serving;
 use crate::tests::{frame, frames_of, request};
 use herd_core::ErrorKind;
 use herd_core::limits::{TICK_MS, WIRE_OPEN_REQUESTS_MAX};
@@ -14,17 +13,7 @@ fn herds() -> [(World, Vec<usize>); 3] {
         let clients = (1..=3).map(|number| world.connect(number, 1 << 20)).collect();
         (world, clients)
     };
-    [herd(2), of_groups(World::keeping(3, 3)), of_groups(without_leases())]
-}
-
-fn without_leases() -> World {
-    let mut world = World::new(3);
-    world.has_leases = false;
-    (1..=3).for_each(|number| world.start(number));
-    let map = std::sync::Arc::new(serving(3, 3));
-    (1..=3).for_each(|number| world.machine(number).adopt(&map, true));
-    world.settle();
-    world
+    [herd(2), of_groups(World::keeping(3, 3)), of_groups(without_leases(3, 3))]
 }
 
 /// Calls `f` with each such herd, and with who is asked: a node that hands on, and the one that decides.
