@@ -97,6 +97,12 @@ impl Outbox {
         self.waiting.is_empty()
     }
 
+    /// Whether a long value that is to be stored comes next, of which much is to be sent still.
+    pub(super) fn is_laden(&self) -> bool {
+        let value = self.waiting.front().filter(|_| !self.is_copying()).and_then(long_value);
+        value.is_some_and(|(_, body)| body.len() - self.sent > AHEAD_BYTES)
+    }
+
     /// So many bytes of a value have come. `rests`: whether copies may rest.
     pub(super) fn taken(&mut self, cx: &mut Context, (id, bytes): (u64, u64), rests: bool) {
         if id == self.id && bytes <= self.sent {

@@ -305,10 +305,14 @@ impl Share {
     }
 
     /// Asks the part the next that waits, unless too much is on its way to a member already: all that one which takes
-    /// nothing is to be told would be kept here. Whether there was one.
+    /// nothing is to be told would be kept here, and what stands behind a long value for all of its time would end as
+    /// of unknown outcome. Whether there was one.
     fn ask_next(&mut self, cx: &Context) -> bool {
         self.again_ms = None;
-        let is_laden = |(node, out): (&NodeId, &Outbox)| cx.links.is_laden(*node, out.generation);
+        let is_needed = |node| self.part.view().member(node).is_some_and(|it| it.standing != Standing::Syncing);
+        let is_laden = |(node, out): (&NodeId, &Outbox)| {
+            cx.links.is_laden(*node, out.generation) || out.is_laden() && is_needed(*node)
+        };
         if !self.waiting.is_empty() && self.part.leads() && self.out.iter().any(is_laden) {
             self.again_ms = Some(cx.now_ms() + FLIGHT_AGAIN_MS);
             return false;

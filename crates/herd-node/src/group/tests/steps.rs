@@ -796,3 +796,28 @@ fn what_a_group_has_lost_comes_back_from_nobody() {
     herd.pass(5);
     herd.check_equal();
 }
+
+/// Of a group a member is sent one long value at a time, and all else behind it.
+#[test]
+fn what_stands_behind_a_long_value_for_all_of_its_time_is_not_begun() {
+    let mut herd = Herd::new(2, 2);
+    let group = herd.group(b"long");
+    let short = (0..).map(|at| format!("s{at}").into_bytes()).find(|name| herd.group(name) == group).expect("some");
+    let value = vec![b'l'; 8 << 20];
+    let long = Op::new(Action::Put(Put::of(herd.given(b"long", &value))), MOST);
+    herd.world.cut = true;
+    let long = herd.begin(b"long", &long);
+    herd.settle();
+    herd.until_ms = herd.world.now_ms() + 500;
+    let late = herd.begin(&short, &small(b"late"));
+    herd.until_ms = u64::MAX;
+    let behind = herd.begin(&short, &small(b"behind"));
+    herd.pass(1_000);
+    let error = herd.told(late).expect("its time is over").map(drop).expect_err("it was not begun");
+    assert!(error.kind == ErrorKind::Unreachable && error.text.contains("nothing was done"), "{error:?}");
+    assert!(herd.told(long).is_none() && herd.told(behind).is_none());
+    herd.world.cut = false;
+    herd.pass(50);
+    assert!(herd.told(long).expect("it is done").is_ok() && herd.told(behind).expect("it is done").is_ok());
+    herd.check_equal();
+}
