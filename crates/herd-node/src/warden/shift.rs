@@ -18,7 +18,6 @@ use herd_core::wire::Errand;
 use herd_core::{Error, ErrorKind};
 use serde_json::{Value, json};
 use std::io;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Has other nodes do something with a control store.
@@ -252,19 +251,19 @@ impl Driver {
     /// Begins with the copy.
     fn follow(&mut self, prepared: Prepared, mark: &Mark) -> Result<String, Error> {
         self.resign();
+        let inbox = self.inbox.clone();
         match prepared {
             Prepared::Node(node) => self.hand_over(node, mark),
             Prepared::Here => {
-                let inbox = self.inbox.clone();
-                let store = again(&inbox, || {
+                let store = again(&inbox, &mut self.outlets.tell, || {
                     let home = self.home.as_ref().ok_or_else(|| String::from("no directory"))?;
                     home.again().and_then(|home| home.begin(mark.id)).map_err(|error| error.to_string())
                 });
                 self.go_on(store, None)
             }
             Prepared::Etcd(mut etcd, address) => {
-                let inbox = self.inbox.clone();
-                let begun = again(&inbox, || etcd.begin(mark.id).map_err(|error| error.to_string()));
+                let begun =
+                    again(&inbox, &mut self.outlets.tell, || etcd.begin(mark.id).map_err(|error| error.to_string()));
                 let store = begun.map(|()| etcd as Box<dyn Control + Send>);
                 self.go_on(store, Some(address))
             }
@@ -399,11 +398,18 @@ fn told(error: ControlError) -> Error {
     }
 }
 
-/// Does it until it is done; `None`: the node is to stop.
-fn again<T>(inbox: &Arc<Inbox>, mut attempt: impl FnMut() -> Result<T, String>) -> Option<T> {
+/// Begins with the copy, however often that takes; what keeps it from that is told once while it lasts. `None`: the
+/// node is to stop.
+fn again<T>(inbox: &Inbox, tell: impl FnMut(&str), mut attempt: impl FnMut() -> Result<T, String>) -> Option<T> {
+    let (mut tell, mut last) = (tell, None);
     while !inbox.is_stopping() {
-        if let Ok(done) = attempt() {
-            return Some(done);
+        match attempt() {
+            Ok(done) => return Some(done),
+            Err(why) if last.as_ref() == Some(&why) => {}
+            Err(why) => {
+                tell(&format!("the control store was moved, and its copy is not gone on with yet: {why}"));
+                last = Some(why);
+            }
         }
         std::thread::sleep(Duration::from_millis(MOVE_AGAIN_MS));
     }
@@ -427,6 +433,15 @@ pub(crate) fn keep(home: &Home, id: MoveId, bytes: &[u8]) -> Result<(), String> 
 mod tests {
     use super::*;
     use herd_core::limits::MAP_TEXT_MAX_BYTES;
+
+    #[test]
+    fn what_keeps_a_copy_from_being_begun_is_told_once_while_it_lasts() {
+        let (mut tries, mut told) = (vec![Ok(1), Err("b"), Err("b"), Err("a"), Err("a")], Vec::new());
+        let attempt = || tries.pop().expect("it is done by then").map_err(str::to_owned);
+        let inbox = Inbox::new(Default::default());
+        assert_eq!(again(&inbox, |line: &str| told.push(line.to_owned()), attempt), Some(1));
+        assert!(told.len() == 2 && told[0].ends_with("yet: a") && told[1].ends_with("yet: b"), "{told:?}");
+    }
 
     /// What a link does not carry would be told to nobody.
     #[test]
