@@ -30,7 +30,11 @@ pub(crate) fn run(args: &DrainArgs) -> Outcome {
         check_saved(name, &node)?;
     }
     let client = client(&args.herd)?;
-    until_known(|| client.drain(name, args.cancel), SILENT + args.herd.timeout)?;
+    match until_known(|| client.drain(name, args.cancel), SILENT + args.herd.timeout) {
+        // A node that could take something may be on its way.
+        Err(error) if !args.cancel && is_no(&error) && drains(args) => {}
+        asked => asked?,
+    }
     if args.cancel {
         let was = node["state"] == "draining";
         let text = if was { "stays, and gets its share again" } else { "was not draining, and stays" };
@@ -107,6 +111,29 @@ fn is_verdict(kind: ErrorKind) -> bool {
     )
 }
 
+/// Whether the herd has said that it can't be.
+fn is_no(error: &Error) -> bool {
+    error.kind() == ErrorKind::Refused(Core::NotAllowed)
+}
+
+/// Whether it drains, as is known now.
+fn drains(args: &DrainArgs) -> bool {
+    let node = gather(&args.herd).ok().and_then(|status| node_of(&status, &args.drained));
+    node.is_some_and(|node| node["state"] == "draining")
+}
+
+/// An error if what a node that drains keeps has nowhere to go any more: the warden says so, as at the start.
+fn check_room(args: &DrainArgs) -> Result<(), Failure> {
+    let name = &args.drained;
+    let Err(error) = client(&args.herd)?.drain(name, false) else { return Ok(()) };
+    if !is_no(&error) {
+        return Ok(());
+    }
+    let failure = Failure::from(error);
+    let rest = format!("{name} drains all the same, and goes on when one is there; `herd drain {name} --cancel`");
+    Err(Failure { text: format!("{}: {rest} calls it off", failure.text), ..failure })
+}
+
 /// What only a node that has ended had can't be given away: an error that says so.
 fn check_saved(name: &str, node: &Value) -> Result<(), Failure> {
     let groups = node["waiting_groups"].as_u64().unwrap_or(0);
@@ -134,7 +161,8 @@ fn stuck(name: &str, left: u64, answers: bool) -> String {
 /// Until it keeps nothing, or is gone.
 fn wait(args: &DrainArgs, all: u64) -> Result<Value, Failure> {
     let steps = Steps::new("groups given away");
-    let (mut heard, mut moved, mut last, mut told) = (Instant::now(), Instant::now(), all, false);
+    let now = Instant::now();
+    let (mut heard, mut moved, mut looked, mut last, mut told) = (now, now, now, all, false);
     // Since when it does not drain, as is said.
     let mut stays: Option<Instant> = None;
     loop {
@@ -162,9 +190,12 @@ fn wait(args: &DrainArgs, all: u64) -> Result<Value, Failure> {
         if left != last {
             (last, moved, told) = (left, Instant::now(), false);
         }
-        if moved.elapsed() > STUCK && !told {
-            told = true;
-            out::tell(stuck(&args.drained, left, node["answers"] == true));
+        if moved.max(looked).elapsed() > STUCK && node["state"] == "draining" {
+            looked = Instant::now();
+            check_room(args)?;
+            if !std::mem::replace(&mut told, true) {
+                out::tell(stuck(&args.drained, left, node["answers"] == true));
+            }
         }
         steps.at(all.saturating_sub(left), all);
         std::thread::sleep(AGAIN);

@@ -177,16 +177,16 @@ impl State {
         Ok(self.joined(id, incarnation))
     }
 
-    /// Has a node drain, or stay. Asked again it is so already.
+    /// Has a node drain, or stay. Asked again it is so already, unless it drains and has nowhere to give it any more.
     fn drain(&mut self, name: &str, stays: bool, rules: &Rules) -> Result<(), Refusal> {
         let node = self.map.nodes.iter().find(|node| node.name == name);
         let node = node.ok_or_else(|| Refusal::NoNode(name.into()))?;
         let (id, drains) = (node.id, node.state == NodeState::Draining);
-        if stays != drains {
-            return Ok(());
-        }
         if !stays {
             self.check_drain(node)?;
+        }
+        if stays != drains {
+            return Ok(());
         }
         let held = self.held;
         self.map = self.changed(rules, |draft| {

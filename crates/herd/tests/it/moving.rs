@@ -203,3 +203,34 @@ fn what_only_a_dead_node_had_is_told_and_what_is_removed_holds_nothing_up() {
     assert!(code == Some(0), "{text}");
     assert!(within(PATIENCE, || about(first, "n3").is_none()), "it is forgotten");
 }
+
+#[test]
+fn a_drain_that_has_nowhere_to_go_any_more_ends_and_says_so_and_goes_on_when_a_node_comes() {
+    let args = ["--memory", "64m", "--threads", "1"];
+    let mut nodes = three_that_keep(3, &args, &[]);
+    let dir = tempfile::tempdir().expect("a directory");
+    let start = |name: &str, to: &Node| {
+        let data = dir.path().join(name);
+        let own = ["--name", name, "--data", data.to_str().expect("text"), "--join", &to.addr];
+        Node::start(&[&args[..], &own].concat())
+    };
+    let fourth = start("n4", &nodes[0].0);
+    let first = &nodes[0].0;
+    assert!(within(PATIENCE, || groups(first, "n4").is_some_and(|groups| groups > 2)));
+    first.ok(&["status", "--wait", "--timeout", "30s"]);
+    // Nothing is copied to it, and it is there, for as long as it is not silent.
+    nodes[2].0.signal("-STOP");
+    let drain = std::thread::scope(|scope| {
+        let drain = scope.spawn(|| first.herd(&["drain", "n4"]));
+        assert!(within(PATIENCE, || about(first, "n4").is_some_and(|node| node["state"] == "draining")));
+        nodes[2].0.signal("-KILL");
+        drain.join().expect("it ends")
+    });
+    let said = String::from_utf8_lossy(&drain.stderr).into_owned();
+    let part = "node 'n4' can't be drained: 3 copies are kept, and 2 other nodes are there";
+    assert!(drain.status.code() == Some(3) && said.contains(part) && said.contains("n4 drains all the same"), "{said}");
+    nodes.pop();
+    let fifth = start("n5", &nodes[0].0);
+    nodes[0].0.ok(&["drain", "n4"]);
+    assert_eq!((groups(&fifth, "n4"), fourth.stop()), (Some(0), Some(0)));
+}

@@ -3,7 +3,7 @@
 use super::*;
 use crate::limits::{BALANCE_CALM_MS, FORGET_AFTER_MS, REPAIR_AFTER_MS, WANTS_MAX, WARDEN_HEARS_MS, WARDEN_TICK_MS};
 use crate::limits::{MAP_EPOCHS_END, TEND_AGAIN_MS};
-use crate::place::{Draft, Group, GroupId, Member, NodeState, Standing};
+use crate::place::{Draft, Group, GroupId, Life, Member, NodeState, Standing};
 use crate::replica::Want;
 use crate::warden::MoveGroup;
 use crate::warden::tend::{Known, Todo};
@@ -345,6 +345,23 @@ fn who_comes_late_gets_its_share_when_all_is_calm_and_who_drains_gives_all_away(
     move_all(&mut bench);
     let refused = bench.ask(Ask::Drain { name: bench_name(3), stays: false });
     assert!(matches!(refused, Err(Refusal::NoRoomFor { copies: 2, nodes: 1, .. })), "{refused:?}");
+}
+
+/// Who waits for it hears so; the drain goes on when a node comes.
+#[test]
+fn a_drain_that_has_nowhere_to_go_any_more_is_refused_when_it_is_asked_for_again() {
+    let mut bench = Bench::new(config("a"));
+    bench.join_all(1..=4);
+    bench.ask(Ask::Hold).expect("it may hold objects");
+    let drain = Ask::Drain { name: bench_name(4), stays: false };
+    assert_eq!(bench.ask(drain.clone()), Ok(Answer::Drains));
+    let life = Life { node: bench.map().nodes[2].id, incarnation: 1 };
+    bench.ask(Ask::Obituary(life)).expect("noted");
+    let refused = bench.ask(drain.clone());
+    assert!(matches!(refused, Err(Refusal::NoRoomFor { copies: 3, nodes: 2, .. })), "{refused:?}");
+    assert_eq!(bench.map().nodes[3].state, NodeState::Draining);
+    bench.join(join(3, 2));
+    assert_eq!(bench.ask(drain), Ok(Answer::Drains));
 }
 
 fn bench_name(number: u32) -> String {
