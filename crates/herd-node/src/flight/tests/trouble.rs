@@ -328,7 +328,6 @@ fn who_asks_the_wrong_node_gets_the_map_and_goes_on() {
     assert_settled(&mut world, 1);
 }
 
-/// What comes to this node while it was asked for elsewhere is done here.
 /// What was kept by two, and one has gone: nobody else is asked, so nobody else would object.
 #[test]
 fn a_node_that_the_herd_goes_on_without_answers_for_no_group_alone() {
@@ -365,6 +364,7 @@ fn led_by_first(world: &mut World) -> String {
     (0..).map(|at| format!("k{at}")).find(leads).expect("it leads some")
 }
 
+/// What comes to this node while it was asked for elsewhere is done here.
 #[test]
 fn what_comes_here_meanwhile_is_done_here() {
     let (mut world, clients) = herd(2);
