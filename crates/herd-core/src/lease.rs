@@ -188,9 +188,9 @@ impl Grants {
     }
 
     /// Whether a node, in that life, may answer reads by what was granted to it here; `has_caches`: or for what it has
-    /// of class `cache`, which it does for half of that lease.
+    /// of class `cache`, which it does for half of that lease by its own clock.
     pub fn may_answer(&self, (node, incarnation): (NodeId, u64), has_caches: bool, now_ns: u64) -> bool {
-        let lasts_ms = if has_caches { CACHE_LEASE_MS / 2 } else { LEASE_MS };
+        let lasts_ms = if has_caches { CACHE_LEASE_MS / 2 + LEASE_MS / 2 } else { LEASE_MS };
         let granted = |heard: &&Heard| heard.incarnation == incarnation && heard.granted_ns > 0;
         let heard = self.heard.get(&node).filter(granted);
         heard.is_some_and(|heard| now_ns < heard.granted_ns + lasts_ms * MS)
@@ -324,7 +324,7 @@ mod tests {
         grants.in_office(1, 0, 0);
         grants.wrote(1, 5);
         let grant = grants.beat(NODE, 1, ns(10)).expect("it is in office");
-        for (has_caches, lasts_ms) in [(false, LEASE_MS), (true, CACHE_LEASE_MS / 2)] {
+        for (has_caches, lasts_ms) in [(false, LEASE_MS), (true, CACHE_LEASE_MS / 2 + LEASE_MS / 2)] {
             let may_answer = |life, ms| grants.may_answer((NODE, life), has_caches, ns(ms));
             assert!(may_answer(1, 9 + lasts_ms) && !may_answer(1, 10 + lasts_ms) && !may_answer(2, 10));
         }

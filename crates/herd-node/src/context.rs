@@ -211,10 +211,12 @@ impl Context {
     /// a batch that began long before, as threads stand still where processors are few, and no lease may end earlier
     /// than its holder counts from when it asked.
     pub(crate) fn decides_ms<B>(&self, op: &Op<'_, B>) -> u64 {
-        match (&op.action, self.shared.loops.get()) {
-            (Action::Execute(Method::Lock(_)), Some(loops)) => self.shared.now_at(loops.now_ns()).unix_ms,
-            _ => self.now.unix_ms,
-        }
+        if matches!(op.action, Action::Execute(Method::Lock(_))) { self.clock_now().unix_ms } else { self.now.unix_ms }
+    }
+
+    /// The clocks now, and not as the batch of events began: the thread may have stood still since.
+    pub(crate) fn clock_now(&self) -> Now {
+        self.shared.loops.get().map_or(self.now, |loops| self.shared.now_at(loops.now_ns()))
     }
 
     /// The clock that requests see was moved.

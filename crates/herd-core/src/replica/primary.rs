@@ -228,7 +228,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         self.end_all(at);
     }
 
-    fn resolve<S: Copies<K, C>>(&mut self, at: &S, peer: NodeId, key: &K, theirs: Pending) {
+    fn resolve<S: Copies<K, C>>(&mut self, at: &mut S, peer: NodeId, key: &K, theirs: Pending) {
         if bugs::has(Bug::HigherCommits) || bugs::has(Bug::LostSettle) {
             return;
         }
@@ -236,6 +236,9 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
         // A flush has ended it here, and ends it there. It may be acknowledged: until then nothing older is read.
         if here.is_over && !bugs::has(Bug::ResolvedOver) {
             return;
+        }
+        if theirs.removes && theirs.base == 0 && here.committed == 0 && here.pending.is_none() && self.gets(peer, key) {
+            return self.tell_absence(at, peer, key);
         }
         // Absence alone says little: what is pending here may be what theirs removes.
         let follows = here.pending.is_some_and(|mine| mine.version < theirs.version);
@@ -246,11 +249,17 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             self.resolving.insert((peer, key.clone(), version));
         }
         self.send(peer, Message::Resolve { epoch, key: key.clone(), version, commit });
-        // The token that is left where nothing is has no version to tell one from another.
-        let is_token = theirs.removes && theirs.base == 0 && here.committed == 0 && here.pending.is_none();
-        if is_token && self.gets(peer, key) {
-            let serial = self.send_prepare(peer, key, theirs, Offer::Whole(at.whole_committed(key)));
-            self.links.get_mut(&peer).into_iter().for_each(|link| link.done(serial));
+    }
+
+    /// A member has a write pending where nothing was, and nothing is here: the token that it leaves has no version to
+    /// tell it from the one that is left here. So the whole state follows it, as a write of its own that is settled.
+    fn tell_absence<S: Copies<K, C>>(&mut self, at: &mut S, peer: NodeId, key: &K) {
+        let version = at.next_version(key, self.view.since);
+        let absent = Pending { version, base: 0, removes: true };
+        let serial = self.send_prepare(peer, key, absent, Offer::Whole(at.whole_committed(key)));
+        self.links.get_mut(&peer).into_iter().for_each(|link| link.done(serial));
+        if self.needs(peer) {
+            self.resolving.insert((peer, key.clone(), version));
         }
     }
 
@@ -294,6 +303,9 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             return;
         }
         let (key, version) = &about;
+        if self.resolving.remove(&(from, key.clone(), *version)) {
+            self.open(at);
+        }
         match verdict {
             Verdict::Prepared => self.acked(at, from, about, false),
             Verdict::Aborted => self.acked(at, from, about, true),
@@ -301,10 +313,7 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
             Verdict::NeedWhole => self.need_whole(at, from, key, *version),
             Verdict::Copied => self.copied(at, from, key),
             Verdict::CopyRefused => self.fail(from),
-            Verdict::Resolved => {
-                self.resolving.remove(&(from, key.clone(), *version));
-                self.open(at);
-            }
+            Verdict::Resolved => {}
         }
     }
 

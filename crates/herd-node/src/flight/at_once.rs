@@ -166,7 +166,8 @@ impl Context {
                 moved: 0,
                 attempt: 0,
             };
-            Box::new(Flight { later, parts: vec![part], open: 1, began_ms, began_epoch, deadline_ms, is_late, held })
+            let (parts, line_ms) = (vec![part], deadline_ms);
+            Box::new(Flight { later, parts, open: 1, began_ms, began_epoch, line_ms, deadline_ms, is_late, held })
         });
     }
 }

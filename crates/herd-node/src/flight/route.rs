@@ -150,13 +150,14 @@ impl Context {
             attempt: 0,
         };
         let now_ms = self.now_ms();
-        // A long value is whole here, and goes to the members of its group only now.
+        // A long value is whole here, and goes to the members of its group only now. It has to begin as soon as others.
         let long = handings.iter().filter_map(Handing::long_value).map(|body| decide_ms(Some(body.len()))).max();
-        let limit_ms = long.map_or(limit_ms, |long_ms| long_ms.max(limit_ms));
+        let line_ms = now_ms.saturating_add(limit_ms);
+        let deadline_ms = now_ms.saturating_add(limit_ms.max(long.unwrap_or(0)));
         let parts: Vec<Part> = handings.into_iter().map(part).collect();
-        let (open, deadline_ms) = (parts.len(), now_ms.saturating_add(limit_ms));
-        let began_epoch = self.shared.map_mark().epoch;
-        let flight = Flight { later, parts, open, began_ms: now_ms, began_epoch, deadline_ms, is_late: false, held };
+        let (open, began_epoch) = (parts.len(), self.shared.map_mark().epoch);
+        let flight =
+            Flight { later, parts, open, began_ms: now_ms, began_epoch, line_ms, deadline_ms, is_late: false, held };
         self.flights.insert(ticket, Box::new(flight));
         if self.flights.of_connection(ticket.conn) >= DEFERRED_MAX / 2 {
             // Nothing more is read of it before its replies have gone.
@@ -406,8 +407,8 @@ impl Context {
         let now_ms = self.now_ms();
         let Some(flight) = self.flights.flight_mut(id.ticket) else { return };
         let Some(part) = flight.parts.get_mut(id.part as usize) else { return };
-        let left_ms = flight.deadline_ms.saturating_sub(now_ms);
-        let until_ms = flight.deadline_ms - left_ms / GROUP_LINE_PART;
+        let left_ms = flight.line_ms.saturating_sub(now_ms);
+        let until_ms = flight.line_ms - left_ms / GROUP_LINE_PART;
         match part.handing.operation(origin).map(|operation| operation.until(until_ms)) {
             Ok(operation) => {
                 let key = group::Key { of: part.handing.key.clone(), generation: part.handing.collection.generation() };

@@ -33,6 +33,8 @@ pub(super) struct Flight {
     pub(super) began_ms: u64,
     /// The epoch of this node's map then.
     pub(super) began_epoch: u32,
+    /// Until when it has to begin where a group decides.
+    pub(super) line_ms: u64,
     pub(super) deadline_ms: u64,
     /// Its end is not looked for any more.
     pub(super) is_late: bool,
@@ -507,7 +509,7 @@ impl Flights {
     /// It must have ended by then, as the loop's clock has it.
     pub(super) fn set_deadline(&mut self, ticket: Ticket, at_ms: u64) {
         if let Some(flight) = self.flight_mut(ticket) {
-            (flight.deadline_ms, flight.is_late) = (at_ms, false);
+            (flight.line_ms, flight.deadline_ms, flight.is_late) = (at_ms, at_ms, false);
             self.due_ms = self.due_ms.min(at_ms);
         }
     }

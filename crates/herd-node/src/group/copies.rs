@@ -449,7 +449,7 @@ impl replica::Copies<Key, Edit> for Copies<'_> {
             let write = entry.pending()?;
             let found = entry.found_pending().as_ref().map(Snapshot::of);
             // The token of a removal is kept beside it until it is committed.
-            Some((write, found, entry.leaves().or(entry.left())))
+            Some((write, found, entry.leaves()))
         });
         let Some((write, found, left)) = pending.flatten() else { return self.whole_committed(key) };
         match self.kept.answering.get(&(key.of.slot() as u16, write.version)) {

@@ -23,6 +23,8 @@ pub(super) struct Outbox {
     /// Of the link.
     pub(super) generation: u64,
     waiting: VecDeque<Message<Key, Edit>>,
+    /// Of the long values among them that are to be stored.
+    long_bytes: u64,
     /// Number of the value that is sent, or was last; bytes of it that were sent, and that have come.
     id: u64,
     sent: u64,
@@ -76,11 +78,22 @@ impl Pace {
 
 impl Outbox {
     pub(super) fn new(group: GroupId, to: NodeId, generation: u64) -> Self {
-        Self { group, to, generation, waiting: VecDeque::new(), id: 0, sent: 0, taken: 0, pace: Pace::default() }
+        Self {
+            group,
+            to,
+            generation,
+            waiting: VecDeque::new(),
+            long_bytes: 0,
+            id: 0,
+            sent: 0,
+            taken: 0,
+            pace: Pace::default(),
+        }
     }
 
     /// Says it, when all before it is said.
     pub(super) fn push(&mut self, cx: &mut Context, message: Message<Key, Edit>) {
+        self.long_bytes += long_bytes(&message);
         self.waiting.push_back(message);
         if self.waiting.len() == 1 || self.pace.until_ms.is_some() {
             self.go_on(cx);
@@ -97,10 +110,10 @@ impl Outbox {
         self.waiting.is_empty()
     }
 
-    /// Whether a long value that is to be stored comes next, of which much is to be sent still.
+    /// Whether much is to be sent still of long values that are to be stored.
     pub(super) fn is_laden(&self) -> bool {
-        let value = self.waiting.front().filter(|_| !self.is_copying()).and_then(long_value);
-        value.is_some_and(|(_, body)| body.len() - self.sent > AHEAD_BYTES)
+        let sent = if self.is_copying() { 0 } else { self.sent };
+        self.long_bytes.saturating_sub(sent) > AHEAD_BYTES
     }
 
     /// So many bytes of a value have come. `rests`: whether copies may rest.
@@ -152,6 +165,7 @@ impl Outbox {
                 return;
             }
             let Some(message) = self.waiting.pop_front() else { return };
+            self.long_bytes -= long_bytes(&message);
             let (id, now_ms) = (self.id, cx.now.unix_ms);
             if let Message::Copy { state, .. } = &message {
                 // Of a long value the last part may be on its way still.
@@ -200,6 +214,12 @@ impl Outbox {
         }
         self.sent == body.len()
     }
+}
+
+/// How much goes ahead of a message, unless it is a copy.
+fn long_bytes(message: &Message<Key, Edit>) -> u64 {
+    let value = long_value(message).filter(|_| !matches!(message, Message::Copy { .. }));
+    value.map_or(0, |(_, body)| body.len())
 }
 
 /// The value that goes ahead of a message, and its object.

@@ -787,8 +787,10 @@ fn owned(
         is_missing.set(value.is_none());
         value.unwrap_or(Err(Refusal::Full))
     };
+    // What ends some time ends no earlier than where it comes from: a lock's lease, as its holder counts it.
+    let ends = |delta: &Delta<'_>| matches!(&delta.becomes, wire::Becomes::Put(put) if put.left_ms.is_some());
     let edit = |delta: &Delta<'_>| match &key {
-        Some(key) => Edit::came((store, key, cx.now), delta, staged),
+        Some(key) => Edit::came((store, key, if ends(delta) { cx.clock_now() } else { cx.now }), delta, staged),
         None => Edit::new(Becomes::Refused(Refusal::Full), Vec::new()),
     };
     let message = message.map(|key| Key::came(store, key), edit);

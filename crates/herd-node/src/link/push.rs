@@ -45,7 +45,9 @@ impl View {
 impl End {
     /// Whether it is to be sent the map of this view now, and if so whether that is anew.
     fn wants(&self, view: &View, now_ms: u64) -> Option<bool> {
-        if self.has.is_none_or(|has| has >= view.mark) {
+        let has = self.has?;
+        // One that it has it is sent once, too: it may have it of another node, and hears so where the warden is.
+        if has > view.mark || has == view.mark && self.pushed.is_some() {
             return None;
         }
         match self.pushed {
@@ -57,7 +59,7 @@ impl End {
 }
 
 impl Ends {
-    /// Sends the map to a node, if it is for this loop to do so, and the node has an earlier one.
+    /// Sends the map to a node, if it is for this loop to do so, and the node has an earlier one or was sent none.
     pub(super) fn push(&mut self, target: Target, now_ms: u64) {
         let view = self.view.clone().filter(|view| view.pushes && target.link == 0);
         let Some((view, end)) = view.zip(self.ends.get(&target)) else { return };

@@ -360,7 +360,7 @@ fn a_flush_at_one_node_empties_all_before_it_is_answered() {
 fn a_flush_that_is_put_off_is_done_by_nodes_that_joined_meanwhile() {
     let dir = tempfile::tempdir().expect("a directory");
     let first = member(dir.path(), "n1", &["--replicas", "2"]);
-    assert_eq!(text(&first.talk(b"flush_all 6\r\nquit\r\n")), "OK\r\n");
+    assert_eq!(text(&first.talk(b"flush_all 10\r\nquit\r\n")), "OK\r\n");
     let others = ["n2", "n3"].map(|name| member(dir.path(), name, &["--join", &first.addr]));
     let nodes: Vec<Node> = [first].into_iter().chain(others).collect();
     all_serve(&nodes, &["n1", "n2", "n3"]);
@@ -368,9 +368,8 @@ fn a_flush_that_is_put_off_is_done_by_nodes_that_joined_meanwhile() {
     let sets: String = keys.iter().map(|key| format!("set {key} 0 0 1\r\nx\r\n")).collect();
     assert_eq!(text(&nodes[1].talk((sets + "quit\r\n").as_bytes())), "STORED\r\n".repeat(keys.len()));
     let gets = format!("get {}\r\nquit\r\n", keys.join(" "));
-    assert!(within(Duration::from_secs(10), || nodes
-        .iter()
-        .all(|node| text(&node.talk(gets.as_bytes())) == "END\r\n")));
+    let is_empty = |node: &Node| text(&node.talk(gets.as_bytes())) == "END\r\n";
+    assert!(within(Duration::from_secs(20), || nodes.iter().all(is_empty)));
 }
 
 /// Whatever a client asks, and of whichever node; and what a dead node led is an error at most, and soon led by others.

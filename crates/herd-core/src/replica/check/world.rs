@@ -514,6 +514,11 @@ impl World {
 
     fn post(&mut self, from: NodeId, to: NodeId, generation: u64, message: Message<Key, Val>) {
         note(&message);
+        if let Message::Prepare { key, write: Pending { version, base: 0, removes: true }, .. } = &message {
+            // What is told at a take-over of what is not there is no operation's.
+            let told = Begun { ids: Vec::new(), removes: false, is_void: false };
+            self.begun.entry((*key, *version)).or_insert(told);
+        }
         let pair = (from.min(to), from.max(to));
         let wire = &self.wires[&pair];
         if wire.is_up && wire.generation == generation && self.nodes.contains_key(&to) {
