@@ -20,7 +20,7 @@ const OVERHEAD_BYTES: u64 = 192;
 
 /// The fences of a shard, by generation, tag and name.
 pub(crate) struct Left {
-    generations: BTreeMap<Generation, BTreeMap<(Tag, Box<[u8]>), Kept>>,
+    generations: BTreeMap<Generation, Names>,
     /// Generations that are over, whose fences are not all freed yet.
     ended: Vec<Generation>,
     /// By [`Cause`], then by when they end, and in which order they came.
@@ -30,8 +30,12 @@ pub(crate) struct Left {
     most_bytes: u64,
 }
 
-/// A generation, and the tag and the name of an object of it.
-type Of = (Generation, (Tag, Box<[u8]>));
+/// An object's tag and name.
+type Name = (Tag, Box<[u8]>);
+/// What is kept of a generation.
+type Names = BTreeMap<Name, Kept>;
+/// A generation, and an object of it.
+type Of = (Generation, Name);
 
 /// Why a fence is left; at the bound the first goes before the second.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -182,7 +186,7 @@ impl Left {
 }
 
 /// Looks without a copy of the name.
-fn find<'n>(names: &'n BTreeMap<(Tag, Box<[u8]>), Kept>, tag: Tag, name: &[u8]) -> Option<&'n Kept> {
+fn find<'n>(names: &'n Names, tag: Tag, name: &[u8]) -> Option<&'n Kept> {
     let mut of_tag = names.range((tag, Box::default())..).take_while(|((of, _), _)| *of == tag);
     of_tag.find(|((_, of), _)| **of == *name).map(|(_, kept)| kept)
 }

@@ -190,9 +190,12 @@ fn wait(args: &DrainArgs, all: u64) -> Result<Value, Failure> {
         if left != last {
             (last, moved, told) = (left, Instant::now(), false);
         }
-        if moved.max(looked).elapsed() > STUCK && node["state"] == "draining" {
+        if moved.max(looked).elapsed() > STUCK {
             looked = Instant::now();
-            check_room(args)?;
+            // Where it does not drain, to ask would begin that anew.
+            if node["state"] == "draining" {
+                check_room(args)?;
+            }
             if !std::mem::replace(&mut told, true) {
                 out::tell(stuck(&args.drained, left, node["answers"] == true));
             }

@@ -188,9 +188,9 @@ impl Share {
     /// others are needed they tell that they have gone on.
     fn barred(&self, cx: &Context) -> Option<Error> {
         let is_needed = |member: &Member| member.standing != Standing::Syncing;
-        let is_alone = self.part.leads() && !self.part.view().members.iter().any(is_needed);
+        let is_alone = || self.part.leads() && !self.part.view().members.iter().any(is_needed);
         let text = "the herd goes on without this node, and another one may have what it had alone: ask that one";
-        (is_alone && cx.shared.gates.is_barred()).then(|| Error::new(ErrorKind::Unreachable, text))
+        (cx.shared.gates.is_barred() && is_alone()).then(|| Error::new(ErrorKind::Unreachable, text))
     }
 
     /// Why nothing is begun now: a member whose ack is needed has no link for a while. What is not begun fails at once

@@ -223,3 +223,32 @@ fn who_is_not_waited_for_gets_the_whole_and_ends_no_write() {
         assert_eq!(part.pending(), 1, "it waits for node 2, as before");
     }
 }
+
+/// Node 1 takes over and has nothing of an entry at which node 2 has a token pending: whichever of the two is left, and
+/// however often the link breaks, node 2 ends with what node 1 has.
+#[test]
+fn a_token_that_a_member_alone_has_pending_is_resolved_by_one_message() {
+    let (mut part, mut at) = (Part::<u32, Weight, u32>::new(node(1)), Blank::default());
+    part.take(&mut at, view(2, 2, 1, &[(2, Backup, 1)], 2));
+    let mut theirs = Pending { version: 5, base: 0, removes: true };
+    for generation in 1..4 {
+        part.link_up(node(2), generation);
+        part.effects();
+        let adopted = Message::Adopted { epoch: 2, pending: vec![(3, theirs)], is_last: true };
+        part.receive(&mut at, node(2), generation, adopted);
+        let sent = part.effects();
+        let told = |effect: &Effect<u32, Weight, u32>| match effect {
+            Effect::Send(_, _, Message::Prepare { key: 3, write, offer: Offer::Whole(_), .. }) => Some(*write),
+            _ => None,
+        };
+        let write = sent.iter().find_map(told).expect("it is told what is there");
+        assert_eq!((write.base, write.removes, write.version == theirs.version), (0, true, false));
+        assert!(!sent.iter().any(|effect| matches!(effect, Effect::Send(_, _, Message::Resolve { .. }))), "{sent:?}");
+        assert!(!part.is_open(), "it is not known to be there");
+        // It has that pending by now, and not what it had before.
+        theirs = write;
+    }
+    let verdict = crate::replica::Verdict::Prepared;
+    part.receive(&mut at, node(2), 3, Message::Answer { epoch: 2, key: 3, version: theirs.version, verdict });
+    assert!(part.is_open());
+}
