@@ -23,7 +23,7 @@ use super::client::{Client, History, key_of, name};
 use super::machine::{Machine, Make, first_map, node};
 use super::plan::{Cut, Plan};
 use faults::Trap;
-use herd_core::place::{GroupId, Map, NodeId};
+use herd_core::place::{Group, GroupId, Map, NodeId};
 use herd_net::{Cable, Peer, Pipes, Service, System};
 use herd_node::Leases;
 use maps::Task;
@@ -123,6 +123,11 @@ struct Laid {
     ends: [At; 2],
     cable: Cable,
     late_ns: u64,
+}
+
+/// Whether a node answers reads of what a group keeps.
+fn answers(group: &Group, node: NodeId) -> bool {
+    group.primary == Some(node) || group.answers(node)
 }
 
 /// For how long a machine did nothing so far, ns: its pause may not be over.

@@ -1,7 +1,7 @@
-//! Readers behind writers: one at each node. Where a node takes itself for the primary of a group, and the map has
-//! another lead it, what others have just changed is looked at there: reads that nobody may answer as it was before.
-//! So that there is something to see, they put something by that node, or by the one that leads in its place, and what
-//! is said to be done is looked at at both.
+//! Readers behind writers: one at each node. Where a node takes itself for one that answers reads of a group, as its
+//! primary or as a backup, and by the map it is none any more, what others have just changed is looked at there: reads
+//! that nobody may answer as it was before. So that there is something to see, they put something by that node, or by
+//! the one that leads, and what is said to be done is looked at at both.
 //!
 //! They have a source of chance of their own, so that all else of a run is the same without them.
 
@@ -16,8 +16,8 @@ const CHANGED_MAX: usize = 8;
 /// What they put in the time of one map at most: most of what is asked others ask.
 const PUTS_MAX: usize = 8;
 
-pub(super) const PUT: &str = "puts where somebody leads no more and does not know it, by it or by who does";
-pub(super) const UNAWARE: &str = "reads where somebody leads no more and does not know it";
+pub(super) const PUT: &str = "puts where somebody answers no more and does not know it, by it or by who leads";
+pub(super) const UNAWARE: &str = "reads where somebody answers no more and does not know it";
 
 /// See the module.
 pub(super) struct Readers {
@@ -58,7 +58,7 @@ impl<S: Service> World<S> {
         Ok(moved)
     }
 
-    /// The nodes that take themselves for the primary of the object's group, if one of them is it no more.
+    /// The primary of the object's group, and the nodes that answer reads of it and should not, if there is such a one.
     fn rivals(&self, key: usize) -> Vec<usize> {
         let all = || 0..self.machines.len();
         if !all().any(|at| self.is_unaware(at, key)) {
@@ -68,7 +68,7 @@ impl<S: Service> World<S> {
         all().filter(|at| present == Some(node(*at)) || self.is_unaware(*at, key)).collect()
     }
 
-    /// Something is put where a node leads no more and does not know it, by it or by who does.
+    /// Something is put where a node answers no more and does not know it, by it or by who leads.
     fn put_beside(&mut self, readers: &mut Readers) {
         if readers.puts.0 != self.map.epoch {
             readers.puts = (self.map.epoch, 0);
@@ -93,14 +93,14 @@ impl<S: Service> World<S> {
         self.clients[readers.first + at].put(&mut self.history, (key, ask), now_ns, paused_ns);
     }
 
-    /// Whether the node leads the object's group by the map that it has, and not by the present one.
+    /// Whether the node answers reads of the object by the map that it has, and is to answer none by the present one.
     fn is_unaware(&self, at: usize, key: usize) -> bool {
-        let leads = |map: &Map| {
-            let spread = map.spreads.first();
-            spread.is_some_and(|spread| spread.group_of(self.slots[&key]).primary == Some(node(at)))
+        let answers = |map: &Map| {
+            let group = map.spreads.first().map(|spread| spread.group_of(self.slots[&key]));
+            group.is_some_and(|group| super::answers(group, node(at)))
         };
         let own = self.machines[at].as_ref().and_then(|machine| machine.map.as_ref());
-        own.is_some_and(|map| map.epoch < self.map.epoch && leads(map)) && !leads(&self.map)
+        own.is_some_and(|map| map.epoch < self.map.epoch && answers(map)) && !answers(&self.map)
     }
 
     fn look_there(&mut self, number: usize, at: usize, key: usize) {

@@ -11,7 +11,7 @@ use super::*;
 use crate::random::Random;
 use herd_core::collection::Spec;
 use herd_core::control::Term;
-use herd_core::place::{Group, Life, NodeState};
+use herd_core::place::{Life, NodeState};
 use herd_core::warden::{Ask, Birth, Create, Identity, Join, Joined};
 use herd_node::Leases;
 use std::collections::BTreeSet;
@@ -26,7 +26,7 @@ const BEGINS_MS: u64 = 30_000;
 pub(super) const DIED: &str = "wardens that died";
 pub(super) const PAUSED: &str = "wardens paused for longer than their term";
 pub(super) const APART: &str = "nodes that do not hear the warden";
-pub(super) const HEARD_LATE: &str = "nodes that led something and hear late that others do";
+pub(super) const HEARD_LATE: &str = "nodes that led or answered something, and hear late that they do no more";
 pub(super) const LEAD_MOVED: &str = "leads that moved with a copy, while clients asked";
 pub(super) const MOVED: &str = "stores that went on somewhere else";
 pub(super) const STORE_GONE: &str = "stores gone while a change was under way";
@@ -330,13 +330,16 @@ impl<S: Service> World<S> {
         }
     }
 
-    /// Who led something and does not any more often hears late of it.
+    /// Who led something, or answered reads of it, and does not any more often hears late of it.
     fn hear_late(&mut self, reign: &mut Reign, old: &Map) {
         let Some((before, now)) = old.spreads.first().zip(self.map.spreads.first()) else { return };
         let both = before.groups.iter().zip(&now.groups);
-        let led = both.filter(|(before, now)| before.primary != now.primary).filter_map(|(before, _)| before.primary);
-        let led: BTreeSet<NodeId> = led.collect();
-        for id in led {
+        let ends = |id: &NodeId, (before, now): (&Group, &Group)| {
+            before.primary == Some(*id) && now.primary != Some(*id) || answers(before, *id) && !answers(now, *id)
+        };
+        let less = both.flat_map(|pair| pair.0.members().filter(move |id| ends(id, pair)));
+        let less: BTreeSet<NodeId> = less.collect();
+        for id in less {
             let at = id.0.get() as usize - 1;
             let chance = if reign.leaving.contains_key(&at) { 15 } else { 50 };
             if !self.quiet && self.machines[at].is_some() && reign.random.chance(chance) {
