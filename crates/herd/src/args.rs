@@ -676,7 +676,10 @@ Example:
     /// Move the control store from a node to an etcd, or from an etcd to a node
     #[command(
         after_help = "Objects stay readable and writable. An etcd must have no herd under that name. Nodes may be \
-started again as they were before: where the store went stands where it was.
+started again as they were before: where the store went stands where it was. HERD_ETCD_FORCE=1 \
+accepts an etcd of a version that may answer reads with old data.
+
+Exit status: 0 it is there, 1 there is no such node, 3 it can't go there, or can't be reached; 4 not known.
 
 Examples:
   herd control migrate etcd://e1:2379,e2:2379,e3:2379

@@ -83,11 +83,14 @@ pub(crate) fn recover(args: &RecoverArgs) -> Outcome {
     };
     let lost: Vec<&Value> = groups(&status).filter(waits).filter(is_meant).collect();
     if !groups(&status).any(|group| is_meant(&group)) {
-        return Err(Failure::new(NOT_SO, "group recover: there is no such group: `herd group ls` shows all"));
+        let asked = [args.groups.0, args.groups.1].into_iter().flatten().map(|number| number.to_string());
+        let asked = asked.collect::<Vec<_>>().join("/");
+        return Err(Failure::new(NOT_SO, format!("group recover: no group {asked}: `herd group ls` shows all")));
     }
     if lost.is_empty() {
         check_warden(&status)?;
-        out::tell("herd: group recover: no group waits for a node that is gone: nothing was done");
+        let rest = awaited(&status, is_meant);
+        out::tell(format!("herd: group recover: no group waits for a node that is gone: nothing was done{rest}"));
         return Ok(());
     }
     tell_lost(&lines(&status, &lost, None), "would be lost, as only nodes that are gone have it")?;
@@ -101,6 +104,24 @@ pub(crate) fn recover(args: &RecoverArgs) -> Outcome {
     let groups = client(&args.herd)?.give_up(&asked)?;
     out::tell(format!("herd: group recover: {}; `herd status` tells of it", lost_groups(groups)));
     Ok(())
+}
+
+/// For which silent nodes these groups wait, as they may live, and what to do.
+fn awaited(status: &Value, is_meant: impl Fn(&&Value) -> bool) -> String {
+    let stopped: Vec<&Value> = groups(status).filter(is_meant).filter(|group| !group["stops"].is_null()).collect();
+    let is_in = |group: &Value, id: &Value| ["members", "eligible"].iter().any(|field| has(&group[*field], id));
+    let awaited = |node: &&Value| {
+        let is_awaited = || stopped.iter().any(|group| is_in(group, &node["id"]));
+        node["answers"] == false && status["warden"] != node["name"] && is_awaited()
+    };
+    let names: Vec<&str> = nodes(status).filter(awaited).filter_map(|node| node["name"].as_str()).collect();
+    let Some(first) = names.first() else { return String::new() };
+    let count = if stopped.len() == 1 { "1 group waits".into() } else { format!("{} groups wait", stopped.len()) };
+    format!(
+        "; {count} for {}, which may be alive: start what has ended, or `herd detach --now {first}` if that is gone \
+         for good",
+        names.join(", ")
+    )
 }
 
 /// While the warden is out of reach nobody knows which nodes are gone.
@@ -204,6 +225,10 @@ fn nodes(status: &Value) -> impl Iterator<Item = &Value> {
 
 fn groups(status: &Value) -> impl Iterator<Item = &Value> {
     status["group_list"].as_array().into_iter().flatten()
+}
+
+fn has(ids: &Value, id: &Value) -> bool {
+    ids.as_array().is_some_and(|ids| ids.contains(id))
 }
 
 fn is_only(ids: &Value, id: &Value) -> bool {

@@ -55,12 +55,14 @@ pub(crate) fn run(args: &DrainArgs) -> Outcome {
         out::tell(format!("herd: drain: {name} is not in the herd any more: it has ended, and was forgotten"));
         return Ok(());
     }
-    check_saved(name, &node_of(&status, name).unwrap_or_default())?;
+    let node = node_of(&status, name).unwrap_or_default();
+    check_saved(name, &node)?;
     let next = match status["warden"].as_str() == Some(name) {
-        true => "it keeps the herd's map, and must go on running",
-        false => "stop it, and the herd forgets it",
+        true => "is empty: it keeps the herd's map, and must go on running",
+        false if node["answers"] == false => "is empty, and does not answer: the herd forgets it soon",
+        false => "is empty: stop it, and the herd forgets it",
     };
-    out::tell(format!("herd: drain: {name} is empty: {next}"));
+    out::tell(format!("herd: drain: {name} {next}"));
     Ok(())
 }
 

@@ -283,11 +283,11 @@ fn connections_max(descriptors: u64, threads: usize) -> Result<u64, Failure> {
 fn start_line(config: &Config) -> String {
     let security = if config.plain { "plain (no TLS, no authentication)" } else { "open on loopback" };
     format!(
-        "{} node '{}': memory {}, {} threads, {security}",
+        "{} node '{}': memory {}, {}, {security}",
         config.build,
         config.name,
         size::show(config.memory_bytes),
-        config.threads
+        if config.threads == 1 { "1 thread".into() } else { format!("{} threads", config.threads) }
     )
 }
 

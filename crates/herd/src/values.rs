@@ -172,7 +172,7 @@ fn no_control(text: &str, why: &str) -> String {
         Some((scheme, _)) => format!("an etcd is written etcd://HOST:PORT, not {scheme}://"),
         None if is_right(&with_scheme) => format!("an etcd is written {with_scheme}"),
         None if text.to_ascii_lowercase().starts_with("emb") => "did you mean 'embedded'?".into(),
-        None => format!("write 'embedded', or an etcd: {why}"),
+        None => format!("{why}, or 'embedded'"),
     }
 }
 
@@ -228,8 +228,8 @@ pub(crate) fn groups(text: &str) -> Result<(Option<u16>, Option<u16>), String> {
 
 /// One group: `SPREAD/GROUP`.
 pub(crate) fn group(text: &str) -> Result<(u16, u16), String> {
-    match groups(text)? {
-        (Some(spread), Some(group)) => Ok((spread, group)),
+    match groups(text) {
+        Ok((Some(spread), Some(group))) => Ok((spread, group)),
         _ => Err(format!("'{text}' names no group: give one as `herd group ls` does, such as 0/7")),
     }
 }
@@ -375,7 +375,7 @@ mod tests {
             ("127.0.0.1:2379", "an etcd is written etcd://127.0.0.1:2379"),
             ("etcd://", "write etcd://HOST:PORT[,HOST:PORT..][/NAME]"),
             ("etcd://a:x", "write etcd://HOST:PORT[,HOST:PORT..][/NAME]"),
-            ("disk", "write 'embedded', or an etcd: write etcd://HOST:PORT[,HOST:PORT..][/NAME]"),
+            ("disk", "write etcd://HOST:PORT[,HOST:PORT..][/NAME], or 'embedded'"),
         ] {
             assert_eq!(control(text).expect_err(text), told, "{text}");
         }

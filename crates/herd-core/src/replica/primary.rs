@@ -95,10 +95,14 @@ impl<K: Ord + Clone, C: Change, O> Part<K, C, O> {
     /// is under way, all members have the view, and none is syncing.
     pub fn takes_at_once(&self, key: &K, size_bytes: u64) -> bool {
         let is_ready = |member: &Member| self.links.get(&member.node).is_some_and(|link| link.is_ready);
-        let is_known = || self.writes.contains_key(key) || self.lines.contains_key(key);
         let has_room = || self.ops < PART_OPS_MAX && !self.is_full(size_bytes);
         let is_open = self.is_open && self.targets.is_empty() && self.view.is_enough();
-        is_open && self.view.members.iter().all(is_ready) && has_room() && !is_known()
+        is_open && self.view.members.iter().all(is_ready) && has_room() && !self.is_busy(key)
+    }
+
+    /// Whether an operation on an entry would stand behind others.
+    pub fn is_busy(&self, key: &K) -> bool {
+        self.writes.contains_key(key) || self.lines.contains_key(key)
     }
 
     /// A write that the caller has decided and prepared here, where [`Part::takes_at_once`]: a short way for what needs

@@ -12,7 +12,8 @@ use crate::metrics::add;
 use crate::report::groups::not_led;
 use herd_core::bugs::{Bug, has};
 use herd_core::limits::{
-    DEFERRED_MAX, FLIGHT_AGAIN_MS, FLIGHT_LINK_MS, FORWARD_HOPS_MAX, GROUP_LINE_PART, INLINE_MAX_BYTES, LEASE_MS,
+    DEFERRED_MAX, FLIGHT_AGAIN_MS, FLIGHT_LINK_MS, FLIGHT_MS, FORWARD_HOPS_MAX, GROUP_LINE_PART, INLINE_MAX_BYTES,
+    LEASE_MS,
 };
 use herd_core::place::{self, Group, GroupId, NodeId, Spread};
 use herd_core::wire::{Asked, FLAG_MORE, Fields, Header, Kind, LinkId, MapMark, MapSent, STATUS_MOVED, Status};
@@ -152,7 +153,8 @@ impl Context {
         let now_ms = self.now_ms();
         // A long value is whole here, and goes to the members of its group only now. It has to begin as soon as others.
         let long = handings.iter().filter_map(Handing::long_value).map(|body| decide_ms(Some(body.len()))).max();
-        let line_ms = now_ms.saturating_add(limit_ms);
+        let begins_ms = if long.is_some() { limit_ms.min(FLIGHT_MS) } else { limit_ms };
+        let line_ms = now_ms.saturating_add(begins_ms);
         let deadline_ms = now_ms.saturating_add(limit_ms.max(long.unwrap_or(0)));
         let parts: Vec<Part> = handings.into_iter().map(part).collect();
         let (open, began_epoch) = (parts.len(), self.shared.map_mark().epoch);

@@ -221,8 +221,9 @@ impl Share {
         if let Some(error) = self.barred(cx) {
             return self.end(&op, Told::failed(error));
         }
+        // What is free is decided first: it may change nothing.
         if self.part.leads()
-            && !self.part.is_open()
+            && (!self.part.is_open() || self.part.is_busy(&key))
             && let Some(error) = self.stopped(cx, &key)
         {
             return self.end(&op, Told::failed(error));

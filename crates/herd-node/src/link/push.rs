@@ -47,7 +47,8 @@ impl End {
     fn wants(&self, view: &View, now_ms: u64) -> Option<bool> {
         let has = self.has?;
         // One that it has it is sent once, too: it may have it of another node, and hears so where the warden is.
-        if has > view.mark || has == view.mark && self.pushed.is_some() {
+        let was_sent = self.pushed.is_some_and(|pushed| pushed.edition == view.edition);
+        if has > view.mark || has == view.mark && was_sent {
             return None;
         }
         match self.pushed {

@@ -271,7 +271,13 @@ struct Post {
 
 impl Owner for Post {
     fn map_came(&self, came: Came) {
-        self.mailbox.change(|mail| mail.came = Some(came));
+        self.mailbox.change(|mail| {
+            // One that its warden sends tells where that is, which the same from another node does not.
+            let tells_more = |old: &Came| old.is_pushed && !came.is_pushed && old.sent.mark >= came.sent.mark;
+            if !mail.came.as_ref().is_some_and(tells_more) {
+                mail.came = Some(came);
+            }
+        });
     }
 
     fn has_map(&self, node: NodeId, incarnation: u64, mark: MapMark) {

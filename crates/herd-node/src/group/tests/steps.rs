@@ -242,6 +242,13 @@ fn a_write_waits_while_a_member_is_away_and_a_read_does_not() {
     assert!(herd.cx(to).shared.gates.is_open(group));
     herd.pass(5_000);
     assert!(herd.told(write).is_none());
+    let refused = herd.begin(b"n", &small(b"newer"));
+    herd.settle();
+    let error = herd.told(refused).expect("it does not stand in line").err().expect("it was not begun");
+    assert!(
+        error.text.ends_with("which keeps a copy of 'n', can't be reached: no write until it is back"),
+        "{error:?}"
+    );
     herd.world.cut = false;
     herd.pass(3_000);
     assert!(herd.told(write).expect("ended").is_ok());
