@@ -108,15 +108,16 @@ pub(crate) fn recover(args: &RecoverArgs) -> Outcome {
 
 /// For which silent nodes these groups wait, as they may live, and what to do.
 fn awaited(status: &Value, is_meant: impl Fn(&&Value) -> bool) -> String {
-    let stopped: Vec<&Value> = groups(status).filter(is_meant).filter(|group| !group["stops"].is_null()).collect();
-    let is_in = |group: &Value, id: &Value| ["members", "eligible"].iter().any(|field| has(&group[*field], id));
-    let awaited = |node: &&Value| {
-        let is_awaited = || stopped.iter().any(|group| is_in(group, &node["id"]));
-        node["answers"] == false && status["warden"] != node["name"] && is_awaited()
-    };
+    let is_stopped = |group: &&Value| !group["stops"].is_null();
+    let stopped: Vec<&Value> = groups(status).filter(is_meant).filter(is_stopped).collect();
+    let waits = |group: &Value, id: &Value| ["full", "eligible"].iter().any(|field| has(&group[*field], id));
+    let is_silent = |node: &&Value| node["answers"] == false && status["warden"] != node["name"];
+    let awaited = |node: &&Value| is_silent(node) && stopped.iter().any(|group| waits(group, &node["id"]));
+    let waiting = |group: &&&Value| nodes(status).filter(is_silent).any(|node| waits(group, &node["id"]));
+    let count = stopped.iter().filter(waiting).count();
     let names: Vec<&str> = nodes(status).filter(awaited).filter_map(|node| node["name"].as_str()).collect();
     let Some(first) = names.first() else { return String::new() };
-    let count = if stopped.len() == 1 { "1 group waits".into() } else { format!("{} groups wait", stopped.len()) };
+    let count = if count == 1 { "1 group waits".into() } else { format!("{count} groups wait") };
     format!(
         "; {count} for {}, which may be alive: start what has ended, or `herd detach --now {first}` if that is gone \
          for good",

@@ -151,9 +151,10 @@ impl Context {
             attempt: 0,
         };
         let now_ms = self.now_ms();
-        // A long value is whole here, and goes to the members of its group only now. It has to begin as soon as others.
+        // A long value is whole here, and goes to the members of its group only now. So it has to begin as soon as
+        // others where it is asked here, and in half of the time that another node gives it.
         let long = handings.iter().filter_map(Handing::long_value).map(|body| decide_ms(Some(body.len()))).max();
-        let begins_ms = if long.is_some() { limit_ms.min(FLIGHT_MS) } else { limit_ms };
+        let begins_ms = long.map_or(limit_ms, |long_ms| limit_ms.min((FLIGHT_MS + long_ms) / 2));
         let line_ms = now_ms.saturating_add(begins_ms);
         let deadline_ms = now_ms.saturating_add(limit_ms.max(long.unwrap_or(0)));
         let parts: Vec<Part> = handings.into_iter().map(part).collect();

@@ -221,9 +221,10 @@ impl Share {
         if let Some(error) = self.barred(cx) {
             return self.end(&op, Told::failed(error));
         }
-        // What is free is decided first: it may change nothing.
+        // What is free is decided first, as it may change nothing; what was asked before may be under way here.
+        let is_first = || op.asked.as_ref().is_none_or(|asked| !asked.may_be_done());
         if self.part.leads()
-            && (!self.part.is_open() || self.part.is_busy(&key))
+            && (!self.part.is_open() || self.part.is_busy(&key) && is_first())
             && let Some(error) = self.stopped(cx, &key)
         {
             return self.end(&op, Told::failed(error));

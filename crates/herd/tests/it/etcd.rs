@@ -115,7 +115,7 @@ fn what_can_t_be_is_refused_with_what_to_do() {
         ("etcd://", "write etcd://HOST:PORT"),
         ("etcd://a:1/b/c", "NAME is 1 to"),
         ("Embedded", "did you mean 'embedded'?"),
-        ("disk", "write 'embedded', or an etcd"),
+        ("disk", "[/NAME], or 'embedded'"),
     ] {
         let (code, told) = refused(dir.path(), &["--control", bad], &[]);
         assert!(code == Some(2) && told.contains(why), "{told}");
