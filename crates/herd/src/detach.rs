@@ -23,6 +23,8 @@ const AGAIN: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long the node that was asked may take to hear that the herd goes on without the other.
 const HEARD: Duration = Duration::from_secs(2);
+/// How many nodes are named in one text.
+const NAMES_MAX: usize = 4;
 /// How much is told of who asks, characters.
 const WHO_MAX: usize = 60;
 
@@ -82,9 +84,9 @@ pub(crate) fn recover(args: &RecoverArgs) -> Outcome {
         group["kind"] == "kept" && group["primary"].is_null() && !eligible.is_empty() && !eligible.iter().any(is_there)
     };
     let lost: Vec<&Value> = groups(&status).filter(waits).filter(is_meant).collect();
-    if !groups(&status).any(|group| is_meant(&group)) {
-        let asked = [args.groups.0, args.groups.1].into_iter().flatten().map(|number| number.to_string());
-        let asked = asked.collect::<Vec<_>>().join("/");
+    let asked = [args.groups.0, args.groups.1].into_iter().flatten().map(|number| number.to_string());
+    let asked = asked.collect::<Vec<_>>().join("/");
+    if !asked.is_empty() && !groups(&status).any(|group| is_meant(&group)) {
         return Err(Failure::new(NOT_SO, format!("group recover: no group {asked}: `herd group ls` shows all")));
     }
     if lost.is_empty() {
@@ -108,20 +110,21 @@ pub(crate) fn recover(args: &RecoverArgs) -> Outcome {
 
 /// For which silent nodes these groups wait, as they may live, and what to do.
 fn awaited(status: &Value, is_meant: impl Fn(&&Value) -> bool) -> String {
-    let is_stopped = |group: &&Value| !group["stops"].is_null();
-    let stopped: Vec<&Value> = groups(status).filter(is_meant).filter(is_stopped).collect();
-    let waits = |group: &Value, id: &Value| ["full", "eligible"].iter().any(|field| has(&group[*field], id));
     let is_silent = |node: &&Value| node["answers"] == false && status["warden"] != node["name"];
-    let awaited = |node: &&Value| is_silent(node) && stopped.iter().any(|group| waits(group, &node["id"]));
-    let waiting = |group: &&&Value| nodes(status).filter(is_silent).any(|node| waits(group, &node["id"]));
-    let count = stopped.iter().filter(waiting).count();
-    let names: Vec<&str> = nodes(status).filter(awaited).filter_map(|node| node["name"].as_str()).collect();
+    let waits = |group: &Value, node: &Value| ["full", "eligible"].iter().any(|field| has(&group[*field], &node["id"]));
+    let is_stopped =
+        |group: &&Value| !group["stops"].is_null() && nodes(status).filter(is_silent).any(|it| waits(group, it));
+    let stopped: Vec<&Value> = groups(status).filter(is_meant).filter(is_stopped).collect();
+    let is_awaited = |node: &&Value| stopped.iter().any(|group| waits(group, node));
+    let names = nodes(status).filter(is_silent).filter(is_awaited).filter_map(|node| node["name"].as_str());
+    let names: Vec<_> = names.map(|name| out::shown(name.as_bytes())).collect();
     let Some(first) = names.first() else { return String::new() };
-    let count = if count == 1 { "1 group waits".into() } else { format!("{count} groups wait") };
+    let more = if names.len() > NAMES_MAX { format!(" and {} more", names.len() - NAMES_MAX) } else { String::new() };
+    let groups = if stopped.len() == 1 { "1 group waits".into() } else { format!("{} groups wait", stopped.len()) };
     format!(
-        "; {count} for {}, which may be alive: start what has ended, or `herd detach --now {first}` if that is gone \
-         for good",
-        names.join(", ")
+        "; {groups} for {}{more}, which may be alive: start what has ended, or `herd detach --now {first}` if that is \
+         gone for good",
+        names[..names.len().min(NAMES_MAX)].join(", ")
     )
 }
 
@@ -262,4 +265,40 @@ fn lines(status: &Value, lost: &[&Value], own: Option<&Value>) -> Vec<String> {
 fn tell_lost(lines: &[String], how: &str) -> Outcome {
     let text: String = lines.iter().map(|line| format!("{line} {how}\n")).collect();
     if text.is_empty() { Ok(()) } else { out::print(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn group(number: u32, full: &[u32], stops: Value) -> Value {
+        json!({"group": number, "full": full, "eligible": [], "stops": stops})
+    }
+
+    #[test]
+    fn who_may_live_and_is_waited_for_is_told() {
+        let node = |id: u32, answers: bool| json!({"id": id, "name": format!("n{id}"), "answers": answers});
+        let stops = || json!("it stops");
+        let status =
+            |groups: Vec<Value>, nodes: Vec<Value>| json!({"warden": "n1", "nodes": nodes, "group_list": groups});
+        let nodes = vec![node(1, false), node(2, true), node(3, false), node(4, false), node(5, false)];
+        let groups = vec![
+            group(0, &[2, 3], stops()),
+            group(1, &[2], stops()),
+            group(2, &[2, 4], Value::Null),
+            group(3, &[3, 5], stops()),
+            group(4, &[1, 2], stops()),
+        ];
+        let it = status(groups, nodes);
+        let told = awaited(&it, |_| true);
+        assert!(told.starts_with("; 2 groups wait for n3, n5, which may be alive"), "{told}");
+        assert!(told.ends_with("or `herd detach --now n3` if that is gone for good"), "{told}");
+        let told = awaited(&it, |group| group["group"] == 3);
+        assert!(told.starts_with("; 1 group waits for n3, n5, "), "{told}");
+        assert_eq!(awaited(&it, |group| group["group"] == 1), "", "it waits for copies");
+        let many: Vec<u32> = (2..9).collect();
+        let it = status(vec![group(0, &many, stops())], many.iter().map(|id| node(*id, false)).collect());
+        assert!(awaited(&it, |_| true).starts_with("; 1 group waits for n2, n3, n4, n5 and 3 more, which"));
+    }
 }

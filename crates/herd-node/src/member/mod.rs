@@ -272,9 +272,9 @@ struct Post {
 impl Owner for Post {
     fn map_came(&self, came: Came) {
         self.mailbox.change(|mail| {
-            // One that its warden sends tells where that is, which the same from another node does not.
-            let tells_more = |old: &Came| old.is_pushed && !came.is_pushed && old.sent.mark >= came.sent.mark;
-            if !mail.came.as_ref().is_some_and(tells_more) {
+            // The later one; of two with one mark that of the warden, as it tells where that is.
+            let rank = |it: &Came| (it.sent.mark, it.is_pushed);
+            if mail.came.as_ref().is_none_or(|old| rank(old) <= rank(&came)) {
                 mail.came = Some(came);
             }
         });

@@ -63,6 +63,24 @@ fn who_comes_late_gets_the_map_and_who_has_the_one_before_what_has_changed() {
 }
 
 #[test]
+fn a_map_that_a_node_has_of_another_is_sent_to_it_once() {
+    let (mut world, first) = (World::linked(2), map(2));
+    let second = next(&first, 5);
+    world.machine(1).push(&second, true);
+    world.settle();
+    let third = next(&second, 6);
+    world.machine(2).adopt(&third, true);
+    world.pass(2 * LINK_BEAT_MS);
+    let mark = MapMark::of(&third, true);
+    assert_eq!(world.machine(1).told.has(2), Some(mark));
+    world.machine(2).adopts = false;
+    world.machine(1).push(&third, true);
+    world.pass(3 * MAP_AGAIN_MS);
+    let came: Vec<_> = world.machine(2).told.came().iter().map(|came| came.sent.mark).collect();
+    assert_eq!(came, [mark], "it hears so whose it is, and no more than once");
+}
+
+#[test]
 fn one_map_at_most_is_on_its_way_to_a_node() {
     let mut world = World::linked(2);
     world.machine(2).adopts = false;
