@@ -25,6 +25,8 @@ const LEASE_MS: (u64, u64) = (100, 400);
 const TOKENS: usize = 3;
 /// A client that reaches no node rests so long before it asks again.
 const REST: Duration = Duration::from_millis(20);
+/// One that was refused rests so long: what is refused at once for seconds is not to be most of a history.
+const REFUSED_REST: Duration = Duration::from_millis(100);
 /// The last reads are tried so long.
 const LAST_PATIENCE: Duration = Duration::from_secs(40);
 
@@ -234,7 +236,11 @@ impl<'a> Client<'a> {
         match &outcome {
             // A connection that did not answer in time may still do so: it is of no more use.
             Outcome::Unknown => self.lives += 1,
-            Outcome::Refused(_) | Outcome::Answered(_) => self.doors[node] = Some(door),
+            Outcome::Answered(_) => self.doors[node] = Some(door),
+            Outcome::Refused(_) => {
+                self.doors[node] = Some(door);
+                thread::sleep(REFUSED_REST);
+            }
             // Its record has no end.
             Outcome::Removed => {
                 self.lives += 1;
